@@ -1,0 +1,155 @@
+"""Files by hand or by a tool are read the same way: strictly, bounded, never evaluated; written whole or not at all."""
+
+import gzip
+import hashlib
+import json
+import os
+from dataclasses import asdict, is_dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from hocket.errors import InputError, nearest
+
+MAX_FILE_BYTES = 256 * 2**20
+
+T = TypeVar("T")
+
+
+def read_bytes(path: str | Path, limit_bytes: int = MAX_FILE_BYTES) -> bytes:
+    """Read a whole file; '.gz' is unpacked; more than `limit_bytes` (unpacked) is refused."""
+    path = Path(path)
+    try:
+        opener = gzip.open if path.suffix == ".gz" else open
+        with opener(path, "rb") as stream:
+            content: bytes = stream.read(limit_bytes + 1)
+    except FileNotFoundError:
+        near = nearest(path.name, [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else [])
+        raise InputError(str(path), "no such file", "a readable file", near) from None
+    except (OSError, EOFError) as error:
+        raise InputError(str(path), str(error), "a readable file") from None
+    if len(content) > limit_bytes:
+        raise InputError(str(path), f"more than {limit_bytes} bytes", f"at most {limit_bytes} bytes")
+    return content
+
+
+def write_atomic(path: str | Path, content: bytes | str) -> None:
+    """Write a file whole or not at all: aside, fsync, rename, fsync of the folder."""
+    path = Path(path)
+    raw = content.encode() if isinstance(content, str) else content
+    aside = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with open(aside, "wb") as stream:
+            stream.write(raw)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(aside, path)
+        fsync_folder(path.parent)
+    except OSError as error:
+        aside.unlink(missing_ok=True)
+        raise InputError(str(path), str(error), "a place that can be written", "Nothing was changed.") from None
+
+
+def fsync_folder(folder: Path) -> None:
+    """Make a rename in `folder` durable."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def digest(content: bytes) -> str:
+    """The SHA-256 of some bytes, in hexadecimal."""
+    return hashlib.sha256(content).hexdigest()
+
+
+def parse_json(text: bytes | str, place: str) -> Any:
+    """Parse JSON.
+
+    Raises:
+        InputError: with line and column of the first mistake.
+    """
+    try:
+        return json.loads(text)
+    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InputError(place, str(error), "a JSON document") from None
+
+
+def parse_yaml(text: bytes | str, place: str) -> Any:
+    """Parse YAML 1.2, plain data only: no tags, no objects, no duplicate keys, aliases bounded by the file's size.
+
+    Raises:
+        InputError: with line and column of the first mistake.
+    """
+    from ruamel.yaml import YAML
+    from ruamel.yaml.error import YAMLError
+
+    try:
+        return YAML(typ="safe", pure=True).load(text)
+    except (YAMLError, RecursionError, ValueError) as error:
+        raise InputError(place, " ".join(str(error).split()), "a YAML document") from None
+
+
+def write_yaml(data: Any) -> str:
+    """Write plain data as YAML: blocks outside, short lists of numbers and names inside one line."""
+    import io
+
+    from ruamel.yaml import YAML
+
+    yaml = YAML(typ="safe", pure=True)
+    yaml.default_flow_style = None
+    yaml.width = 110
+    yaml.sort_base_mapping_type_on_output = False  # type: ignore[attr-defined]
+    out = io.StringIO()
+    yaml.dump(data, out)
+    return out.getvalue()
+
+
+def read_as(kind: type[T], data: Any, place: str) -> T:
+    """Check plain data against a dataclass and build it: unknown keys, wrong types and missing keys are refused.
+
+    Raises:
+        InputError: with the path of the wrong key, what was found, what was expected and the nearest valid name.
+    """
+    from pydantic import TypeAdapter, ValidationError
+
+    try:
+        return TypeAdapter(kind).validate_python(data)
+    except ValidationError as error:
+        mistakes = error.errors(include_url=False)
+        unknown = ("unexpected_keyword_argument", "extra_forbidden")
+        # A misspelt key shows up twice, as unknown and as missing: the unknown one tells more.
+        first = next((m for m in mistakes if m["type"] in unknown), mistakes[0])
+        where = ".".join(str(part) for part in first["loc"])
+        spot = f"{place}: {where}" if where else place
+        if first["type"] in unknown:
+            known = _fields_at(kind, first["loc"][:-1])
+            name = str(first["loc"][-1])
+            raise InputError(
+                spot, f"unknown key {name!r}", f"one of {', '.join(known)}" if known else "no such key", nearest(name, known)
+            ) from None
+        found = "nothing" if first["type"].startswith("missing") else repr(first["input"])[:80]
+        raise InputError(spot, found, first["msg"].removeprefix("Value error, ")) from None
+    except InputError as error:  # a dataclass that checked itself
+        raise InputError(f"{place}: {error.place}", error.found, error.expected, error.next_step) from None
+
+
+def _fields_at(kind: Any, path: tuple[int | str, ...]) -> list[str]:
+    """Names of the fields of the dataclass that stands at `path` inside `kind`, as far as annotations tell."""
+    from dataclasses import fields
+    from typing import get_args, get_type_hints
+
+    for part in path:
+        options = [kind, *get_args(kind)] + [a for arg in get_args(kind) for a in get_args(arg)]
+        found = next((o for o in options if is_dataclass(o)), None)
+        if isinstance(part, str) and found is not None:
+            kind = get_type_hints(found).get(part, kind)
+    options = [kind, *get_args(kind)] + [a for arg in get_args(kind) for a in get_args(arg)]
+    found = next((o for o in options if is_dataclass(o)), None)
+    return [f.name for f in fields(found)] if found is not None else []
+
+
+def as_data(thing: Any) -> dict[str, Any]:
+    """A frozen dataclass as plain data (lists and dictionaries), ready for JSON or YAML."""
+    plain: dict[str, Any] = json.loads(json.dumps(asdict(thing)))
+    return plain

@@ -1,0 +1,1 @@
+"""What a job is: layers with their times and bytes, and the tensors between them."""

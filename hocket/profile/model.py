@@ -1,0 +1,218 @@
+"""ModelProfile: what one job costs on one device type, layer by layer and microbatch size by microbatch size.
+
+Rules of this file: layers stand in a topological order (the order in which the model executed them), every tensor
+goes forward in that order, and nothing here knows how a profile was made.
+Source: section 2.4.1 of the dissertation (T_l, a_l, w_l), with memory, noise and the graph added.
+"""
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from hocket.errors import InputError
+from hocket.files import as_data, digest, parse_json, read_as, read_bytes, write_atomic
+
+FORMAT = "hocket-profile-1"
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One layer. Every tuple of numbers has one entry for each microbatch size of the profile.
+
+    Attributes:
+        name: unique name, a path in the module tree where there is one.
+        kind: class of the module, or what the operation is.
+        forward_s, backward_s: seconds for one microbatch.
+        stash_bytes: what autograd keeps between forward and backward, without the layer's inputs that are stashes of
+            earlier layers and without weights.
+        working_bytes: peak of temporary memory above inputs, outputs and stash while the layer runs either way.
+        parameters: global names of the parameters that the layer uses (a tied one appears in several layers).
+        weights_bytes, gradients_bytes, optimizer_bytes: of those parameters; buffers_bytes: of its buffers.
+        step_s: seconds of the optimizer step for those parameters.
+        flops: floating point operations of one forward.
+        noise_s: half the spread between the quartiles of forward_s + backward_s.
+        notes: what a planner or a person must know, such as "batch statistics" or "random".
+    """
+
+    name: str
+    kind: str
+    forward_s: tuple[float, ...]
+    backward_s: tuple[float, ...]
+    stash_bytes: tuple[float, ...]
+    parameters: tuple[str, ...] = ()
+    weights_bytes: float = 0
+    gradients_bytes: float = 0
+    optimizer_bytes: float = 0
+    buffers_bytes: float = 0
+    working_bytes: tuple[float, ...] = ()
+    step_s: float = 0.0
+    flops: tuple[float, ...] = ()
+    noise_s: tuple[float, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """One tensor that leaves the layer that made it.
+
+    Attributes:
+        name: unique name.
+        source: index of the layer that makes it; -1 for a tensor of the batch itself (tokens, images, labels).
+        targets: indices of the layers that read it, ascending, all greater than `source`.
+        size_bytes: bytes for each microbatch size of the profile.
+        gradient: whether a gradient of the same size flows back.
+    """
+
+    name: str
+    source: int
+    targets: tuple[int, ...]
+    size_bytes: tuple[float, ...]
+    gradient: bool = True
+
+    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
+
+
+@dataclass(frozen=True)
+class ModelProfile:
+    """A profiled job: frozen, self-checking, the same text in and out.
+
+    Attributes:
+        name: what the job is called.
+        device_type: name of the device type it was measured on (a file name of the catalogue, or any name).
+        microbatch_sizes: ascending numbers of samples.
+        layers, tensors: the graph.
+        optimizer: name of the optimizer, such as "SGD" or "Adam".
+        ties: groups of layer indices that share a parameter.
+        source: where the figures come from, for a person.
+        whole_forward_s, whole_backward_s: the undivided model's times, when they were measured; the layers' times are
+            already scaled to sum up to them.
+        dtype: floating point type of weights and activations.
+        digest_of_model: SHA-256 over the parameters' names and shapes, empty for foreign profiles.
+    """
+
+    name: str
+    device_type: str
+    microbatch_sizes: tuple[int, ...]
+    layers: tuple[Layer, ...]
+    tensors: tuple[Tensor, ...]
+    optimizer: str = "SGD"
+    ties: tuple[tuple[int, ...], ...] = ()
+    source: str = ""
+    whole_forward_s: tuple[float, ...] = ()
+    whole_backward_s: tuple[float, ...] = ()
+    dtype: str = "float32"
+    digest_of_model: str = ""
+    format: str = FORMAT
+    notes: tuple[str, ...] = field(default=())
+
+    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
+
+    def __post_init__(self) -> None:
+        sizes = self.microbatch_sizes
+        if self.format != FORMAT:
+            raise InputError("format", repr(self.format), repr(FORMAT), "Measure or import the profile again.")
+        if not sizes or list(sizes) != sorted(set(sizes)) or sizes[0] < 1:
+            raise InputError("microbatch_sizes", str(sizes), "ascending numbers of samples, each >= 1")
+        if not self.layers:
+            raise InputError("layers", "none", "at least one layer")
+        for i, layer in enumerate(self.layers):
+            for key in ("forward_s", "backward_s", "stash_bytes", "working_bytes", "flops", "noise_s"):
+                column = getattr(layer, key)
+                optional = key in ("working_bytes", "flops", "noise_s")
+                if len(column) != len(sizes) and not (optional and not column):
+                    raise InputError(f"layers.{i}.{key}", f"{len(column)} values", f"{len(sizes)}, one a microbatch size")
+                if any(not value >= 0 for value in column):
+                    raise InputError(f"layers.{i}.{key}", str(column), "values >= 0")
+        names = [layer.name for layer in self.layers]
+        if len(set(names)) != len(names):
+            twice = next(name for name in names if names.count(name) > 1)
+            raise InputError("layers", f"two layers named {twice!r}", "unique names")
+        for i, tensor in enumerate(self.tensors):
+            where = f"tensors.{i} ({tensor.name})"
+            if len(tensor.size_bytes) != len(sizes):
+                raise InputError(f"{where}.size_bytes", f"{len(tensor.size_bytes)} values", f"{len(sizes)}")
+            if not -1 <= tensor.source < len(self.layers):
+                raise InputError(f"{where}.source", str(tensor.source), f"-1 to {len(self.layers) - 1}")
+            if any(not tensor.source < target < len(self.layers) for target in tensor.targets):
+                raise InputError(
+                    f"{where}.targets", str(tensor.targets), f"layers after {tensor.source}, below {len(self.layers)}"
+                )
+
+    def column(self, name: str, microbatch_size: float) -> np.ndarray:
+        """One figure of every layer at one microbatch size; shape (layers,), unit by the name's ending.
+
+        Between measured sizes it interpolates linearly; outside it continues the line of the two nearest sizes, and
+        never falls below zero. With a single measured size it scales in proportion to the size.
+        """
+        table = self._table(name)
+        return self._interpolate(table, microbatch_size)
+
+    def tensor_bytes(self, microbatch_size: float) -> np.ndarray:
+        """Bytes of every tensor at one microbatch size; shape (tensors,)."""
+        table = np.array([t.size_bytes for t in self.tensors], dtype=float).reshape(len(self.tensors), -1)
+        return self._interpolate(table, microbatch_size)
+
+    def _table(self, name: str) -> np.ndarray:
+        width = len(self.microbatch_sizes)
+        rows = [getattr(layer, name) for layer in self.layers]
+        return np.array([row if row else (0.0,) * width for row in rows], dtype=float).reshape(len(rows), width)
+
+    def _interpolate(self, table: np.ndarray, size: float) -> np.ndarray:
+        sizes = np.array(self.microbatch_sizes, dtype=float)
+        if size < 1:
+            raise InputError("microbatch_size", str(size), ">= 1")
+        if len(sizes) == 1:
+            return table[:, 0] * (size / sizes[0])
+        k = int(np.clip(np.searchsorted(sizes, size) - 1, 0, len(sizes) - 2))
+        share = (size - sizes[k]) / (sizes[k + 1] - sizes[k])
+        line: np.ndarray = table[:, k] + share * (table[:, k + 1] - table[:, k])
+        # Below the smallest measured size a steep line may cross zero: in proportion to the size is the least it can be.
+        floor = table[:, 0] * (size / sizes[0]) if share < 0 else np.zeros(len(table))
+        return np.maximum(line, floor)
+
+    @cached_property
+    def unique_weights_bytes(self) -> float:
+        """Bytes of all parameters, a tied one counted once (bytes split evenly over a layer's parameters' sharing)."""
+        return self.weights_bytes(range(len(self.layers)))
+
+    def weights_bytes(self, layers: Any) -> float:
+        """Bytes of the parameters of some layers of one stage, a parameter that they share counted once."""
+        seen: set[str] = set()
+        total = 0.0
+        for i in layers:
+            layer = self.layers[i]
+            if layer.parameters and seen.issuperset(layer.parameters):
+                continue
+            total += layer.weights_bytes
+            seen.update(layer.parameters)
+        return total
+
+    def to_json(self) -> str:
+        """The profile as text; `from_json` is the inverse."""
+        import json
+
+        return json.dumps(as_data(self), indent=1)
+
+    @classmethod
+    def from_json(cls, text: bytes | str, place: str = "profile") -> "ModelProfile":
+        """Read a profile strictly."""
+        return read_as(cls, parse_json(text, place), place)
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of the text form: the profile's identity in a plan."""
+        return digest(self.to_json().encode())
+
+    def save(self, path: str | Path) -> None:
+        """Write the text form whole or not at all."""
+        write_atomic(path, self.to_json())
+
+    @classmethod
+    def read(cls, path: str | Path) -> "ModelProfile":
+        """Read a profile from a file (JSON, or JSON packed with gzip)."""
+        return cls.from_json(read_bytes(path), str(path))
