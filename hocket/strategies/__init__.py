@@ -1,0 +1,1 @@
+"""Strategies: each compiles a plan's choices into a program; files that start with '_' help several of them."""
