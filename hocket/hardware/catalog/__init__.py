@@ -1,0 +1,45 @@
+"""The catalogue of device types: one data file per type, its name is the file's name.
+
+A file holds the fields of `DeviceType` but for the name. Rules: rates are peaks of dense arithmetic; a maker's GB is
+10**9 bytes (the devices hold slightly more, so that a plan that fits here fits there); figures of a board with several
+devices are divided by them; `source` names the maker's data sheet or white paper. What no maker publishes
+(`launch_s`, `host_latency_s`) is a usual figure, kept at the defaults of `DeviceType`.
+"""
+
+import tomllib
+from functools import cache
+from pathlib import Path
+
+from hocket.errors import InputError, nearest
+from hocket.files import read_as, read_bytes
+from hocket.hardware.cluster import DeviceType
+
+_FOLDER = Path(__file__).parent
+_LIMIT_BYTES = 64 * 1024
+
+
+def names() -> tuple[str, ...]:
+    """Names of all device types of the catalogue, in alphabetical order."""
+    return tuple(sorted(path.stem for path in _FOLDER.glob("*.toml")))
+
+
+@cache
+def device_type(name: str) -> DeviceType:
+    """One device type by name.
+
+    Raises:
+        InputError: no file has this name (the message lists the nearest one), or the file is wrong.
+    """
+    if name not in names():
+        raise InputError(
+            "device type",
+            repr(name),
+            f"one of {', '.join(names())}",
+            nearest(name.lower(), names()) or "Describe a type of your own under `types` in the cluster file.",
+        )
+    path = _FOLDER / f"{name}.toml"
+    try:
+        data = tomllib.loads(read_bytes(path, _LIMIT_BYTES).decode())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InputError(str(path), str(error), "a TOML document") from None
+    return read_as(DeviceType, {"name": name, **data}, str(path))
