@@ -1,0 +1,104 @@
+"""One layer of a DeepPool profile: what its JSON parameters say about bytes.
+
+DeepPool's layer kinds: conv2d, linear, ResnetBottleneck (with batch normalisation inside), pooling, ReLU, flatten.
+"""
+
+import json
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from hocket.errors import InputError
+
+FLOAT_BYTES = 4
+MAX_SIZE = 2**31
+
+
+@dataclass(frozen=True)
+class LayerKey:
+    """A layer's identity in the file: kind, JSON parameters, input shape of one sample."""
+
+    kind: str
+    parameters: str
+    input_shape: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return f"{self.kind}{self.parameters}[batch]{list(self.input_shape)}"
+
+    @property
+    def input_bytes(self) -> float:
+        """Bytes of one sample's input."""
+        return float(prod(self.input_shape) * FLOAT_BYTES)
+
+
+def output_shape(key: LayerKey, place: str) -> tuple[int, ...]:
+    """Shape of one sample's output, from the input's shape and the parameters."""
+    p = _parameters(key, place)
+    if key.kind == "linear":
+        return (_whole(p, "out_features", place),)
+    if key.kind == "flatten":
+        return (prod(key.input_shape),)
+    if key.kind.startswith("ReLU"):
+        return key.input_shape
+    if len(key.input_shape) != 3:
+        raise InputError(place, f"input shape {list(key.input_shape)}", f"[channels, height, width] for {key.kind}")
+    channels, *space = key.input_shape
+    if key.kind == "adAvgPool2d":
+        return (channels, _whole(p, "output_height", place), _whole(p, "output_width", place))
+    if key.kind == "ResnetBottleneck":
+        stride = _whole(p, "stride", place) if "stride" in p else 1
+        return (4 * _whole(p, "planes", place), *(-(-size // stride) for size in space))
+    sizes = []
+    for axis, size in enumerate(space):
+        kernel, pad, stride = (
+            _on_axis(p, name, axis, default, place)
+            for name, default in (("kernel_size", 1), ("padding", 0), ("stride", 1))
+        )
+        sizes.append((size + 2 * pad - kernel) // max(stride, 1) + 1)
+    return (_whole(p, "out_channels", place) if key.kind == "conv2d" else channels, *sizes)
+
+
+def weights_bytes(key: LayerKey, place: str) -> float:
+    """Bytes of the layer's parameters, biases of convolutions counted."""
+    p = _parameters(key, place)
+    if key.kind == "linear":
+        columns = _whole(p, "in_features", place) + (1 if p.get("bias", True) else 0)
+        return float(columns * _whole(p, "out_features", place) * FLOAT_BYTES)
+    if key.kind == "conv2d":
+        kernel = prod(_on_axis(p, "kernel_size", axis, 1, place) for axis in (0, 1))
+        return float((_whole(p, "in_channels", place) * kernel + 1) * _whole(p, "out_channels", place) * FLOAT_BYTES)
+    if key.kind == "ResnetBottleneck":
+        planes, inplanes = _whole(p, "planes", place), _whole(p, "inplanes", place)
+        groups = _whole(p, "groups", place) if "groups" in p else 1
+        width = planes * _whole(p, "base_width", place) // 64 * groups
+        count = inplanes * width + 9 * width * width // groups + width * 4 * planes + 2 * (2 * width + 4 * planes)
+        if "downsampleParams" in p:
+            count += inplanes * 4 * planes + 2 * 4 * planes
+        return float(count * FLOAT_BYTES)
+    return 0.0
+
+
+def _parameters(key: LayerKey, place: str) -> dict[str, Any]:
+    try:
+        data = json.loads(key.parameters)
+    except (json.JSONDecodeError, RecursionError):
+        data = None
+    if not isinstance(data, dict):
+        raise InputError(place, key.parameters[:80], "the layer's parameters as a JSON object")
+    return data
+
+
+def _whole(parameters: dict[str, Any], name: str, place: str) -> int:
+    value = parameters.get(name)
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 < value < MAX_SIZE:
+        raise InputError(f"{place}: {name}", repr(value)[:40], "a whole number > 0")
+    return value
+
+
+def _on_axis(parameters: dict[str, Any], name: str, axis: int, default: int, place: str) -> int:
+    value = parameters.get(name, default)
+    if isinstance(value, list) and len(value) == 2:
+        value = value[axis]
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < MAX_SIZE:
+        raise InputError(f"{place}: {name}", repr(value)[:40], "a whole number, or one for height and one for width")
+    return value
