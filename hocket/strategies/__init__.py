@@ -1,1 +1,13 @@
-"""Strategies: each compiles a plan's choices into a program; files that start with '_' help several of them."""
+"""Strategies: one file each. A member says what it supports, which choices it offers, and compiles one to a Program.
+
+Every member is a module with
+
+    PAPER: str                                      where the idea comes from
+    OPTIONS: dict[str, Option]                      what a plan's `options` may say
+    rule(stages, microbatches, options) -> Rule     the update rule that it declares
+    supports(stages, microbatches, options)         -> None, or the reason why not
+    compile(stages, microbatches, options)          -> Program
+    choices(situation)                              -> candidates for the planner
+
+Members know no engine, no seconds and no bytes but those of the situation they choose for.
+"""

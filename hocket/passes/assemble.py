@@ -1,0 +1,93 @@
+"""The whole way from compute orders to a Program, and the folding of a long schedule into prologue, period, epilogue."""
+
+from collections import defaultdict
+
+from hocket.errors import InternalError
+from hocket.passes.expand import expand
+from hocket.passes.gradients import all_reduces
+from hocket.passes.tasks import Order, Task, Work
+from hocket.passes.transfers import receive_of, sends
+from hocket.passes.versions import free_old_versions
+from hocket.program.instruction import COMPUTE, Instruction, Kind
+from hocket.program.program import Lane, Lanes, Program, StageShape, freeze
+from hocket.program.rule import Rule
+
+_REPETITIONS = 3  # two shifts are compared, the third repetition stands before the epilogue
+_MAX_PROLOGUE = 256
+
+Parts = list[dict[Lane, list[Instruction]]]
+
+
+def assemble(name: str, stages: tuple[StageShape, ...], rule: Rule, stride: int, order: Order) -> Program:
+    """Build a legal program from each device's compute order.
+
+    Arguments:
+        stride: microbatches in one period; a multiple of every stage's rule.batch.
+        order: order(device, total microbatches) -> tasks.
+
+    The prologue is the shortest (in periods) after which the schedule repeats itself, found by looking.
+    """
+    if any(stride % batch for batch in rule.batch):
+        raise InternalError(f"{name}: a stride of {stride} microbatches does not hold whole batches of {rule.batch}")
+    for periods in range(_MAX_PROLOGUE):
+        admitted = periods * stride
+        parts = _parts(stages, rule, stride, admitted, order)
+        program = Program(name, stages, rule, stride, admitted, *(freeze(p) for p in (parts[0], parts[1], {})))
+        if all(_repeats(program, parts[1 + r], r) for r in range(1, _REPETITIONS)):
+            shifted = {
+                lane: [program.shifted(i, -_REPETITIONS) for i in instructions]
+                for lane, instructions in parts[-1].items()
+            }
+            return Program(name, stages, rule, stride, admitted, program.prologue, program.period, freeze(shifted))
+    raise InternalError(f"{name}: the schedule does not become periodic within {_MAX_PROLOGUE} periods")
+
+
+def _repeats(program: Program, part: dict[Lane, list[Instruction]], repeats: int) -> bool:
+    found: Lanes = freeze(part)
+    if found.keys() != program.period.keys():
+        return False
+    return all(
+        len(found[lane]) == len(period)
+        and all(program.shifted(a, repeats) == b for a, b in zip(period, found[lane], strict=True))
+        for lane, period in program.period.items()
+    )
+
+
+def _parts(stages: tuple[StageShape, ...], rule: Rule, stride: int, admitted: int, order: Order) -> Parts:
+    """Prologue, repetitions and epilogue of one long run, by lane."""
+    total = admitted + _REPETITIONS * stride
+    parts: Parts = [defaultdict(list) for _ in range(_REPETITIONS + 2)]
+    ends = [admitted + r * stride for r in range(_REPETITIONS + 1)]
+    for device in sorted({d for stage in stages for d in stage.devices}):
+        tasks = order(device, total)
+        cuts = [_cut(tasks, rule, end) for end in ends]
+        compute: list[Instruction] = []
+        part_of: list[int] = []
+        for position, task in enumerate(tasks):
+            part = sum(position >= cut for cut in cuts)
+            found = expand(stages, rule, device, task)
+            compute += found
+            part_of += [part] * len(found)
+        for instruction, part in zip(free_old_versions(compute), part_of, strict=True):
+            parts[part][(device, COMPUTE)].append(instruction)
+            for send in sends(stages, instruction):
+                receive = receive_of(send)
+                parts[part][(device, send.lane)].append(send)
+                parts[part][(receive.device, receive.lane)].append(receive)
+            if instruction.kind is Kind.BACKWARD:
+                for collective in all_reduces(stages, rule, instruction):
+                    parts[part][(device, collective.lane)].append(collective)
+    return parts
+
+
+def _cut(tasks: list[Task], rule: Rule, admitted: int) -> int:
+    """Where a device's list has admitted some microbatches: behind their update if synchronous, else their forward."""
+    last = 0
+    for position, task in enumerate(tasks, start=1):
+        if rule.synchronous:
+            inside = task.work is Work.UPDATE and task.index < admitted // rule.batch[task.stage]
+        else:
+            inside = task.work is Work.FORWARD and task.index < admitted
+        if inside:
+            last = position
+    return last

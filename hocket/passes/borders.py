@@ -1,0 +1,148 @@
+"""From a graph of layers cut into stages to what a program must know: borders, batch tensors, ties and buckets.
+
+A graph is anything with `layers` (each with `parameters`) and `tensors` (each with `source`, `targets`, `gradient`): a
+ModelProfile, or a captured model.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from hocket.errors import InputError
+from hocket.program.program import StageShape
+
+
+class Graph(Protocol):
+    """Layers in topological order and the tensors between them."""
+
+    @property
+    def layers(self) -> Sequence[Any]: ...
+
+    @property
+    def tensors(self) -> Sequence[Any]: ...
+
+
+@dataclass(frozen=True)
+class StageCut:
+    """One stage as a planner chooses it.
+
+    Attributes:
+        layers: indices into the graph, ascending.
+        devices: its replicas.
+        recompute: whether its stash is made again before the backward.
+        buckets: layers of each gradient bucket, in the order in which a backward finishes them; () means one bucket.
+    """
+
+    layers: tuple[int, ...]
+    devices: tuple[int, ...]
+    recompute: bool = False
+    buckets: tuple[tuple[int, ...], ...] = ()
+
+
+@dataclass(frozen=True)
+class Tie:
+    """Parameters that several stages share, and those stages; their gradients are summed in a bucket of their own."""
+
+    parameters: tuple[str, ...]
+    stages: tuple[int, ...]
+
+
+def check_cuts(graph: Graph, cuts: Sequence[StageCut]) -> None:
+    """Every layer in exactly one stage, every tensor forward.
+
+    Raises:
+        InputError: names the layer, or the tensor, and the stages.
+    """
+    stage_of: dict[int, int] = {}
+    for s, cut in enumerate(cuts):
+        if not cut.layers:
+            raise InputError(f"stages.{s}.layers", "no layers", "at least one")
+        for layer in cut.layers:
+            if layer in stage_of:
+                name = graph.layers[layer].name
+                raise InputError(
+                    f"stages.{s}.layers", f"{name!r}, which stage {stage_of[layer]} has already", "each once"
+                )
+            stage_of[layer] = s
+    missing = [graph.layers[i].name for i in range(len(graph.layers)) if i not in stage_of]
+    if missing:
+        raise InputError(
+            "stages", f"no stage for layer {missing[0]!r} ({len(missing)} missing)", "every layer in a stage"
+        )
+    for tensor in graph.tensors:
+        for target in tensor.targets:
+            if tensor.source >= 0 and stage_of[tensor.source] > stage_of[target]:
+                raise InputError(
+                    "stages",
+                    f"tensor {tensor.name!r} from stage {stage_of[tensor.source]} back to stage {stage_of[target]}",
+                    "tensors that go forward only",
+                    f"Move layer {graph.layers[target].name!r} behind {graph.layers[tensor.source].name!r}.",
+                )
+
+
+def ties_of(graph: Graph, cuts: Sequence[StageCut]) -> tuple[Tie, ...]:
+    """Parameters on more than one stage, grouped by the set of stages that share them."""
+    where: dict[str, set[int]] = {}
+    for s, cut in enumerate(cuts):
+        for layer in cut.layers:
+            for parameter in graph.layers[layer].parameters:
+                where.setdefault(parameter, set()).add(s)
+    groups: dict[tuple[int, ...], list[str]] = {}
+    for parameter, stages in where.items():
+        if len(stages) > 1:
+            groups.setdefault(tuple(sorted(stages)), []).append(parameter)
+    return tuple(Tie(tuple(sorted(parameters)), stages) for stages, parameters in sorted(groups.items()))
+
+
+def crossing(graph: Graph, cuts: Sequence[StageCut]) -> dict[tuple[int, int], tuple[int, ...]]:
+    """Indices of the tensors that go from one stage to another, by (source stage, target stage)."""
+    stage_of = {layer: s for s, cut in enumerate(cuts) for layer in cut.layers}
+    found: dict[tuple[int, int], list[int]] = {}
+    for index, tensor in enumerate(graph.tensors):
+        if tensor.source < 0:
+            continue
+        source = stage_of[tensor.source]
+        for target in sorted({stage_of[t] for t in tensor.targets} - {source}):
+            found.setdefault((source, target), []).append(index)
+    return {pair: tuple(indices) for pair, indices in sorted(found.items())}
+
+
+def batch_tensors(graph: Graph, cuts: Sequence[StageCut]) -> dict[int, tuple[int, ...]]:
+    """Indices of the batch's own tensors that each stage reads."""
+    stage_of = {layer: s for s, cut in enumerate(cuts) for layer in cut.layers}
+    found: dict[int, list[int]] = {}
+    for index, tensor in enumerate(graph.tensors):
+        if tensor.source < 0:
+            for stage in sorted({stage_of[t] for t in tensor.targets}):
+                found.setdefault(stage, []).append(index)
+    return {stage: tuple(indices) for stage, indices in found.items()}
+
+
+def stage_shapes(graph: Graph, cuts: Sequence[StageCut]) -> tuple[StageShape, ...]:
+    """What a program must know of each stage.
+
+    Raises:
+        InputError: the cuts are not a partition into stages with forward tensors.
+    """
+    check_cuts(graph, cuts)
+    borders = crossing(graph, cuts)
+    needs_gradient = {pair for pair, indices in borders.items() if any(graph.tensors[i].gradient for i in indices)}
+    batch = batch_tensors(graph, cuts)
+    ties = ties_of(graph, cuts)
+    shapes = []
+    for s, cut in enumerate(cuts):
+        own = max(1, len(cut.buckets))
+        mine = [tie for tie in ties if s in tie.stages]
+        shapes.append(
+            StageShape(
+                devices=cut.devices,
+                sources=tuple(a for a, b in borders if b == s),
+                targets=tuple(b for a, b in borders if a == s),
+                gradients=tuple(a for a, b in borders if b == s and (a, b) in needs_gradient),
+                batch=s in batch,
+                buckets=own + len(mine),
+                tied=tuple((own + k, tie.stages) for k, tie in enumerate(mine)),
+                recompute=cut.recompute,
+            )
+        )
+    return tuple(shapes)

@@ -1,0 +1,33 @@
+"""Tasks -> compute instructions: every task becomes what its kind demands, recomputation becomes a forward."""
+
+from hocket.passes.tasks import Task, Work
+from hocket.program.instruction import COMPUTE, Instruction, Kind, What
+from hocket.program.order import backward_values, forward_values, step_values
+from hocket.program.program import StageShape
+from hocket.program.rule import Rule
+
+
+def expand(stages: tuple[StageShape, ...], rule: Rule, device: int, task: Task) -> list[Instruction]:
+    """The compute instructions of one task on one device, without frees of weights and without transfers."""
+    s, i = task.stage, task.index
+    match task.work:
+        case Work.FORWARD:
+            forward = _forward(stages, rule, device, s, i, again=False)
+            inputs = tuple(v for v in forward.reads if v.what is What.INPUT)
+            load = Instruction(Kind.LOAD, s, i, device, COMPUTE, writes=inputs)
+            return [load, forward] if inputs else [forward]
+        case Work.BACKWARD:
+            reads, writes = backward_values(stages, rule, s, i)
+            frees = tuple(v for v in reads if v.what is not What.WEIGHTS)
+            backward = Instruction(Kind.BACKWARD, s, i, device, COMPUTE, reads, writes, frees)
+            again = [_forward(stages, rule, device, s, i, again=True)] if stages[s].recompute else []
+            return [*again, backward]
+        case Work.UPDATE:
+            reads, writes = step_values(stages, rule, s, i, device)
+            frees = tuple(v for v in reads if v.what is not What.WEIGHTS)
+            return [Instruction(Kind.STEP, s, i, device, COMPUTE, reads, writes, frees)]
+
+
+def _forward(stages: tuple[StageShape, ...], rule: Rule, device: int, s: int, i: int, again: bool) -> Instruction:
+    reads, writes = forward_values(stages, rule, s, i, again)
+    return Instruction(Kind.FORWARD, s, i, device, COMPUTE, reads, writes, again=again)

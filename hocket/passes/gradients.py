@@ -1,0 +1,59 @@
+"""Weight gradients: which layers share a bucket, and the all-reduce of each bucket behind its last backward."""
+
+from collections.abc import Sequence
+
+from hocket.program.instruction import REDUCE, Instruction, Kind, Value, What
+from hocket.program.order import accumulators, last_in_update, reduce_group
+from hocket.program.program import StageShape
+from hocket.program.rule import Rule
+
+DEFAULT_BUCKET_BYTES = 25 * 2**20  # what DistributedDataParallel uses, so that a comparison compares like with like
+
+
+def buckets_of(sizes_bytes: Sequence[float], limit_bytes: float = DEFAULT_BUCKET_BYTES) -> tuple[tuple[int, ...], ...]:
+    """Group layers into buckets, last layer first, in the order in which a backward finishes their gradients.
+
+    A bucket closes when it has reached the limit; layers without weights join the bucket that is open. The first layers
+    of a stage never make a bucket of nothing.
+    """
+    buckets: list[list[int]] = [[]]
+    filled = 0.0
+    for position in reversed(range(len(sizes_bytes))):
+        if filled >= limit_bytes and sizes_bytes[position] > 0:
+            buckets.append([])
+            filled = 0.0
+        buckets[-1].append(position)
+        filled += sizes_bytes[position]
+    return tuple(tuple(bucket) for bucket in buckets)
+
+
+def reduce_lane(group: tuple[int, ...]) -> str:
+    """Lane of the collectives of one group: each group has its own, so that no two groups can wait for each other."""
+    return f"{REDUCE}@{','.join(str(d) for d in group)}"
+
+
+def all_reduces(stages: tuple[StageShape, ...], rule: Rule, backward: Instruction) -> list[Instruction]:
+    """The all-reduces behind a backward, one a bucket, when it is the last of its update on this device."""
+    stage, microbatch, device = backward.stage, backward.index, backward.device
+    update = rule.update(stage, microbatch)
+    if last_in_update(stages, rule, stage, update, device) != microbatch:
+        return []
+    found = []
+    for value in accumulators(stages, stage, microbatch):
+        group = reduce_group(stages, stage, value.part)
+        if len(group) > 1:
+            written = Value(What.REDUCED, stage, update, value.part)
+            found.append(
+                Instruction(
+                    Kind.ALL_REDUCE,
+                    stage,
+                    update,
+                    device,
+                    reduce_lane(group),
+                    (value,),
+                    (written,),
+                    (value,),
+                    group=group,
+                )
+            )
+    return found

@@ -1,0 +1,28 @@
+"""Task: one entry of a device's compute order, which is all that a pipeline strategy has to say."""
+
+from collections.abc import Callable
+from enum import StrEnum
+from typing import NamedTuple
+
+
+class Work(StrEnum):
+    """What a device's compute lane is asked to do."""
+
+    FORWARD = "F"
+    BACKWARD = "B"
+    UPDATE = "U"
+
+
+class Task(NamedTuple):
+    """Forward or backward of one microbatch, or one update, of one stage."""
+
+    work: Work
+    stage: int
+    index: int
+
+    def __str__(self) -> str:
+        return f"{self.work}{self.stage}.{self.index}"
+
+
+# The compute order of one device when `total` microbatches are trained on: order(device, total).
+Order = Callable[[int, int], list[Task]]

@@ -1,0 +1,33 @@
+"""Sends behind the instruction that makes a value, receives in exactly the order in which the peer sends.
+
+The receive lane mirrors the send lane, so that no order of arrival can deadlock two devices under rendezvous.
+"""
+
+from hocket.program.instruction import Instruction, Kind, What, receive_lane, send_lane
+from hocket.program.program import StageShape
+
+
+def sends(stages: tuple[StageShape, ...], instruction: Instruction) -> list[Instruction]:
+    """The sends that an instruction's written activations and gradients need."""
+    found = []
+    for value in instruction.writes:
+        if value.what is What.ACTIVATION:
+            peer = stages[value.part].device(value.index)
+        elif value.what is What.GRADIENT:
+            peer = stages[value.stage].device(value.index)
+        else:
+            continue
+        if peer != instruction.device:
+            lane = send_lane(peer)
+            found.append(
+                Instruction(
+                    Kind.SEND, value.stage, value.index, instruction.device, lane, (value,), (), (value,), peer=peer
+                )
+            )
+    return found
+
+
+def receive_of(send: Instruction) -> Instruction:
+    """The receive that meets a send."""
+    lane = receive_lane(send.device)
+    return Instruction(Kind.RECEIVE, send.stage, send.index, send.peer, lane, writes=send.reads, peer=send.device)

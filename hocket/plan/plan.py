@@ -1,0 +1,172 @@
+"""Plan: the file that people read and edit. It names layers and devices; everything else is compiled from it.
+
+Rules of this file: a plan says nothing that can be derived (borders, ties and the program follow from the graph and
+the strategy), but for `predicted`, which is what the planner believed when it wrote the plan.
+"""
+
+from dataclasses import dataclass, field
+from math import ceil
+from pathlib import Path
+from typing import Any, ClassVar
+
+from hocket.errors import InputError, nearest
+from hocket.files import as_data, parse_yaml, read_as, read_bytes, write_atomic, write_yaml
+from hocket.hardware.cluster import Cluster
+from hocket.passes.borders import Graph, StageCut, stage_shapes
+from hocket.program.program import Program, StageShape
+from hocket.strategies._common import compile_strategy
+
+FORMAT = "hocket-plan-1"
+
+
+@dataclass(frozen=True)
+class PlanStage:
+    """One stage.
+
+    Attributes:
+        layers: names of its layers, in the order of the profile.
+        devices: numbers of its replicas in the cluster.
+        recompute: make the stash again before the backward instead of keeping it.
+        buckets: names of the layers of each gradient bucket, in the order in which a backward finishes them.
+    """
+
+    layers: tuple[str, ...]
+    devices: tuple[int, ...]
+    recompute: bool = False
+    buckets: tuple[tuple[str, ...], ...] = ()
+
+    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """What the planner believed: seconds for `batch_size` samples, and peak bytes by device."""
+
+    iteration_s: float
+    samples_per_s: float
+    peak_memory_bytes: dict[int, float]
+    bubble_fraction: float = 0.0
+
+    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How to run one job on one cluster.
+
+    Attributes:
+        strategy, options: a member of hocket/strategies and its options.
+        model: the profile's name; profile: path of the profile, seen from the plan's folder; profile_digest: SHA-256 of
+            the profile, so that a plan is never run against another.
+        batch_size: samples of one update (for strategies that update after each microbatch: of one report).
+        microbatch_size: samples; the last microbatch of a batch is smaller when it does not divide the batch.
+        stages: in pipeline order.
+        cluster: the hardware that it was planned for.
+    """
+
+    strategy: str
+    model: str
+    batch_size: int
+    microbatch_size: int
+    stages: tuple[PlanStage, ...]
+    cluster: Cluster
+    options: dict[str, Any] = field(default_factory=dict)
+    profile: str = ""
+    profile_digest: str = ""
+    predicted: Predicted | None = None
+    format: str = FORMAT
+
+    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
+
+    def __post_init__(self) -> None:
+        if self.format != FORMAT:
+            raise InputError("format", repr(self.format), repr(FORMAT))
+        if self.batch_size < 1:
+            raise InputError("batch_size", str(self.batch_size), ">= 1")
+        if not 1 <= self.microbatch_size <= self.batch_size:
+            raise InputError("microbatch_size", str(self.microbatch_size), f"1 to the batch size, {self.batch_size}")
+        if not self.stages:
+            raise InputError("stages", "none", "at least one stage")
+        for s, stage in enumerate(self.stages):
+            if not stage.devices or len(set(stage.devices)) != len(stage.devices):
+                raise InputError(f"stages.{s}.devices", str(list(stage.devices)), "at least one device, each once")
+            for device in stage.devices:
+                if not 0 <= device < self.cluster.devices:
+                    limit = self.cluster.devices - 1
+                    raise InputError(f"stages.{s}.devices", f"device {device}", f"0 to {limit}, the cluster's devices")
+            listed = sorted(name for bucket in stage.buckets for name in bucket)
+            if stage.buckets and listed != sorted(stage.layers):
+                odd = sorted(set(listed) ^ set(stage.layers)) or [n for n in listed if listed.count(n) > 1]
+                raise InputError(
+                    f"stages.{s}.buckets", f"{odd[0]!r} missing, unknown or twice", "each layer of the stage once"
+                )
+
+    @property
+    def microbatches(self) -> int:
+        """Microbatches of one batch."""
+        return ceil(self.batch_size / self.microbatch_size)
+
+    def samples(self, microbatch: int) -> int:
+        """Samples of one microbatch; the last of each batch may be ragged."""
+        last = self.microbatches - 1
+        if microbatch % self.microbatches == last:
+            return self.batch_size - last * self.microbatch_size
+        return self.microbatch_size
+
+    def cuts(self, graph: Graph) -> tuple[StageCut, ...]:
+        """The stages as indices into a graph.
+
+        Raises:
+            InputError: a layer that the graph does not have, with the nearest name.
+        """
+        index = {layer.name: i for i, layer in enumerate(graph.layers)}
+        cuts = []
+        for s, stage in enumerate(self.stages):
+            for name in stage.layers:
+                if name not in index:
+                    hint = nearest(name, index) or "The plan may belong to another model."
+                    raise InputError(f"stages.{s}.layers", f"unknown layer {name!r}", "a layer of the model", hint)
+            cuts.append(
+                StageCut(
+                    layers=tuple(sorted(index[name] for name in stage.layers)),
+                    devices=stage.devices,
+                    recompute=stage.recompute,
+                    buckets=tuple(tuple(index[name] for name in bucket) for bucket in stage.buckets),
+                )
+            )
+        return tuple(cuts)
+
+    def shapes(self, graph: Graph) -> tuple[StageShape, ...]:
+        """What a program must know of each stage."""
+        return stage_shapes(graph, self.cuts(graph))
+
+    def compile(self, graph: Graph) -> Program:
+        """The program of this plan for a graph (a profile, or a captured model).
+
+        Raises:
+            InputError: the plan does not fit the graph. RefusedError: the strategy does not support it.
+        """
+        return compile_strategy(self.strategy, self.shapes(graph), self.microbatches, self.options)
+
+    def to_yaml(self) -> str:
+        """The plan as text; `from_yaml` is the inverse."""
+        data = as_data(self)
+        data["cluster"] = parse_yaml(self.cluster.to_yaml(), "cluster")
+        order = ("format", "strategy", "options", "model", "profile", "profile_digest", "batch_size", "microbatch_size")
+        slim = {key: data[key] for key in (*order, "stages", "cluster", "predicted") if data[key] not in (None, "", {})}
+        slim["stages"] = [{k: v for k, v in stage.items() if v not in (False, [])} for stage in slim["stages"]]
+        return write_yaml(slim)
+
+    @classmethod
+    def from_yaml(cls, text: bytes | str, place: str = "plan") -> "Plan":
+        """Read a plan strictly."""
+        return read_as(cls, parse_yaml(text, place), place)
+
+    @classmethod
+    def read(cls, path: str | Path) -> "Plan":
+        """Read a plan file."""
+        return cls.from_yaml(read_bytes(path, 16 * 2**20), str(path))
+
+    def save(self, path: str | Path) -> None:
+        """Write the text form whole or not at all."""
+        write_atomic(path, self.to_yaml())

@@ -1,0 +1,119 @@
+"""Instruction and Value: the words of a program.
+
+Rules of this file: an instruction names every value that it reads, writes and frees; a value is written once (static
+single assignment), so that readiness, memory, weight versions and deadlock follow from the names alone. No costs here.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple
+
+
+class Kind(StrEnum):
+    """The kinds of instruction. A thirteenth needs a good reason."""
+
+    LOAD = "load"
+    FORWARD = "forward"
+    BACKWARD = "backward"
+    SEND = "send"
+    RECEIVE = "receive"
+    ALL_REDUCE = "all_reduce"
+    REDUCE_SCATTER = "reduce_scatter"
+    ALL_GATHER = "all_gather"
+    STEP = "step"
+    SWAP_OUT = "swap_out"
+    SWAP_IN = "swap_in"
+    DROP = "drop"
+
+
+class What(StrEnum):
+    """What a value is. The comment says what `index` and `part` mean for it."""
+
+    INPUT = "in"  # tensors of the batch itself: microbatch, -
+    ACTIVATION = "act"  # all tensors from stage to stage `part`: microbatch, target stage
+    GRADIENT = "grad"  # the gradients of that activation: microbatch, target stage
+    STASH = "stash"  # what autograd keeps for the backward: microbatch, -
+    WEIGHTS = "w"  # weights after `index` updates: version, -
+    ACCUMULATOR = "dw"  # weight gradients summed up to and with this microbatch: microbatch, bucket
+    REDUCED = "sum"  # weight gradients of one update summed over replicas: update, bucket
+    OPTIMIZER = "opt"  # optimizer state after `index` updates: version, -
+
+
+# Values whose index counts updates; the index of all others counts microbatches.
+COUNTS_UPDATES = frozenset({What.WEIGHTS, What.REDUCED, What.OPTIMIZER})
+
+
+class Value(NamedTuple):
+    """One value on the device (or its host) where the instruction that names it runs."""
+
+    what: What
+    stage: int
+    index: int
+    part: int = -1
+
+    def __str__(self) -> str:
+        match self.what:
+            case What.ACTIVATION | What.GRADIENT:
+                return f"{self.what}.{self.stage}>{self.part}#{self.index}"
+            case What.WEIGHTS | What.OPTIMIZER:
+                return f"{self.what}.{self.stage}v{self.index}"
+            case What.REDUCED:
+                return f"{self.what}.{self.stage}u{self.index}b{self.part}"
+            case What.ACCUMULATOR:
+                return f"{self.what}.{self.stage}#{self.index}b{self.part}"
+        return f"{self.what}.{self.stage}#{self.index}"
+
+
+COMPUTE = "compute"
+REDUCE = "reduce"
+
+
+def send_lane(peer: int) -> str:
+    """Lane for everything sent to one peer. One network lane a device would deadlock 1F1B: lanes are part of the meaning."""
+    return f"send>{peer}"
+
+
+def receive_lane(peer: int) -> str:
+    """Lane for everything received from one peer."""
+    return f"receive<{peer}"
+
+
+@dataclass(frozen=True, slots=True)
+class Instruction:
+    """One instruction.
+
+    Attributes:
+        kind, stage: what, and of which stage (for send and receive: the stage that made the value).
+        index: microbatch, or update for step and all_reduce.
+        device, lane: where; instructions of one lane run one after the other.
+        reads, writes, frees: values on this device. `frees` is a subset of what is read (drop: reads nothing else).
+        peer: the other device of a send or receive, else -1.
+        group: the devices of a collective, ascending, else empty.
+        again: True for the forward that recomputes a stash.
+    """
+
+    kind: Kind
+    stage: int
+    index: int
+    device: int
+    lane: str
+    reads: tuple[Value, ...] = ()
+    writes: tuple[Value, ...] = ()
+    frees: tuple[Value, ...] = ()
+    peer: int = -1
+    group: tuple[int, ...] = ()
+    again: bool = False
+
+    @property
+    def name(self) -> str:
+        """Short unique name on its device, as in traces: 'forward 1 #3'."""
+        counter = "u" if self.kind in (Kind.STEP, Kind.ALL_REDUCE, Kind.REDUCE_SCATTER, Kind.ALL_GATHER) else "#"
+        again = " again" if self.again else ""
+        what = ""
+        if self.kind in (Kind.SEND, Kind.RECEIVE, Kind.SWAP_IN, Kind.SWAP_OUT, Kind.DROP) and (
+            self.reads or self.writes
+        ):
+            what = f" {(self.reads or self.writes)[0]}"
+        elif self.kind in (Kind.ALL_REDUCE, Kind.REDUCE_SCATTER, Kind.ALL_GATHER) and self.writes:
+            what = f" {self.writes[0]}"
+        return f"{self.kind}{again} {self.stage} {counter}{self.index}{what}"

@@ -1,0 +1,149 @@
+"""The meaning of a program: what each kind reads and writes, and when an instruction may start.
+
+Rules of this file: simulator, engines, builder and `check` all ask here, and nobody else decides.
+
+1. An instruction may start when everything before it in its lane has finished and everything it reads is there.
+2. What it writes is there when it finishes; but an accumulator bucket is there as soon as its backward has produced the
+   bucket's last gradient (so that an all-reduce overlaps the rest of that backward), in the order of bucket numbers.
+3. A send completes only with its receive (rendezvous), and the k-th send of a lane meets the k-th receive of the peer's.
+4. A collective runs when all members of its group have reached it; the k-th of a lane meets the k-th of the others'.
+5. What it frees is gone when it finishes. A value that takes the place of a freed one (see `heir_of`) uses its memory.
+"""
+
+from hocket.program.instruction import Instruction, Kind, Value, What
+from hocket.program.program import Program, StageShape
+from hocket.program.rule import Rule
+
+Stages = tuple[StageShape, ...]
+
+
+def weight_read(rule: Rule, stage: int, microbatch: int, backward: bool) -> Value:
+    """The weight version that a forward or backward reads."""
+    version = rule.backward_version(stage, microbatch) if backward else rule.version(stage, microbatch)
+    return Value(What.WEIGHTS, stage, version)
+
+
+def inputs_of(stages: Stages, stage: int, microbatch: int) -> tuple[Value, ...]:
+    """Batch tensors and activations that a stage's forward reads; they are kept until its backward is over."""
+    shape = stages[stage]
+    own = (Value(What.INPUT, stage, microbatch),) if shape.batch else ()
+    return own + tuple(Value(What.ACTIVATION, source, microbatch, stage) for source in shape.sources)
+
+
+def own_microbatches(stages: Stages, rule: Rule, stage: int, update: int, device: int) -> list[int]:
+    """The microbatches of one update that one replica runs, ascending."""
+    return [m for m in rule.microbatches(stage, update) if stages[stage].device(m) == device]
+
+
+def previous_in_update(stages: Stages, rule: Rule, stage: int, microbatch: int) -> int | None:
+    """The microbatch whose accumulator this one continues, or None when it is the first of its update here."""
+    shape = stages[stage]
+    before = microbatch - len(shape.devices)
+    first = rule.microbatches(stage, rule.update(stage, microbatch)).start
+    return before if before >= first else None
+
+
+def last_in_update(stages: Stages, rule: Rule, stage: int, update: int, device: int) -> int | None:
+    """The last microbatch of one update that one replica runs."""
+    own = own_microbatches(stages, rule, stage, update, device)
+    return own[-1] if own else None
+
+
+def accumulators(stages: Stages, stage: int, microbatch: int) -> tuple[Value, ...]:
+    """The accumulator buckets that a backward leaves."""
+    return tuple(Value(What.ACCUMULATOR, stage, microbatch, b) for b in range(stages[stage].buckets))
+
+
+def forward_values(
+    stages: Stages, rule: Rule, stage: int, microbatch: int, again: bool
+) -> tuple[tuple[Value, ...], tuple[Value, ...]]:
+    """What a forward reads and writes."""
+    shape = stages[stage]
+    reads = (*inputs_of(stages, stage, microbatch), weight_read(rule, stage, microbatch, backward=False))
+    outputs = tuple(Value(What.ACTIVATION, stage, microbatch, target) for target in shape.targets)
+    stash = (Value(What.STASH, stage, microbatch),)
+    if again:
+        return reads, stash
+    return reads, outputs if shape.recompute else outputs + stash
+
+
+def backward_values(
+    stages: Stages, rule: Rule, stage: int, microbatch: int
+) -> tuple[tuple[Value, ...], tuple[Value, ...]]:
+    """What a backward reads and writes."""
+    shape = stages[stage]
+    arriving = tuple(
+        Value(What.GRADIENT, stage, microbatch, target) for target in shape.targets if stage in stages[target].gradients
+    )
+    before = previous_in_update(stages, rule, stage, microbatch)
+    sums = accumulators(stages, stage, before) if before is not None else ()
+    reads = (
+        *inputs_of(stages, stage, microbatch),
+        Value(What.STASH, stage, microbatch),
+        weight_read(rule, stage, microbatch, backward=True),
+        *arriving,
+        *sums,
+    )
+    leaving = tuple(Value(What.GRADIENT, source, microbatch, stage) for source in shape.gradients)
+    return reads, leaving + accumulators(stages, stage, microbatch)
+
+
+def reduce_group(stages: Stages, stage: int, bucket: int) -> tuple[int, ...]:
+    """Devices that sum one bucket: the stage's replicas, and those of the stages it is tied to."""
+    tied = dict(stages[stage].tied).get(bucket, (stage,))
+    return tuple(sorted({device for s in tied for device in stages[s].devices}))
+
+
+def step_values(
+    stages: Stages, rule: Rule, stage: int, update: int, device: int
+) -> tuple[tuple[Value, ...], tuple[Value, ...]]:
+    """What a step reads and writes."""
+    last = last_in_update(stages, rule, stage, update, device)
+    reads = []
+    for bucket in range(stages[stage].buckets):
+        if len(reduce_group(stages, stage, bucket)) > 1:
+            reads.append(Value(What.REDUCED, stage, update, bucket))
+        elif last is not None:
+            reads.append(Value(What.ACCUMULATOR, stage, last, bucket))
+    reads += [Value(What.WEIGHTS, stage, update), Value(What.OPTIMIZER, stage, update)]
+    return tuple(reads), (Value(What.WEIGHTS, stage, update + 1), Value(What.OPTIMIZER, stage, update + 1))
+
+
+def demanded(program: Program, instruction: Instruction) -> tuple[tuple[Value, ...], tuple[Value, ...]] | None:
+    """What an instruction of this kind, stage and index must read and write; None where its kind leaves that open."""
+    stages, rule = program.stages, program.rule
+    stage, index = instruction.stage, instruction.index
+    match instruction.kind:
+        case Kind.LOAD:
+            return (), (Value(What.INPUT, stage, index),)
+        case Kind.FORWARD:
+            return forward_values(stages, rule, stage, index, instruction.again)
+        case Kind.BACKWARD:
+            return backward_values(stages, rule, stage, index)
+        case Kind.STEP:
+            return step_values(stages, rule, stage, index, instruction.device)
+    return None
+
+
+def early_writes(instruction: Instruction) -> tuple[Value, ...]:
+    """Values that are there before the instruction finishes (rule 2), in the order in which they appear."""
+    if instruction.kind is not Kind.BACKWARD:
+        return ()
+    return tuple(v for v in instruction.writes if v.what is What.ACCUMULATOR)
+
+
+_HEIRS = {
+    What.WEIGHTS: What.WEIGHTS,
+    What.OPTIMIZER: What.OPTIMIZER,
+    What.ACCUMULATOR: What.ACCUMULATOR,
+    What.REDUCED: What.ACCUMULATOR,
+}
+
+
+def heir_of(instruction: Instruction, written: Value) -> Value | None:
+    """The freed value whose memory a written one takes over in place, if any (rule 5)."""
+    ancestor = _HEIRS.get(written.what)
+    for value in instruction.frees:
+        if value.what is ancestor and value.stage == written.stage and value.part == written.part:
+            return value
+    return None

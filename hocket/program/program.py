@@ -1,0 +1,148 @@
+"""Program: per device and lane an ordered list of instructions, as prologue, period and epilogue.
+
+Asynchronous schedules have no finite form otherwise. In repetition r of the period every index that counts
+microbatches has moved on by r * `stride`, every one that counts updates by r * stride // rule.batch[stage]; the epilogue
+is written as if it followed zero repetitions and moves on in the same way.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from types import MappingProxyType
+
+from hocket.program.instruction import COUNTS_UPDATES, Instruction, Kind, Value, What
+from hocket.program.rule import Rule
+
+Lane = tuple[int, str]
+Lanes = Mapping[Lane, tuple[Instruction, ...]]
+_UPDATE_KINDS = frozenset({Kind.STEP, Kind.ALL_REDUCE, Kind.REDUCE_SCATTER, Kind.ALL_GATHER})
+
+
+@dataclass(frozen=True)
+class StageShape:
+    """What a program must know of one stage; layers, bytes and seconds stand elsewhere.
+
+    Attributes:
+        devices: the replicas; microbatch m runs on devices[m % len(devices)] (1F1B-RR, section 2.4.2).
+        sources: stages whose activations it reads, ascending; targets: stages that read its own.
+        gradients: those of `sources` to which a gradient flows back.
+        batch: whether it reads tensors of the batch itself.
+        buckets: number of buckets of its weight gradients, the last backward layer's bucket first.
+        tied: for some buckets, all stages (this one too) that share those weights: their gradients are summed.
+        recompute: whether the stash is made again before the backward.
+    """
+
+    devices: tuple[int, ...]
+    sources: tuple[int, ...] = ()
+    targets: tuple[int, ...] = ()
+    gradients: tuple[int, ...] = ()
+    batch: bool = False
+    buckets: int = 1
+    tied: tuple[tuple[int, tuple[int, ...]], ...] = ()
+    recompute: bool = False
+
+    def device(self, microbatch: int) -> int:
+        """The replica that runs a microbatch."""
+        return self.devices[microbatch % len(self.devices)]
+
+
+@dataclass(frozen=True)
+class Program:
+    """What every device does. Frozen; `hocket.program.text` prints and parses it.
+
+    Attributes:
+        name: the strategy's name and configuration, for people.
+        stages, rule: the structure that `check` proves the instructions against.
+        stride: microbatches admitted in one period.
+        admitted: microbatches admitted in the prologue.
+        prologue, period, epilogue: instructions by (device, lane).
+    """
+
+    name: str
+    stages: tuple[StageShape, ...]
+    rule: Rule
+    stride: int
+    admitted: int
+    prologue: Lanes
+    period: Lanes
+    epilogue: Lanes
+
+    @cached_property
+    def devices(self) -> tuple[int, ...]:
+        """Numbers of all devices that take part, ascending."""
+        return tuple(sorted({d for stage in self.stages for d in stage.devices}))
+
+    @cached_property
+    def lanes(self) -> tuple[Lane, ...]:
+        """All lanes, by device, compute first."""
+        found = {lane for part in (self.prologue, self.period, self.epilogue) for lane in part}
+        return tuple(sorted(found, key=lambda lane: (lane[0], lane[1] != "compute", lane[1])))
+
+    def microbatches(self, repeats: int) -> int:
+        """Microbatches trained on after some repetitions of the period and the epilogue."""
+        return self.admitted + repeats * self.stride
+
+    def updates(self, stage: int, repeats: int) -> int:
+        """Updates of one stage's weights after some repetitions of the period and the epilogue."""
+        return self.microbatches(repeats) // self.rule.batch[stage]
+
+    def unrolled(self, repeats: int) -> dict[Lane, list[Instruction]]:
+        """Every lane's whole list: prologue, `repeats` periods, epilogue."""
+        whole: dict[Lane, list[Instruction]] = {lane: list(self.prologue.get(lane, ())) for lane in self.lanes}
+        for r in range(repeats):
+            for lane, part in self.period.items():
+                whole[lane].extend(self.shifted(i, r) for i in part)
+        for lane, part in self.epilogue.items():
+            whole[lane].extend(self.shifted(i, repeats) for i in part)
+        return whole
+
+    def shifted(self, instruction: Instruction, repeats: int) -> Instruction:
+        """The instruction moved on by some repetitions of the period."""
+        if repeats == 0:
+            return instruction
+        by = repeats * self.stride
+        move = self._moved
+        counts_updates = instruction.kind in _UPDATE_KINDS
+        return replace(
+            instruction,
+            index=instruction.index + (by // self.rule.batch[instruction.stage] if counts_updates else by),
+            reads=tuple(move(v, by) for v in instruction.reads),
+            writes=tuple(move(v, by) for v in instruction.writes),
+            frees=tuple(move(v, by) for v in instruction.frees),
+        )
+
+    def _moved(self, value: Value, by: int) -> Value:
+        if value.what in COUNTS_UPDATES:
+            by //= self.rule.batch[value.stage]
+        return Value(value.what, value.stage, value.index + by, value.part)
+
+    def moved(self, value: Value, repeats: int) -> Value:
+        """The value's name after some repetitions of the period."""
+        return self._moved(value, repeats * self.stride)
+
+    def initial(self, device: int) -> tuple[Value, ...]:
+        """Values that a device holds before the first instruction: version 0 of weights and optimizer state."""
+        own = [s for s, stage in enumerate(self.stages) if device in stage.devices]
+        return tuple(Value(what, s, 0) for s in own for what in (What.WEIGHTS, What.OPTIMIZER))
+
+    def final(self, device: int, repeats: int) -> tuple[Value, ...]:
+        """Values that a device holds after the last instruction: the newest weights and optimizer state."""
+        own = [s for s, stage in enumerate(self.stages) if device in stage.devices]
+        kinds = (What.WEIGHTS, What.OPTIMIZER)
+        return tuple(Value(what, s, self.updates(s, repeats)) for s in own for what in kinds)
+
+    def instructions(self) -> Iterator[tuple[str, Instruction]]:
+        """Every instruction with the name of its part, lane by lane."""
+        for part in ("prologue", "period", "epilogue"):
+            lanes: Lanes = getattr(self, part)
+            for lane in self.lanes:
+                for instruction in lanes.get(lane, ()):
+                    yield part, instruction
+
+    def __len__(self) -> int:
+        return sum(len(lane) for part in (self.prologue, self.period, self.epilogue) for lane in part.values())
+
+
+def freeze(lanes: Mapping[Lane, list[Instruction]]) -> Lanes:
+    """Lanes that nobody can change, without empty ones, in a fixed order."""
+    return MappingProxyType({lane: tuple(lanes[lane]) for lane in sorted(lanes) if lanes[lane]})

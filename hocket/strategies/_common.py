@@ -1,0 +1,150 @@
+"""What all strategies share: their options, the checks that every one makes, and the names of the members."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any, Protocol, cast
+
+from hocket import registry
+from hocket.errors import InputError, RefusedError, nearest
+from hocket.program.program import Program, StageShape
+from hocket.program.rule import Rule
+
+Stages = tuple[StageShape, ...]
+Options = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Option:
+    """One entry of a plan's `options`: its type, the value when it is left out, and what it does."""
+
+    kind: type
+    default: Any
+    help: str
+
+
+class Strategy(Protocol):
+    """The shape of a member of this room."""
+
+    PAPER: str
+    OPTIONS: dict[str, Option]
+
+    def rule(self, stages: Stages, microbatches: int, options: Options) -> Rule: ...
+
+    def supports(self, stages: Stages, microbatches: int, options: Options) -> str | None: ...
+
+    def compile(self, stages: Stages, microbatches: int, options: Options) -> Program: ...
+
+    def choices(self, situation: Any) -> Iterable[Any]: ...
+
+
+def members() -> tuple[str, ...]:
+    """Names of all strategies."""
+    return registry.names("hocket.strategies")
+
+
+def strategy(name: str) -> Strategy:
+    """One strategy by name."""
+    module: ModuleType = registry.load("hocket.strategies", name, "strategy")
+    return cast(Strategy, module)
+
+
+def complete(name: str, options: Options) -> dict[str, Any]:
+    """Options with their defaults filled in.
+
+    Raises:
+        InputError: an unknown option, or one of the wrong type.
+    """
+    known = strategy(name).OPTIONS
+    for key, value in options.items():
+        if key not in known:
+            expected = f"one of {', '.join(known)}" if known else f"no options: {name} takes none"
+            raise InputError(f"options.{key}", "unknown option", expected, nearest(key, known))
+        kind = known[key].kind
+        if value is not None and (not isinstance(value, kind) or (kind is int and isinstance(value, bool))):
+            raise InputError(f"options.{key}", repr(value), f"a value of type {kind.__name__}")
+    return {key: options.get(key, option.default) for key, option in known.items()}
+
+
+def compile_strategy(name: str, stages: Stages, microbatches: int, options: Options | None = None) -> Program:
+    """Compile one strategy to a Program.
+
+    Arguments:
+        stages: replicas, borders and buckets of each stage.
+        microbatches: per batch (for strategies that update after every microbatch: any number >= 1, unused).
+
+    Raises:
+        RefusedError: the strategy does not support this, with the reason.
+    """
+    member = strategy(name)
+    full = complete(name, options or {})
+    reason = _always(stages, microbatches) or member.supports(stages, microbatches, full)
+    if reason:
+        raise RefusedError(f"strategy {name}", reason)
+    return member.compile(stages, microbatches, full)
+
+
+def _always(stages: Stages, microbatches: int) -> str | None:
+    """What no strategy can do."""
+    if not stages:
+        return "there are no stages"
+    if microbatches < 1:
+        return f"{microbatches} microbatches; at least one is needed"
+    for s, stage in enumerate(stages):
+        if not stage.devices or len(set(stage.devices)) != len(stage.devices):
+            return f"stage {s} has devices {stage.devices}; each must be there once"
+        if any(source >= s for source in stage.sources):
+            return f"stage {s} reads from stage {max(stage.sources)}, which does not come before it"
+    return None
+
+
+def one_stage_a_device(stages: Stages) -> str | None:
+    """The reason to refuse when a device hosts two stages."""
+    seen: dict[int, int] = {}
+    for s, stage in enumerate(stages):
+        for device in stage.devices:
+            if device in seen:
+                return f"device {device} hosts stages {seen[device]} and {s}; here a device hosts one stage"
+            seen[device] = s
+    return None
+
+
+def enough_microbatches(stages: Stages, microbatches: int) -> str | None:
+    """The reason to refuse when some replica would get no microbatch of a batch."""
+    widest = max(len(stage.devices) for stage in stages)
+    if microbatches < widest:
+        return (
+            f"{microbatches} microbatches a batch for {widest} replicas of one stage; each replica needs at least one"
+        )
+    return None
+
+
+def no_ties_across(stages: Stages) -> str | None:
+    """The reason to refuse tied weights on two stages, for rules under which the two would be updated at different times."""
+    for s, stage in enumerate(stages):
+        for _, tied in stage.tied:
+            if len(tied) > 1:
+                return (
+                    f"stages {', '.join(map(str, tied))} share tied weights, and with a weight version for each input "
+                    f"stage {s} updates them at another time than the others; put them on one stage, or take two_bw or flush"
+                )
+    return None
+
+
+def config(stages: Stages) -> str:
+    """A configuration as the papers write it: '15-1', '2-1-1', 'straight 4', or '16' for data parallelism."""
+    counts = [len(stage.devices) for stage in stages]
+    if len(counts) > 1 and all(c == 1 for c in counts):
+        return f"straight {len(counts)}"
+    return "-".join(map(str, counts))
+
+
+def reasons(found: Iterable[str | None]) -> str | None:
+    """The first reason among several checks."""
+    return next((reason for reason in found if reason), None)
+
+
+def all_strategies() -> Iterator[tuple[str, Strategy]]:
+    """Every member with its name."""
+    for name in members():
+        yield name, strategy(name)

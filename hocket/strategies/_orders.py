@@ -1,0 +1,47 @@
+"""Compute orders that several strategies share: all forwards first, and one forward one backward (1F1B)."""
+
+from math import ceil
+
+from hocket.passes.tasks import Task, Work
+from hocket.program.program import StageShape
+
+Stages = tuple[StageShape, ...]
+
+
+def warmup(stages: Stages, in_flight: int | None = None) -> tuple[int, ...]:
+    """Forwards that each replica of each stage runs before its first backward (section 2.4.2).
+
+    For stage s it is the number of workers from s to the end, by the number of replicas of s, rounded up: the NOAM of the
+    pipeline that begins at s. `in_flight` admits fewer inputs per replica of the first stage.
+    """
+    counts = [len(stage.devices) for stage in stages]
+    found = [ceil(sum(counts[s:]) / counts[s]) for s in range(len(stages))]
+    if in_flight is None:
+        return tuple(found)
+    return tuple(min(w, max(1, ceil(in_flight * counts[0] / counts[s]))) for s, w in enumerate(found))
+
+
+def stage_on(stages: Stages, device: int) -> int:
+    """The one stage that a device hosts, where a strategy gives it only one."""
+    return next(s for s, stage in enumerate(stages) if device in stage.devices)
+
+
+def own(stages: Stages, stage: int, device: int, microbatches: range) -> list[int]:
+    """The microbatches that one replica runs, ascending."""
+    return [m for m in microbatches if stages[stage].device(m) == device]
+
+
+def forwards_then_backwards(stage: int, microbatches: list[int]) -> list[Task]:
+    """All forwards, then all backwards, in the same order (GPipe)."""
+    return [Task(work, stage, m) for work in (Work.FORWARD, Work.BACKWARD) for m in microbatches]
+
+
+def one_forward_one_backward(stage: int, microbatches: list[int], warmup_forwards: int) -> list[Task]:
+    """Warm-up forwards, then backward and forward in turn, then the remaining backwards (1F1B)."""
+    ahead = min(warmup_forwards, len(microbatches))
+    tasks = [Task(Work.FORWARD, stage, m) for m in microbatches[:ahead]]
+    for position, m in enumerate(microbatches):
+        tasks.append(Task(Work.BACKWARD, stage, m))
+        if position + ahead < len(microbatches):
+            tasks.append(Task(Work.FORWARD, stage, microbatches[position + ahead]))
+    return tasks

@@ -1,0 +1,82 @@
+"""PipeDream: 1F1B-RR without flushes, stages replicated as needed, a stashed weight version for every input in flight."""
+
+from collections.abc import Iterable
+from math import lcm
+
+from hocket.passes.assemble import assemble
+from hocket.passes.tasks import Task, Work
+from hocket.program.program import Program
+from hocket.program.rule import Rule
+from hocket.strategies import _orders
+from hocket.strategies._choices import Choice, Situation, partitioned
+from hocket.strategies._common import Option, Options, Stages, config, no_ties_across, one_stage_a_device, reasons
+
+PAPER = "PipeDream; dissertation sections 2.4.1 to 2.4.3, figures 2.4, 2.7 and 2.8"
+OPTIONS = {
+    "vertical_sync": Option(bool, False, "one weight version for an input on all stages (section 2.4.3)"),
+    "naive": Option(bool, False, "for study: no stashing, the backward takes the newest weights"),
+    "in_flight": Option(int, None, "inputs in flight per replica of the first stage; by default NOAM (section 2.4.2)"),
+}
+
+
+def rule(stages: Stages, microbatches: int, options: Options) -> Rule:
+    """An update after every round of a stage's replicas; a forward lags by the inputs in flight behind it.
+
+    Stage s with warm-up w[s] uses the version that is w[s] - 1 updates old: p - 1, p - 2, ... 0 in a straight pipeline.
+    With vertical sync all stages use the version that the first stage saw.
+    """
+    ahead = _orders.warmup(stages, options.get("in_flight"))
+    batch = tuple(len(stage.devices) for stage in stages)
+    if options.get("vertical_sync"):
+        return Rule("vertical", batch, (ahead[0] - 1,) * len(stages))
+    return Rule("naive" if options.get("naive") else "stashed", batch, tuple(w - 1 for w in ahead))
+
+
+def supports(stages: Stages, microbatches: int, options: Options) -> str | None:
+    """One stage a device, no weights tied across stages; vertical sync needs equal numbers of replicas."""
+    in_flight = options.get("in_flight")
+    few = (
+        f"in_flight is {in_flight}; at least one input must be in flight"
+        if in_flight is not None and in_flight < 1
+        else None
+    )
+    both = (
+        "vertical_sync and naive exclude each other" if options.get("naive") and options.get("vertical_sync") else None
+    )
+    counts = {len(stage.devices) for stage in stages}
+    unequal = (
+        f"vertical_sync on {config(stages)}: stages with unequal numbers of replicas count their versions differently"
+        if options.get("vertical_sync") and len(counts) > 1
+        else None
+    )
+    again = (
+        "naive and recomputation: the backward would recompute with other weights than its forward used"
+        if options.get("naive") and any(stage.recompute for stage in stages)
+        else None
+    )
+    return reasons((one_stage_a_device(stages), no_ties_across(stages), few, both, unequal, again))
+
+
+def compile(stages: Stages, microbatches: int, options: Options) -> Program:
+    """The program; its period is one round of the stage with the most replicas (the least common multiple of all)."""
+    ahead = _orders.warmup(stages, options.get("in_flight"))
+
+    def order(device: int, total: int) -> list[Task]:
+        stage = _orders.stage_on(stages, device)
+        own = _orders.own(stages, stage, device, range(total))
+        tasks: list[Task] = []
+        for task in _orders.one_forward_one_backward(stage, own, ahead[stage]):
+            tasks.append(task)
+            if task.work is Work.BACKWARD:
+                tasks.append(Task(Work.UPDATE, stage, task.index // len(stages[stage].devices)))
+        return tasks
+
+    declared = rule(stages, microbatches, options)
+    stride = lcm(*(len(stage.devices) for stage in stages))
+    suffix = "" if declared.kind == "stashed" else f" {declared.kind}"
+    return assemble(f"pipedream {config(stages)}{suffix}", stages, declared, stride, order)
+
+
+def choices(situation: Situation) -> Iterable[Choice]:
+    """The partitioner's plan, and plans with fewer inputs in flight where memory is short."""
+    return partitioned(situation)

@@ -1,0 +1,59 @@
+"""PipeDream-2BW: 1F1B without flushes, gradients accumulated over m >= p microbatches, two weight versions."""
+
+from collections.abc import Iterable
+
+from hocket.passes.assemble import assemble
+from hocket.passes.tasks import Task, Work
+from hocket.program.program import Program
+from hocket.program.rule import Rule
+from hocket.strategies import _orders
+from hocket.strategies._choices import Choice, Situation, pipelines
+from hocket.strategies._common import Option, Options, Stages, config, enough_microbatches, one_stage_a_device, reasons
+
+PAPER = "PipeDream-2BW; dissertation section 3.2.1, figure 3.2"
+OPTIONS: dict[str, Option] = {}
+
+
+def rule(stages: Stages, microbatches: int, options: Options) -> Rule:
+    """One update a batch, computed on weights that are one update old, on every stage alike."""
+    return Rule("delayed", (microbatches,) * len(stages), (1,) * len(stages))
+
+
+def supports(stages: Stages, microbatches: int, options: Options) -> str | None:
+    """m >= p: at most one update may fall between an input's first forward and its last backward."""
+    ahead = _orders.warmup(stages)[0] * len(stages[0].devices)
+    few = (
+        f"{microbatches} microbatches a batch for {ahead} inputs in flight; 2BW needs m >= p (section 3.2.1)"
+        if microbatches < ahead
+        else None
+    )
+    return reasons((one_stage_a_device(stages), enough_microbatches(stages, microbatches), few))
+
+
+def compile(stages: Stages, microbatches: int, options: Options) -> Program:
+    """The program; its period is one batch."""
+    ahead = _orders.warmup(stages)
+
+    def order(device: int, total: int) -> list[Task]:
+        stage = _orders.stage_on(stages, device)
+        own = _orders.own(stages, stage, device, range(total))
+        tasks: list[Task] = []
+        for task in _orders.one_forward_one_backward(stage, own, ahead[stage]):
+            tasks.append(task)
+            update = task.index // microbatches
+            if task.work is Work.BACKWARD and _last(stages, stage, task.index, microbatches):
+                tasks.append(Task(Work.UPDATE, stage, update))
+        return tasks
+
+    declared = rule(stages, microbatches, options)
+    return assemble(f"two_bw {config(stages)}", stages, declared, microbatches, order)
+
+
+def _last(stages: Stages, stage: int, microbatch: int, batch: int) -> bool:
+    """Whether a microbatch is the last of its batch on its replica."""
+    return microbatch // batch != (microbatch + len(stages[stage].devices)) // batch
+
+
+def choices(situation: Situation) -> Iterable[Choice]:
+    """Balanced pipelines of every depth and width, with and without recomputation (algorithm 1 of section 3.3)."""
+    return pipelines(situation, recompute=True)
