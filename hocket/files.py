@@ -4,6 +4,8 @@ import gzip
 import hashlib
 import json
 import os
+import zlib
+from contextlib import suppress
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -25,7 +27,7 @@ def read_bytes(path: str | Path, limit_bytes: int = MAX_FILE_BYTES) -> bytes:
     except FileNotFoundError:
         near = nearest(path.name, [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else [])
         raise InputError(str(path), "no such file", "a readable file", near) from None
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, ValueError, zlib.error) as error:  # ValueError: a NUL inside the name
         raise InputError(str(path), str(error), "a readable file") from None
     if len(content) > limit_bytes:
         raise InputError(str(path), f"more than {limit_bytes} bytes", f"at most {limit_bytes} bytes")
@@ -33,20 +35,33 @@ def read_bytes(path: str | Path, limit_bytes: int = MAX_FILE_BYTES) -> bytes:
 
 
 def write_atomic(path: str | Path, content: bytes | str) -> None:
-    """Write a file whole or not at all: aside, fsync, rename, fsync of the folder."""
+    """Write a file whole or not at all: aside, fsync, rename, fsync of the folder.
+
+    Raises:
+        InputError: it could not be written (no such folder, no permission, disk full); the old file, or its absence,
+            is as before, and nothing is left beside it.
+    """
     path = Path(path)
     raw = content.encode() if isinstance(content, str) else content
     aside = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        with open(aside, "wb") as stream:
-            stream.write(raw)
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.replace(aside, path)
+        try:
+            with open(aside, "wb") as stream:
+                stream.write(raw)
+                stream.flush()
+                os.fsync(stream.fileno())
+            os.replace(aside, path)
+        except BaseException:  # Ctrl-C as well leaves nothing behind
+            with suppress(OSError):
+                aside.unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise InputError(str(path), str(error), "a place that can be written", "Nothing was changed.") from None
+    try:
         fsync_folder(path.parent)
     except OSError as error:
-        aside.unlink(missing_ok=True)
-        raise InputError(str(path), str(error), "a place that can be written", "Nothing was changed.") from None
+        step = "The file is written whole, but a power cut may lose it."
+        raise InputError(str(path.parent), str(error), "a folder that can be synced", step) from None
 
 
 def fsync_folder(folder: Path) -> None:
@@ -64,15 +79,27 @@ def digest(content: bytes) -> str:
 
 
 def parse_json(text: bytes | str, place: str) -> Any:
-    """Parse JSON.
+    """Parse JSON as RFC 8259 has it: no NaN or Infinity, no key twice in one object.
 
     Raises:
-        InputError: with line and column of the first mistake.
+        InputError: with line and column of the first mistake, where there is one.
     """
     try:
-        return json.loads(text)
-    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
+        return json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_unique_keys)
+    except (ValueError, RecursionError) as error:  # ValueError: bad syntax, bad UTF-8, a number of thousands of digits
         raise InputError(place, str(error), "a JSON document") from None
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not a number that JSON knows")
+
+
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    whole = dict(pairs)
+    if len(whole) != len(pairs):
+        keys = [key for key, _ in pairs]
+        raise ValueError(f"the key {next(key for key in whole if keys.count(key) > 1)!r} stands twice in one object")
+    return whole
 
 
 def parse_yaml(text: bytes | str, place: str) -> Any:
@@ -85,9 +112,23 @@ def parse_yaml(text: bytes | str, place: str) -> Any:
     from ruamel.yaml.error import YAMLError
 
     try:
-        return YAML(typ="safe", pure=True).load(text)
-    except (YAMLError, RecursionError, ValueError) as error:
+        data = YAML(typ="safe", pure=True).load(text)
+    except (YAMLError, RecursionError, ValueError, TypeError) as error:  # TypeError: a key that is itself a collection
         raise InputError(place, " ".join(str(error).split()), "a YAML document") from None
+    _bound_aliases(data, len(text), place)
+    return data
+
+
+def _bound_aliases(data: Any, limit: int, place: str) -> None:
+    """Refuse a document that aliases blow up: a tree written out has no more nodes than its text has characters."""
+    waiting, seen = [data], 0
+    while waiting:
+        node = waiting.pop()
+        children = node.values() if isinstance(node, dict) else node if isinstance(node, list) else ()
+        seen += 1 + len(children)
+        if seen > 2 * limit + 1:
+            raise InputError(place, "aliases that repeat without bound", "a document that is a tree", "Write it out.")
+        waiting.extend(children)
 
 
 def write_yaml(data: Any) -> str:
@@ -99,7 +140,7 @@ def write_yaml(data: Any) -> str:
     yaml = YAML(typ="safe", pure=True)
     yaml.default_flow_style = None
     yaml.width = 110
-    yaml.sort_base_mapping_type_on_output = False  # type: ignore[attr-defined]
+    yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]
     out = io.StringIO()
     yaml.dump(data, out)
     return out.getvalue()
@@ -126,7 +167,10 @@ def read_as(kind: type[T], data: Any, place: str) -> T:
             known = _fields_at(kind, first["loc"][:-1])
             name = str(first["loc"][-1])
             raise InputError(
-                spot, f"unknown key {name!r}", f"one of {', '.join(known)}" if known else "no such key", nearest(name, known)
+                spot,
+                f"unknown key {name!r}",
+                f"one of {', '.join(known)}" if known else "no such key",
+                nearest(name, known),
             ) from None
         found = "nothing" if first["type"].startswith("missing") else repr(first["input"])[:80]
         raise InputError(spot, found, first["msg"].removeprefix("Value error, ")) from None

@@ -45,8 +45,8 @@ class Level:
         bandwidth_bytes_per_s, latency_s: point-to-point between two of its components, per direction.
         shared: True when all transfers of one component share its link (a network card, a PCIe root); False when each
             pair of devices has its own (NVLink, a switch that never blocks).
-        all_reduce: measured alpha-beta of a two-member all-reduce, per byte of ring traffic, when it differs from
-            point-to-point.
+        all_reduce: measured alpha-beta of one step of a ring all-reduce among its components, when it differs from
+            point-to-point (hardware/links.py says how both are fitted).
     """
 
     name: str
@@ -60,7 +60,7 @@ class Level:
 
     def __post_init__(self) -> None:
         if self.width < 1:
-            raise InputError("width", str(self.width), ">= 1")
+            raise InputError(f"level {self.name}: width", str(self.width), ">= 1")
         Link(self.bandwidth_bytes_per_s, self.latency_s)
 
     @property
@@ -98,11 +98,17 @@ class DeviceType:
         for key in ("memory_bytes", "memory_bandwidth_bytes_per_s", "host_bandwidth_bytes_per_s"):
             if not getattr(self, key) > 0:
                 raise InputError(f"device {self.name}.{key}", str(getattr(self, key)), "> 0")
+        for key, value in (("host_latency_s", self.host_latency_s), ("launch_s", self.launch_s)):
+            if not value >= 0:
+                raise InputError(f"device {self.name}.{key}", str(value), ">= 0")
+        for dtype, rate in self.flops_per_s.items():
+            if not rate > 0:
+                raise InputError(f"device {self.name}.flops_per_s.{dtype}", str(rate), "> 0")
 
 
 @dataclass(frozen=True)
 class Node:
-    """Some devices of one type in a mixed cluster: `devices` are consecutive numbers."""
+    """Some devices of one type in a mixed cluster: `devices` is how many, and their numbers are consecutive."""
 
     device_type: str
     devices: int
@@ -110,6 +116,18 @@ class Node:
     memory_bytes: float | None = None
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
+
+    def __post_init__(self) -> None:
+        if self.devices < 1:
+            raise InputError(f"node {self.device_type}: devices", str(self.devices), ">= 1")
+        _check_amounts(f"node {self.device_type}: ", self)
+
+
+def _check_amounts(where: str, thing: "Node | Cluster") -> None:
+    for key in ("memory_bytes", "host_memory_bytes"):
+        value = getattr(thing, key)
+        if value is not None and not value > 0:
+            raise InputError(f"{where}{key}", str(value), "> 0, or leave the key out")
 
 
 @dataclass(frozen=True)
@@ -121,7 +139,9 @@ class Cluster:
         levels: innermost first; the product of the widths is the number of devices.
         memory_bytes: a limit per device below the type's capacity (what other software holds is not ours).
         host_memory_bytes: memory of one component of the innermost level (a server).
-        nodes: for mixed clusters, runs of devices in numbering order; their counts sum to the number of devices.
+        nodes: for mixed clusters, runs of devices in numbering order; their counts sum to the number of devices. Either
+            these or `device_type`, not both.
+        types: descriptions of device types that the catalogue lacks, or that replace one of the catalogue.
     """
 
     name: str
@@ -137,8 +157,14 @@ class Cluster:
     def __post_init__(self) -> None:
         if not self.levels:
             raise InputError("levels", "none", "at least one level")
-        if not self.device_type and not self.nodes:
-            raise InputError("device_type", "nothing", "a device type, or nodes")
+        names = [level.name for level in self.levels]
+        if len(set(names)) != len(names):
+            raise InputError("levels", f"names {', '.join(names)}", "unique names")
+        if bool(self.device_type) == bool(self.nodes):
+            raise InputError(
+                "device_type", "nothing" if not self.nodes else "nodes too", "a device type, or else nodes"
+            )
+        _check_amounts("", self)
         if self.nodes and sum(node.devices for node in self.nodes) != self.devices:
             total = sum(node.devices for node in self.nodes)
             raise InputError("nodes", f"{total} devices", f"{self.devices}, the product of the levels' widths")
@@ -158,10 +184,10 @@ class Cluster:
 
     def level_between(self, first: int, second: int) -> int:
         """Index of the innermost level that contains both devices; two equal devices give level 0."""
-        for k, span in enumerate(self._spans):
-            if first // span == second // span:
-                return k
-        raise InputError("device", f"{first} and {second}", f"numbers below {self.devices}")
+        if not (0 <= first < self.devices and 0 <= second < self.devices):
+            raise InputError("device", f"{first} and {second}", f"numbers 0 to {self.devices - 1}")
+        # The outermost span holds every device, so the search always ends.
+        return next(k for k, span in enumerate(self._spans) if first // span == second // span)
 
     def level_of(self, group: tuple[int, ...]) -> int:
         """Index of the innermost level that contains all devices of a group."""
@@ -175,39 +201,58 @@ class Cluster:
         """Which component of `level` (counted over the whole cluster) hosts a device: the owner of a shared link."""
         return device if level == 0 else device // self._spans[level - 1]
 
+    @cached_property
+    def _node_of(self) -> tuple[Node, ...]:
+        """The node of every device; in a cluster of one type, one node that stands for all."""
+        nodes = self.nodes or (Node(self.device_type, self.devices, self.host_memory_bytes, self.memory_bytes),)
+        return tuple(node for node in nodes for _ in range(node.devices))
+
+    def node_of(self, device: int) -> Node:
+        """The device's node: its type and the memory of device and host, as the file says."""
+        if not 0 <= device < self.devices:
+            raise InputError("device", str(device), f"a number 0 to {self.devices - 1}")
+        return self._node_of[device]
+
     def type_of(self, device: int) -> DeviceType:
         """The device's type: from this file's own `types`, or from the catalogue."""
+        return self._type_named(self.node_of(device).device_type)
+
+    def _type_named(self, name: str) -> DeviceType:
         from hocket.hardware.catalog import device_type
 
-        name = self.device_type
-        position = 0
-        for node in self.nodes:
-            if position <= device < position + node.devices:
-                name = node.device_type
-            position += node.devices
         own = next((t for t in self.types if t.name == name), None)
         return own or device_type(name)
 
     def capacity_bytes(self, device: int) -> float:
-        """Memory of one device that a plan may use."""
-        position = 0
-        for node in self.nodes:
-            if position <= device < position + node.devices and node.memory_bytes is not None:
-                return node.memory_bytes
-            position += node.devices
-        return self.memory_bytes if self.memory_bytes is not None else self.type_of(device).memory_bytes
+        """Memory of one device that a plan may use: its node's limit, else the cluster's, else what the type has."""
+        limits = (self.node_of(device).memory_bytes, self.memory_bytes)
+        limit = next((limit for limit in limits if limit is not None), None)
+        return limit if limit is not None else self.type_of(device).memory_bytes
 
     def to_yaml(self) -> str:
         """The cluster as text; `from_yaml` is the inverse."""
         data = as_data(self)
         slim = {key: value for key, value in data.items() if value not in (None, [], "")}
-        slim["levels"] = [{k: v for k, v in level.items() if v is not None} for level in slim["levels"]]
+        for key in ("levels", "nodes", "types"):
+            if key in slim:
+                slim[key] = [{k: v for k, v in part.items() if v is not None} for part in slim[key]]
         return write_yaml(slim)
 
     @classmethod
     def from_yaml(cls, text: bytes | str, place: str = "cluster") -> "Cluster":
-        """Read a cluster strictly."""
-        return read_as(cls, parse_yaml(text, place), place)
+        """Read a cluster strictly.
+
+        Raises:
+            InputError: unknown or missing keys, wrong values, device types that neither the file nor the catalogue has.
+        """
+        cluster = read_as(cls, parse_yaml(text, place), place)
+        for name in {node.device_type: None for node in cluster._node_of}:
+            try:
+                cluster._type_named(name)
+            except InputError as error:
+                step = error.next_step or "Describe it under `types`."
+                raise InputError(f"{place}: device_type", error.found, error.expected, step) from None
+        return cluster
 
     @classmethod
     def read(cls, path: str | Path) -> "Cluster":

@@ -1,0 +1,97 @@
+"""hardware/catalog: a data file per device type."""
+
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from hocket.errors import InputError
+from hocket.hardware import catalog
+from hocket.hardware.catalog import device_type, names
+
+# Memory in GB, memory bandwidth in GB/s and single precision TFLOPS as the makers' data sheets print them, per board.
+DATA_SHEETS = {
+    "k80": (24 / 2, 480 / 2, 8.74 / 2),
+    "p100": (16, 732, 10.6),
+    "v100-16gb": (16, 900, 15.7),
+    "v100-32gb": (32, 900, 15.7),
+    "a100-40gb": (40, 1555, 19.5),
+    "a100-80gb": (80, 2039, 19.5),
+    "h100": (80, 3350, 67),
+    "h200": (141, 4800, 67),
+    "cpu-core": (4, 204.8 / 64, 2.45e-3 * 32),
+}
+
+
+def test_the_catalogue_is_complete() -> None:
+    """The device types that the handbook promises, and only files that this test knows the data sheet of."""
+    assert set(names()) == set(DATA_SHEETS)
+
+
+@pytest.mark.parametrize("name", names())
+def test_every_file_is_the_data_sheet(name: str) -> None:
+    """Memory, bandwidth and single precision rate are the data sheet's, in bytes and operations a second."""
+    device = device_type(name)
+    shown = (device.memory_bytes / 1e9, device.memory_bandwidth_bytes_per_s / 1e9, device.flops_per_s["float32"] / 1e12)
+    assert shown == pytest.approx(DATA_SHEETS[name], rel=1e-9)
+
+
+@pytest.mark.parametrize("name", names())
+def test_every_file_names_its_source(name: str) -> None:
+    """The name is the file's name, and `source` names maker, document and year."""
+    device = device_type(name)
+    assert device.name == name
+    assert device.source.startswith(("NVIDIA", "AMD"))
+    assert "(20" in device.source or " 20" in device.source
+
+
+@pytest.mark.parametrize("name", names())
+def test_rates_fall_with_precision(name: str) -> None:
+    """Double precision is slower than single, single than the tensor formats: a swapped pair would show."""
+    rates = device_type(name).flops_per_s
+    order = [rates[kind] for kind in ("float64", "float32", "tfloat32", "float16") if kind in rates]
+    assert order == sorted(order)
+    assert rates.get("bfloat16", rates.get("float16")) == rates.get("float16")
+
+
+def test_an_unknown_name_offers_the_nearest() -> None:
+    """A misspelt name gets the nearest one, whatever its case; a far one hears how to describe its own."""
+    with pytest.raises(InputError, match="Did you mean 'v100-16gb'"):
+        device_type("V100-16GB ")
+    with pytest.raises(InputError, match="a type of your own under `types`"):
+        device_type("zzzzzzzz")
+
+
+@pytest.mark.parametrize("name", ["../catalog/k80", "k80.toml", "", "/etc/passwd"])
+def test_a_name_is_no_path(name: str) -> None:
+    """Nothing outside the catalogue can be reached by a name."""
+    with pytest.raises(InputError, match="device type"):
+        device_type(name)
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("memory_bytes = ", "a TOML document"),
+        ("memory = 3", "unknown key 'memory'"),
+        ("memory_bytes = -1.0\nmemory_bandwidth_bytes_per_s = 1.0\nflops_per_s = {}", "> 0"),
+    ],
+)
+def test_a_wrong_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, wanted: str) -> None:
+    """A file of one's own that is wrong names the place in it."""
+    (tmp_path / "mine.toml").write_text(text)
+    monkeypatch.setattr(catalog, "_FOLDER", tmp_path)
+    with pytest.raises(InputError, match=r"mine\.toml") as caught:
+        device_type.__wrapped__("mine")
+    assert wanted in str(caught.value)
+
+
+def test_a_new_file_is_a_new_type(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Adding a device type is adding one file with the fields of DeviceType."""
+    (tmp_path / "mine.toml").write_text(
+        "memory_bytes = 1e9\nmemory_bandwidth_bytes_per_s = 2e9\nflops_per_s = { float32 = 3e9 }\nlaunch_s = 4e-6\n"
+    )
+    monkeypatch.setattr(catalog, "_FOLDER", tmp_path)
+    device = device_type.__wrapped__("mine")
+    assert (device.name, device.memory_bytes, device.launch_s) == ("mine", 1e9, 4e-6)
+    assert {field.name for field in fields(device)} >= {"host_bandwidth_bytes_per_s", "price_usd_per_hour"}

@@ -1,0 +1,41 @@
+"""units.py: what people read."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hocket.units import show_bytes, show_rate, show_seconds
+
+
+@pytest.mark.parametrize(
+    ("amount", "text"),
+    [(0, "0 B"), (1023, "1023 B"), (1024, "1.00 KiB"), (1.5 * 2**30, "1.50 GiB"), (-(2**20), "-1.00 MiB")],
+)
+def test_bytes(amount: float, text: str) -> None:
+    """Binary units from 1024 up, the sign kept."""
+    assert show_bytes(amount) == text
+
+
+@pytest.mark.parametrize(
+    ("duration", "text"),
+    [(0, "0 s"), (2e-6, "2 us"), (0.0123, "12.3 ms"), (1, "1 s"), (119, "119 s"), (180, "3.0 min"), (-0.5, "-500 ms")],
+)
+def test_seconds(duration: float, text: str) -> None:
+    """The unit in which the number is shortest, the sign kept."""
+    assert show_seconds(duration) == text
+
+
+@pytest.mark.parametrize(
+    ("rate", "text"), [(1.25e9, "10 Gbit/s"), (25e6, "200 Mbit/s"), (125, "1 kbit/s"), (1, "8 bit/s")]
+)
+def test_rates(rate: float, text: str) -> None:
+    """Bytes a second become decimal bits a second, as networks are sold."""
+    assert show_rate(rate) == text
+
+
+@given(st.floats(min_value=1e-6, max_value=119))
+def test_seconds_read_back(duration: float) -> None:
+    """What is shown is the value itself to three digits."""
+    number, unit = show_seconds(duration).split()
+    shown = float(number) * {"us": 1e-6, "ms": 1e-3, "s": 1.0}[unit]
+    assert shown == pytest.approx(duration, rel=6e-3)
