@@ -1,0 +1,263 @@
+"""The order of the rooms, and what the package must never do: read from the source of every file."""
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from hocket import ROOMS
+
+TOP = Path(__file__).resolve().parent.parent
+PACKAGE = TOP / "hocket"
+FILES = sorted(PACKAGE.rglob("*.py"))
+
+# These two tie the rooms together: they may import any room, inside a function, so that each command loads what it needs.
+TIES = ("api", "cli")
+# Where torch may be imported at the top of a file: everything else must start and be tested without it.
+TORCH = ("run/", "zoo/", "profile/measure.py", "profile/capture.py", "profile/trace.py", "profile/storage.py")
+# Where torch may be imported inside a function as well.
+TORCH_LAZILY = (*TORCH, "profile/job.py", "api.py", "cli.py", "cli/", "demo.py", "demo/")
+UNPICKLERS = ("pickle", "cPickle", "_pickle", "dill", "cloudpickle", "marshal", "shelve", "joblib")
+# Collectives of torch that unpickle what a peer sends.
+OBJECT_COLLECTIVES = (
+    "broadcast_object_list", "gather_object", "all_gather_object", "scatter_object_list", "send_object_list",
+    "recv_object_list",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Import:
+    """One imported module, and where."""
+
+    path: str
+    line: int
+    module: str
+    lazy: bool
+    typing: bool = False  # under `if TYPE_CHECKING`, so never at run time
+
+    def __str__(self) -> str:
+        return f"hocket/{self.path}:{self.line} imports {self.module}"
+
+
+def name_of(path: Path) -> str:
+    """The file's path inside the package."""
+    return path.relative_to(PACKAGE).as_posix()
+
+
+def room_of(name: str) -> str:
+    """The room that a file belongs to: its folder, or its own name."""
+    return name.split("/")[0].removesuffix(".py")
+
+
+def imports_of(tree: ast.Module, path: str) -> Iterator[Import]:
+    """Every module that a file imports, at the top, under `if`, or inside a function."""
+    package = ["hocket", *path.split("/")[:-1]]
+    functions = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
+    guarded = [n for n in ast.walk(tree) if isinstance(n, ast.If) and "TYPE_CHECKING" in ast.unparse(n.test)]
+    in_function = {id(node) for function in functions for node in ast.walk(function)}
+    in_guard = {id(node) for guard in guarded for part in guard.body for node in ast.walk(part)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            modules = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            start = package[: len(package) - node.level + 1] if node.level else []
+            base = ".".join([*start, *([node.module] if node.module else [])])
+            # `from hocket import cost` imports a room, `from hocket.cost import transfer` a module of it.
+            modules = [f"hocket.{alias.name}" for alias in node.names] if base == "hocket" else [base]
+        else:
+            continue
+        yield from (Import(path, node.lineno, m, id(node) in in_function, id(node) in in_guard) for m in modules)
+
+
+def all_imports() -> list[Import]:
+    """The imports of the whole package."""
+    return [one for path in FILES for one in imports_of(ast.parse(path.read_text()), name_of(path))]
+
+
+def out_of_order(one: Import, rooms: tuple[str, ...] = ROOMS) -> bool:
+    """Whether an import breaks the order of the rooms."""
+    home = room_of(one.path)
+    parts = one.module.split(".")
+    if home == "__init__" or parts[0] != "hocket" or len(parts) == 1:
+        return False  # the package's own face loads api lazily; it has no rooms above it
+    target = parts[1]
+    if target == home or target not in rooms:
+        return False  # a name of the package's face, such as __version__
+    if home in TIES and one.lazy:
+        return False
+    return rooms.index(target) > rooms.index(home)
+
+
+def test_every_file_belongs_to_a_room() -> None:
+    """Each file and folder of the package is a room of `ROOMS`, and each name stands there once."""
+    found = {room_of(name_of(path)) for path in FILES} - {"__init__", "__main__"}
+    assert found <= set(ROOMS), f"add to ROOMS: {sorted(found - set(ROOMS))}"
+    assert len(set(ROOMS)) == len(ROOMS)
+
+
+def test_a_room_imports_only_rooms_above_it() -> None:
+    """The order in hocket/__init__.py holds for every import, also those inside functions."""
+    wrong = [str(one) for one in all_imports() if out_of_order(one)]
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "wrong"),
+    [
+        ("cost/transfer.py", "from hocket.program.order import Order", False),
+        ("program/order.py", "from hocket.cost.transfer import Transfer", True),
+        ("program/order.py", "def f():\n    from hocket.cost import transfer", True),
+        ("program/order.py", "from hocket import cost", True),
+        ("program/order.py", "from ..cost import transfer", True),
+        ("program/order.py", "from . import instruction", False),
+        ("program/order.py", "import hocket.cost.transfer as t", True),
+        ("program/order.py", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import hocket.cost", True),
+        ("program/order.py", "from hocket import __version__\nimport os", False),
+        ("cli.py", "def f():\n    from hocket import demo", False),
+        ("cli.py", "from hocket import demo", True),
+        ("files.py", "from hocket.errors import InputError", False),
+        ("errors.py", "from hocket.files import digest", True),
+    ],
+)
+def test_the_order_test_can_fail(path: str, text: str, wrong: bool) -> None:
+    """Each form of import is seen, and told right from wrong."""
+    rooms = ("errors", "files", "program", "cost", "cli", "demo")
+    assert any(out_of_order(one, rooms) for one in imports_of(ast.parse(text), path)) is wrong
+
+
+def test_torch_is_imported_only_where_it_runs() -> None:
+    """Planning, simulating and checking never load torch: only the rooms that execute do."""
+    wrong = [
+        str(one)
+        for one in all_imports()
+        if one.module.split(".")[0] in ("torch", "torchvision", "transformers")
+        and not one.typing
+        and not one.path.startswith(TORCH_LAZILY if one.lazy else TORCH)
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_importing_everything_else_leaves_torch_alone() -> None:
+    """In a fresh process, all modules outside the rooms that execute load without torch coming along."""
+    modules = [
+        "hocket." + name_of(path).removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+        for path in FILES
+        if not name_of(path).startswith(TORCH) and name_of(path) != "__init__.py" and path.name != "__main__.py"
+    ]
+    script = (
+        "import importlib, sys\nfor name in sys.argv[1:]: importlib.import_module(name)\nprint('torch' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, *modules], capture_output=True, text=True, cwd=TOP, check=False
+    )
+    assert (done.stdout.strip(), done.returncode) == ("False", 0), done.stderr
+
+
+def forbidden_in(tree: ast.Module, name: str) -> Iterator[str]:
+    """What a file does that the package must never do, with the line."""
+    for one in imports_of(tree, name):
+        if one.module.split(".")[0] in UNPICKLERS:
+            yield f"hocket/{name}:{one.line} imports {one.module}: nothing is unpickled"
+        if one.module.split(".")[0] == "yaml":
+            yield f"hocket/{name}:{one.line} imports yaml: hocket.files.parse_yaml reads YAML"
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call):
+            continue
+        place = f"hocket/{name}:{node.lineno}"
+        call = ast.unparse(node.func)
+        keywords = {word.arg: ast.unparse(word.value) for word in node.keywords}
+        if call in ("eval", "exec", "compile", "__import__", "builtins.eval", "builtins.exec"):
+            yield f"{place} calls {call}"
+        if call.startswith("runpy.") and name != "profile/job.py":
+            yield f"{place} runs a file: only load_job, in profile/job.py, does"
+        if keywords.get("shell", "False") != "False" or call in ("os.system", "os.popen", "subprocess.getoutput"):
+            yield f"{place} starts a shell"
+        if call in ("yaml.load", "yaml.unsafe_load", "yaml.full_load"):
+            yield f"{place} calls {call}"
+        if call == "torch.load" and keywords.get("weights_only") != "True":
+            yield f"{place} calls torch.load without weights_only=True"
+        if call.split(".")[-1] in OBJECT_COLLECTIVES:
+            yield f"{place} calls {call}, which unpickles what a peer sends"
+
+
+def test_nothing_is_unpickled_evaluated_or_given_to_a_shell() -> None:
+    """No pickle, eval, exec, shell or unsafe YAML in the package; running a file is for `load_job` alone."""
+    wrong = [line for path in FILES for line in forbidden_in(ast.parse(path.read_text()), name_of(path))]
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize(
+    ("text", "wrong"),
+    [
+        ("import pickle", True),
+        ("def f():\n    from pickle import loads", True),
+        ("eval('1')", True),
+        ("model.eval()", False),
+        ("exec('x')", True),
+        ("import subprocess\nsubprocess.run('ls', shell=True)", True),
+        ("import subprocess\nsubprocess.run(['ls'], shell=False)", False),
+        ("import os\nos.system('ls')", True),
+        ("import runpy\nrunpy.run_path('x')", True),
+        ("import torch\ntorch.load('x')", True),
+        ("import torch\ntorch.load('x', weights_only=True)", False),
+        ("import torch.distributed as dist\ndist.all_gather_object([], 1)", True),
+        ("import yaml", True),
+    ],
+)
+def test_the_safety_test_can_fail(text: str, wrong: bool) -> None:
+    """Each forbidden thing is seen, and its harmless relative is not."""
+    assert bool(list(forbidden_in(ast.parse(text), "plan/plan.py"))) is wrong
+
+
+def texts() -> list[Path]:
+    """Every text file of the repository that is ours."""
+    skipped = {".git", ".venv", "build", "dist", "__pycache__"}
+    found = []
+    for path in TOP.rglob("*"):
+        parts = path.relative_to(TOP).parts
+        if path.is_file() and not any(
+            p in skipped or p.endswith(("_cache", ".egg-info", ".hypothesis")) for p in parts
+        ):
+            content = path.read_bytes()
+            if b"\0" not in content[:8192]:
+                found.append(path)
+    return found
+
+
+# Written in pieces, so that this file passes its own test.
+MACHINE = re.compile(
+    r"(?<![\w.}])/(?:" + "|".join(("work", "root", "Users", r"home/\w+", "opt/" + "pypi", "opt/wheels")) + r")/"
+)
+HOSTS = re.compile(
+    "|".join(("pypi" + r"\.org", "python" + r"hosted\.org", "download" + r"\.pytorch\.org", "index" + "-url"))
+)
+
+
+def test_nothing_names_a_machine_or_a_package_host() -> None:
+    """No file of the repository holds a path of one particular machine or the address of a package host."""
+    wrong = []
+    for path in texts():
+        for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1):
+            if MACHINE.search(line) or HOSTS.search(line):
+                wrong.append(f"{path.relative_to(TOP)}:{number}: {line.strip()[:100]}")
+    assert not wrong, "\n".join(wrong)
+    assert len(texts()) > 20
+
+
+@pytest.mark.parametrize(
+    ("line", "wrong"),
+    [
+        ("see /wo" + "rk/main", True),
+        ("in /ho" + "me/anna/x", True),
+        ("the fork/work/join model", False),
+        ("/tmp/x", False),
+    ],
+)
+def test_the_machine_test_can_fail(line: str, wrong: bool) -> None:
+    """A path of a machine is seen inside a sentence; a slash between words is none."""
+    assert bool(MACHINE.search(line)) is wrong
