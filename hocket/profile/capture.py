@@ -1,0 +1,306 @@
+"""Captured: an unedited model and its loss as layers and the tensors between them, for one microbatch size.
+
+Rules of this file: what is found here follows from the model alone, so that the worker that trains finds the layers
+that the profile names. `hocket.profile.trace` records, `hocket.profile.layers` groups, `hocket.profile.stage` executes.
+"""
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import prod
+
+import torch
+from torch import nn
+
+from hocket.errors import CaptureError, InputError
+from hocket.profile.job import Job
+from hocket.profile.layers import Graph, Segment, choose, group, name_of
+from hocket.profile.stage import Stage
+from hocket.profile.trace import Trace, all_modules, record
+
+__all__ = ["Captured", "CapturedLayer", "CapturedTensor", "Stage", "capture"]
+
+# Layers are chosen at this size, whatever size is asked for: 1 is refused by batch normalisation of single values.
+_BASE_SIZE = 2
+
+
+@dataclass(frozen=True)
+class CapturedLayer:
+    """One layer: operations that are executed in a run.
+
+    Attributes:
+        modules: paths of the modules without children that it calls.
+        parameters: global names, a tied one under its first name. buffers: names of buffers that it may change or read.
+        random: draws random numbers. batch_statistics: normalises over the microbatch and keeps running statistics.
+        nodes: indices of its operations in the trace.
+    """
+
+    name: str
+    kind: str
+    modules: tuple[str, ...]
+    parameters: tuple[str, ...]
+    buffers: tuple[str, ...]
+    random: bool
+    batch_statistics: bool
+    flops: float
+    nodes: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class CapturedTensor:
+    """One tensor between layers; `source` -1 is the batch. batch_dim: which dimension grows with the microbatch."""
+
+    name: str
+    source: int
+    targets: tuple[int, ...]
+    gradient: bool
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    batch_dim: int | None
+    value: int
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the tensor at this microbatch size."""
+        return prod(self.shape) * self.dtype.itemsize
+
+
+@dataclass(frozen=True, eq=False)
+class Captured:
+    """A job's model for one microbatch size.
+
+    Attributes:
+        layers, tensors: the graph; `tensors` holds those of the batch first, then by the layer that makes them.
+        batch_names: key in the batch to name of the tensor, for the batch's tensors that are used.
+        loss_tensor: name of the loss, which the last layer makes (it is not one of `tensors`).
+        ties: groups of layers that share a parameter.
+        expanded, opaque: choices that other microbatch sizes repeat.
+    """
+
+    job: Job
+    microbatch_size: int
+    layers: tuple[CapturedLayer, ...]
+    tensors: tuple[CapturedTensor, ...]
+    batch_names: dict[str, str]
+    ties: tuple[tuple[int, ...], ...]
+    graph: Graph
+    expanded: frozenset[str]
+    opaque: frozenset[str]
+    max_layers: int
+    notes: tuple[str, ...]
+    loss_tensor: str = "loss"
+    _sizes: "dict[int, Captured]" = field(default_factory=dict, repr=False)
+
+    def for_size(self, microbatch_size: int) -> "Captured":
+        """The same layers for another microbatch size.
+
+        Raises:
+            CaptureError: the model does something else at that size.
+        """
+        if microbatch_size not in self._sizes:
+            found = _capture_at(self.job, microbatch_size, self.expanded, self.opaque, self.max_layers, self.notes, self._sizes)
+            _same_structure(self, found)
+            self._sizes[microbatch_size] = found
+        return self._sizes[microbatch_size]
+
+    @cached_property
+    def tensor(self) -> dict[str, CapturedTensor]:
+        """Tensors by name."""
+        return {tensor.name: tensor for tensor in self.tensors}
+
+    @property
+    def trace(self) -> Trace:
+        """What was recorded."""
+        return self.graph.trace
+
+    def index_of(self, layer: str) -> int:
+        """Index of the layer of this name."""
+        for k, found in enumerate(self.layers):
+            if found.name == layer:
+                return k
+        raise InputError("layer", repr(layer), f"one of {', '.join(x.name for x in self.layers)}")
+
+
+def capture(job: Job, microbatch_size: int = _BASE_SIZE, *, max_layers: int = 64) -> Captured:
+    """Capture a job's model and loss as layers; the model is left as it was.
+
+    Arguments:
+        microbatch_size: number of samples; `Captured.for_size` gives the other sizes.
+        max_layers: modules are looked into, the costliest first, while there are at most this many layers.
+
+    Raises:
+        CaptureError: the model cannot be cut into layers; names the module and the reason.
+    """
+    if microbatch_size < 1:
+        raise InputError("microbatch_size", str(microbatch_size), ">= 1")
+    if max_layers < 1:
+        raise InputError("max_layers", str(max_layers), ">= 1")
+    opaque: frozenset[str] = frozenset()
+    notes: list[str] = []
+    while True:
+        try:
+            trace = _record(job, _BASE_SIZE, opaque)
+            break
+        except CaptureError as error:
+            # A module that cannot be looked into is one layer: its own code runs. Only the outermost cannot be.
+            path = getattr(error, "module_path", "")
+            if not path or path in opaque or path not in dict(job.model.named_modules()):
+                raise
+            opaque |= {path}
+            notes.append(f"{path} is kept whole: {error.found}")
+    graph = Graph(trace, _buffers_of(job))
+    expanded = choose(graph, max_layers)
+    sizes: dict[int, Captured] = {}
+    base = _build(job, _BASE_SIZE, graph, expanded, opaque, max_layers, tuple(notes), sizes)
+    sizes[_BASE_SIZE] = base
+    larger = base.for_size(_BASE_SIZE + 1)
+    sizes[_BASE_SIZE] = _with_batch_dims(base, larger, _BASE_SIZE)
+    sizes[_BASE_SIZE + 1] = _with_batch_dims(larger, sizes[_BASE_SIZE], _BASE_SIZE + 1)
+    return sizes[_BASE_SIZE].for_size(microbatch_size)
+
+
+def _record(job: Job, size: int, opaque: frozenset[str]) -> Trace:
+    # Other sizes see other samples, so that what depends on the data shows as a difference between them.
+    first = size * (size - 1) // 2
+    batch = job.batch([(first + i) % len(job.data) for i in range(size)])
+    return record(job.model, job.loss, job, batch, opaque)
+
+
+def _capture_at(
+    job: Job,
+    size: int,
+    expanded: frozenset[str],
+    opaque: frozenset[str],
+    max_layers: int,
+    notes: tuple[str, ...],
+    sizes: dict[int, Captured],
+) -> Captured:
+    graph = Graph(_record(job, size, opaque), _buffers_of(job))
+    found = _build(job, size, graph, expanded, opaque, max_layers, notes, sizes)
+    base = sizes.get(_BASE_SIZE)
+    return found if base is None else _with_batch_dims(found, base, size)
+
+
+def _buffers_of(job: Job) -> dict[str, tuple[str, ...]]:
+    modules = all_modules(job.model, job.loss)
+    return {path: tuple(name for name, _ in m.named_buffers(prefix=path)) for path, m in modules.items()}
+
+
+def _build(
+    job: Job,
+    size: int,
+    graph: Graph,
+    expanded: frozenset[str],
+    opaque: frozenset[str],
+    max_layers: int,
+    notes: tuple[str, ...],
+    sizes: dict[int, Captured],
+) -> Captured:
+    trace = graph.trace
+    modules = all_modules(job.model, job.loss)
+    first_name = {id(p): name for name, p in job.model.named_parameters()}
+    taken: dict[str, int] = {}
+    segments = group(graph, expanded, max_layers)
+    layers = tuple(_layer(graph, s, modules, first_name, name_of(graph, s, taken)) for s in segments)
+    tensors = _tensors(graph, segments, layers)
+    names = {trace.values[t.value].name: t.name for t in tensors if t.source < 0}
+    for value in trace.values:
+        if value.kind == "batch" and value.name not in names:
+            notes = (*notes, f"batch tensor {value.name!r} is not used")
+    users: dict[str, list[int]] = {}
+    for k, layer in enumerate(layers):
+        for name in layer.parameters:
+            users.setdefault(name, []).append(k)
+    ties = tuple(sorted({tuple(ks) for ks in users.values() if len(ks) > 1}))
+    notes = tuple(dict.fromkeys(notes))
+    return Captured(job, size, layers, tensors, names, ties, graph, expanded, opaque, max_layers, notes, _sizes=sizes)
+
+
+def _layer(
+    graph: Graph, segment: Segment, modules: dict[str, nn.Module], first_name: dict[int, str], name: str
+) -> CapturedLayer:
+    trace = graph.trace
+    nodes = [trace.nodes[i] for i in segment.nodes]
+    paths = list(dict.fromkeys(n.target for n in nodes if isinstance(n.target, str)))
+    weights: dict[str, None] = {}
+    buffers: dict[str, None] = {}
+    for node in nodes:
+        if isinstance(node.target, str):
+            module = modules[node.target]
+            weights.update(dict.fromkeys(first_name[id(p)] for p in module.parameters()))
+            buffers.update(dict.fromkeys(n for n, _ in module.named_buffers(prefix=node.target)))
+        for value in (trace.values[v] for v in node.reads):
+            if value.kind in ("parameter", "buffer"):
+                (weights if value.kind == "parameter" else buffers)[value.name] = None
+    statistics = any(isinstance(m, nn.modules.batchnorm._NormBase) and m.training for p in paths for m in modules[p].modules())
+    kinds = [trace.calls[c].kind for c in segment.calls] or [n.label for n in nodes]
+    kind = "+".join(dict.fromkeys(kinds))
+    flops = sum(n.flops for n in nodes)
+    return CapturedLayer(
+        name, kind, tuple(paths), tuple(weights), tuple(buffers), any(n.random for n in nodes), statistics, flops,
+        tuple(segment.nodes),
+    )  # fmt: skip
+
+
+def _tensors(graph: Graph, segments: list[Segment], layers: tuple[CapturedLayer, ...]) -> tuple[CapturedTensor, ...]:
+    trace = graph.trace
+    home = {i: k for k, s in enumerate(segments) for i in s.nodes}
+    readers: dict[int, set[int]] = {}
+    for index, k in home.items():
+        node = trace.nodes[index]
+        for v in (*node.reads, *(before for before, _ in node.aliases)):
+            value = trace.values[v]
+            if graph.fixed[v] or value.kind in ("parameter", "buffer", "constant"):
+                continue
+            if value.node < 0 or home[value.node] != k:
+                readers.setdefault(v, set()).add(k)
+    count: dict[int, int] = {}
+    out = []
+    for v in sorted(readers, key=lambda v: (trace.values[v].node, v)):
+        value = trace.values[v]
+        source = home[value.node] if value.node >= 0 else -1
+        if source < 0:
+            name = f"batch:{value.name}"
+        else:
+            k = count[source] = count.get(source, 0) + 1
+            name = layers[source].name if k == 1 else f"{layers[source].name}[{k - 1}]"
+        targets = tuple(sorted(readers[v]))
+        out.append(CapturedTensor(name, source, targets, value.requires_grad, value.shape, value.dtype, None, v))
+    return tuple(out)
+
+
+def _same_structure(base: Captured, other: Captured) -> None:
+    for a, b in zip(base.layers, other.layers, strict=False):
+        labels = [[c.trace.nodes[i].label for i in layer.nodes] for c, layer in ((base, a), (other, b))]
+        if a.name != b.name or labels[0] != labels[1]:
+            _changes(a.name, base, other, f"{b.name} ({', '.join(labels[1])[:120]})")
+    if len(base.layers) != len(other.layers):
+        _changes("model", base, other, f"{len(other.layers)} layers")
+    for s, t in zip(base.tensors, other.tensors, strict=False):
+        if (s.name, s.targets, s.dtype, len(s.shape)) != (t.name, t.targets, t.dtype, len(t.shape)):
+            _changes(s.name, base, other, f"tensor {t.name} of {t.dtype} and shape {t.shape}")
+        for m, n in zip(s.shape, t.shape, strict=True):
+            if m != n and m * other.microbatch_size != n * base.microbatch_size:
+                _changes(s.name, base, other, f"shape {t.shape} after {s.shape}")
+    if len(base.tensors) != len(other.tensors):
+        _changes("model", base, other, f"{len(other.tensors)} tensors between layers")
+
+
+def _changes(place: str, base: Captured, other: Captured, found: str) -> None:
+    sizes = f"{base.microbatch_size} and {other.microbatch_size} samples"
+    raise CaptureError(
+        f"layer {place}", f"{found} with other samples", f"the same layers and shapes for microbatches of {sizes}",
+        "A model whose shape or course follows from the data cannot be planned.",
+    )  # fmt: skip
+
+
+def _with_batch_dims(captured: Captured, other: Captured, size: int) -> Captured:
+    """Mark in each tensor the dimension that differs between two microbatch sizes."""
+    from dataclasses import replace
+
+    if size == other.microbatch_size:
+        return other
+    tensors = []
+    for s, t in zip(captured.tensors, other.tensors, strict=False):
+        grown = [d for d, (m, n) in enumerate(zip(s.shape, t.shape, strict=False)) if m != n]
+        tensors.append(replace(s, batch_dim=grown[0] if grown else None))
+    return replace(captured, tensors=tuple(tensors))

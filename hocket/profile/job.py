@@ -1,0 +1,181 @@
+"""Job: a model with its data, loss and optimizer, as the user wrote them.
+
+Rules of this file: the model is never edited, torch is imported only when a batch is made, and which samples a step
+trains on follows from its number alone, so that a resumed or re-planned run goes on at the same place.
+"""
+
+import inspect
+import runpy
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hocket.errors import InputError
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+    from torch.optim import Optimizer
+
+Batch = dict[str, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """A training job.
+
+    Attributes:
+        model: an ordinary module, in training mode.
+        loss: called as `loss(output, *targets)`, a mean over samples; None when the model's output has a `loss`.
+        data: map-style: `len(data)`, and `data[i]` is one sample without batch dimension: a tensor, a tuple of
+            tensors, or a dictionary of tensors.
+        optimizer: makes the optimizer from parameters, such as `lambda params: torch.optim.SGD(params, lr=0.1)`.
+        batch_size: samples of one optimizer step, over all devices.
+        inputs: of a tuple, how many leading items are the model's positional arguments; the others go to the loss.
+            Of a dictionary, the keys that the model's forward accepts go to the model, the others to the loss.
+        seed: of the data order and of the random numbers inside the model.
+    """
+
+    model: "nn.Module"
+    loss: Callable[..., "Tensor"] | None
+    data: Any
+    optimizer: "Callable[[Iterable[Any]], Optimizer]"
+    batch_size: int
+    name: str = ""
+    seed: int = 0
+    inputs: int = 1
+
+    def __post_init__(self) -> None:
+        if not callable(getattr(self.model, "named_parameters", None)):
+            raise InputError("Job.model", type(self.model).__name__, "a torch.nn.Module")
+        if self.loss is not None and not callable(self.loss):
+            raise InputError("Job.loss", type(self.loss).__name__, "a callable loss(output, *targets), or None")
+        if not callable(self.optimizer):
+            hint = "Write for example: lambda params: torch.optim.SGD(params, lr=0.1)."
+            raise InputError("Job.optimizer", type(self.optimizer).__name__, "a function from parameters", hint)
+        if isinstance(self.batch_size, bool) or not isinstance(self.batch_size, int) or self.batch_size < 1:
+            raise InputError("Job.batch_size", repr(self.batch_size), "a whole number >= 1")
+        if self.inputs < 1:
+            raise InputError("Job.inputs", str(self.inputs), ">= 1")
+        if not hasattr(self.data, "__len__") or not hasattr(self.data, "__getitem__"):
+            raise InputError("Job.data", type(self.data).__name__, "a map-style dataset: len(data) and data[i]")
+        if len(self.data) < self.batch_size:
+            hint = "Lower batch_size or give more data."
+            raise InputError("Job.data", f"{len(self.data)} samples", f"at least batch_size = {self.batch_size}", hint)
+
+    def batch(self, indices: Sequence[int]) -> Batch:
+        """The samples of these indices, stacked: names of the batch's tensors to tensors of shape (samples, ...).
+
+        Raises:
+            InputError: samples differ in their shapes, or are not tensors.
+        """
+        import torch
+
+        samples = [_as_items(self.data[int(i)], int(i)) for i in indices]
+        first = samples[0]
+        out: Batch = {}
+        for name in first:
+            column = []
+            for i, sample in zip(indices, samples, strict=True):
+                if sample.keys() != first.keys():
+                    raise InputError(f"Job.data[{i}]", f"items {list(sample)}", f"{list(first)}, as the others have")
+                if sample[name].shape != first[name].shape or sample[name].dtype != first[name].dtype:
+                    found = f"{name} of shape {tuple(sample[name].shape)} and type {sample[name].dtype}"
+                    expected = f"{tuple(first[name].shape)} and {first[name].dtype}, as sample {indices[0]} has"
+                    raise InputError(f"Job.data[{i}]", found, expected, "Pad or crop the samples to one shape.")
+                column.append(sample[name])
+            out[name] = torch.stack(column)
+        return out
+
+    def split(self, batch: Batch) -> tuple[tuple[Any, ...], Batch, tuple[Any, ...], Batch]:
+        """A batch as the model's and the loss's arguments: (args, kwargs, loss args, loss kwargs)."""
+        if "item0" in batch:
+            values = tuple(batch.values())
+            if len(values) < self.inputs:
+                raise InputError("Job.inputs", str(self.inputs), f"at most {len(values)}, the items of a sample")
+            return values[: self.inputs], {}, values[self.inputs :], {}
+        to_model = {key: value for key, value in batch.items() if self._accepts(key)}
+        to_loss = {key: value for key, value in batch.items() if key not in to_model}
+        return (), to_model, (), to_loss
+
+    def batch_of_step(self, step: int) -> Batch:
+        """The whole batch of one optimizer step."""
+        return self.batch(order(step, self.batch_size, len(self.data), self.seed))
+
+    def _accepts(self, key: str) -> bool:
+        known, takes_all = self._signature
+        return key in known or (takes_all and self.loss is None)
+
+    @cached_property
+    def _signature(self) -> tuple[frozenset[str], bool]:
+        parameters = inspect.signature(self.model.forward).parameters.values()
+        known = frozenset(p.name for p in parameters if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL))
+        return known, any(p.kind is p.VAR_KEYWORD for p in parameters)
+
+
+def _as_items(sample: Any, index: int) -> dict[str, Any]:
+    """One sample as named tensors; items of a tuple are called item0, item1, ..."""
+    import torch
+
+    if isinstance(sample, torch.Tensor):
+        sample = (sample,)
+    items = sample if isinstance(sample, dict) else {f"item{k}": value for k, value in enumerate(sample)}
+    for name, value in items.items():
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            items = {**items, name: torch.tensor(value)}
+        elif not isinstance(value, torch.Tensor):
+            raise InputError(f"Job.data[{index}]", f"{name} of type {type(value).__name__}", "a tensor or a number")
+    if not items:
+        raise InputError(f"Job.data[{index}]", "nothing", "at least one tensor")
+    return dict(items)
+
+
+@lru_cache(maxsize=4)
+def _shuffled(epoch: int, samples: int, seed: int) -> np.ndarray:
+    return np.random.default_rng((seed, epoch)).permutation(samples)
+
+
+def order(step: int, batch_size: int, samples: int, seed: int) -> list[int]:
+    """Which samples step number `step` (from 0) trains on; shape (batch_size,).
+
+    Every epoch has its own shuffled order and batches run on over the end of an epoch, so that the data position is
+    step * batch_size and every sample is used once an epoch.
+    """
+    if step < 0 or batch_size < 1 or samples < 1:
+        raise InputError("order", f"step {step}, batch {batch_size}, {samples} samples", "step >= 0, others >= 1")
+    out: list[int] = []
+    position = step * batch_size
+    while len(out) < batch_size:
+        epoch, start = divmod(position, samples)
+        taken = _shuffled(epoch, samples, seed)[start : start + batch_size - len(out)]
+        out.extend(int(i) for i in taken)
+        position += len(taken)
+    return out
+
+
+def load_job(path: str | Path) -> Job:
+    """Run a job file and take its `job` (a Job) or the result of its `make_job()`.
+
+    Raises:
+        InputError: no such file, it fails, or it defines neither.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise InputError(str(path), "no such file", "a Python file that defines `job` or `make_job()`")
+    try:
+        names = runpy.run_path(str(path), run_name="hocket_job")
+        found = names.get("job")
+        if found is None and callable(names.get("make_job")):
+            found = names["make_job"]()
+    except InputError:
+        raise
+    except Exception as error:
+        text = f"{type(error).__name__}: {error}"
+        raise InputError(str(path), text, "a job file that runs", f"Try: python {path}") from error
+    if not isinstance(found, Job):
+        what = "neither `job` nor `make_job()`" if found is None else f"a {type(found).__name__}"
+        raise InputError(str(path), what, "`job`, a hocket.Job, or `make_job()` that returns one")
+    return found

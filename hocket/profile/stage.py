@@ -1,0 +1,411 @@
+"""Stage: the executor of some captured layers, with parameters that can be exchanged quickly.
+
+Rules of this file: a stage never touches the model it was captured from; it holds shallow copies of the modules that
+its layers call, so that two stages (or two versions of one) never meet in a module. Nothing here knows about devices
+that talk to each other, schedules or versions.
+"""
+
+import copy
+from collections.abc import Callable, Sequence
+from functools import partial
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from hocket.errors import InputError
+from hocket.profile.trace import Node, Ref, all_modules
+
+if TYPE_CHECKING:
+    from hocket.profile.capture import Captured
+
+Step = Callable[[list[Any]], None]
+
+
+class Stage:
+    """A run of layers: give it the tensors from outside by name, get the tensors that others need.
+
+    Attributes:
+        inputs: names of the tensors from outside, those of the batch included.
+        outputs: names of the tensors that layers outside need, and the loss when it is made here.
+        layer_indices: the layers, ascending.
+    """
+
+    def __init__(
+        self,
+        captured: "Captured",
+        layer_indices: Sequence[int],
+        model: nn.Module | None = None,
+        device: torch.device | str | None = None,
+        share: bool = False,
+    ) -> None:
+        """Make a stage.
+
+        Arguments:
+            model: take parameters and buffers from here (the same architecture) instead of the captured job's model.
+            device: where it runs; the model's own device by default.
+            share: use the model's own tensors instead of copies, where the device is the same.
+        """
+        self.captured, self.layer_indices = captured, tuple(layer_indices)
+        wanted = list(range(self.layer_indices[0], self.layer_indices[-1] + 1)) if self.layer_indices else []
+        if list(self.layer_indices) != wanted:
+            raise InputError("Stage.layer_indices", str(layer_indices), "consecutive numbers of layers, at least one")
+        job, trace = captured.job, captured.trace
+        model = model or job.model
+        modules = all_modules(model, job.loss)
+        home = next((p.device for p in model.parameters()), torch.device("cpu"))
+        self.device = torch.device(device) if device is not None else home
+        self._captured_device = next((p.device for p in job.model.parameters()), home)
+        self._share = share
+        self._tensors: dict[int, Tensor] = {}
+        self._names: dict[int, str] = {}
+        for name, p in model.named_parameters():
+            self._names[id(p)] = name
+        for path, m in modules.items():
+            for key, b in m._buffers.items():
+                if b is not None:
+                    self._names.setdefault(id(b), f"{path}.{key}".lstrip("."))
+        self._parameters: dict[str, Tensor] = {}
+        self._buffers: dict[str, Tensor] = {}
+        self._places: dict[str, list[tuple[Any, Any]]] = {}
+        self._copies: dict[str, nn.Module] = {}
+        self._template: list[Any] = [None] * len(trace.values)
+        nodes = [i for k in self.layer_indices for i in captured.layers[k].nodes]
+        fixed = self._fixed_nodes(nodes)
+        own = {p: t for p, t in model.named_parameters(remove_duplicate=False)}
+        own.update({f"{path}.{key}".lstrip("."): b for path, m in modules.items() for key, b in m._buffers.items() if b is not None})
+        for i in fixed + nodes:
+            target = trace.nodes[i].target
+            if isinstance(target, str) and target not in self._copies:
+                self._copies[target] = self._copy_module(modules[target])
+            for v in (*trace.nodes[i].reads, *(before for before, _ in trace.nodes[i].aliases)):
+                value = trace.values[v]
+                if value.kind in ("parameter", "buffer") and self._template[v] is None:
+                    self._template[v] = self._own(own[value.name], value.kind == "parameter", self._template, v)
+                elif value.kind == "constant" and value.tensor is not None:
+                    self._template[v] = value.tensor.to(self.device)
+        self._changing = tuple(name for name in self._buffers if name in trace.changed_buffers)
+        self._borders(nodes)
+        with torch.no_grad():
+            for i in fixed:
+                self._compile(trace.nodes[i], ())(self._template)
+        self._program = self._compiled(nodes)
+
+    # -- what a caller sees
+
+    def parameters(self) -> dict[str, Tensor]:
+        """The stage's parameters by global name, as they were when it was made or last bound."""
+        return dict(self._parameters)
+
+    def buffers(self) -> dict[str, Tensor]:
+        """The stage's buffers by global name; those that training changes are changed in place."""
+        return dict(self._buffers)
+
+    def bind(self, versions: dict[str, Tensor]) -> None:
+        """Use these tensors as the parameters of these names from now on."""
+        for name, tensor in versions.items():
+            for container, key in self._places[name]:
+                container[key] = tensor
+        self._parameters.update(versions)
+
+    def run(
+        self,
+        values: dict[str, Tensor],
+        seed_of: Callable[[int], int] | None = None,
+        recomputing: bool = False,
+    ) -> dict[str, Tensor]:
+        """Execute the layers in order.
+
+        Arguments:
+            values: the tensors named in `inputs`; they are never changed.
+            seed_of: the seed of a layer's random numbers, asked for layers that draw some; None leaves the generator.
+            recomputing: a second forward of the same microbatch: running statistics are not updated again.
+        """
+        restore = self._set_aside() if recomputing and self._changing else None
+        env = self._template.copy()
+        for name, slot, prepare in self._entries:
+            env[slot] = values[name] if prepare is None else prepare(values[name])
+        for layer, is_random, steps in self._program:
+            if is_random and seed_of is not None:
+                self._seed(seed_of(layer))
+            for step in steps:
+                step(env)
+        if restore is not None:
+            for container, key, tensor in restore:
+                container[key] = tensor
+        return {name: env[slot] for name, slot in self._exits}
+
+    # -- making it
+
+    def _fixed_nodes(self, nodes: list[int]) -> list[int]:
+        """Operations whose result is the same each time and that these need: they are done once, here."""
+        trace, fixed = self.captured.trace, self.captured.graph.fixed
+        found: set[int] = set()
+        queue = list(nodes)
+        while queue:
+            node = trace.nodes[queue.pop()]
+            for v in (*node.reads, *(before for before, _ in node.aliases)):
+                maker = trace.values[v].node
+                if maker >= 0 and fixed[v] and maker not in found:
+                    found.add(maker)
+                    queue.append(maker)
+        return sorted(found)
+
+    def _own(self, tensor: Tensor, is_parameter: bool, container: Any, key: Any) -> Tensor:
+        name = self._names[id(tensor)]
+        if id(tensor) not in self._tensors:
+            if self._share and tensor.device == self.device:
+                mine = tensor
+            else:
+                mine = tensor.detach().to(self.device, copy=True).requires_grad_(tensor.requires_grad)
+                if is_parameter:
+                    mine = nn.Parameter(mine, requires_grad=tensor.requires_grad)
+            self._tensors[id(tensor)] = mine
+            (self._parameters if is_parameter else self._buffers)[name] = mine
+        self._places.setdefault(name, []).append((container, key))
+        return self._tensors[id(tensor)]
+
+    def _copy_module(self, module: nn.Module) -> nn.Module:
+        twin = module.__class__.__new__(module.__class__)
+        twin.__dict__ = dict(module.__dict__)
+        twin._parameters, twin._buffers, twin._modules = {}, {}, {}
+        for key, p in module._parameters.items():
+            twin._parameters[key] = None if p is None else self._own(p, True, twin._parameters, key)  # type: ignore[assignment]
+        for key, b in module._buffers.items():
+            twin._buffers[key] = None if b is None else self._own(b, False, twin._buffers, key)
+        for key, child in module._modules.items():
+            twin._modules[key] = None if child is None else self._copy_module(child)
+        if isinstance(module, nn.RNNBase):  # keeps a second list of its weights
+            flat: list[Any] = [None] * len(module._flat_weights)
+            for k, w in enumerate(module._flat_weights):
+                flat[k] = None if w is None else self._own(w, True, flat, k)
+            twin.__dict__["_flat_weights"] = flat
+        return twin
+
+    def _borders(self, nodes: list[int]) -> None:
+        captured, trace = self.captured, self.captured.trace
+        first, last = self.layer_indices[0], self.layer_indices[-1]
+        written = frozenset(s for i in nodes for s in trace.nodes[i].mutates)
+        self._entries: list[tuple[str, int, Callable[[Tensor], Tensor] | None]] = []
+        exits = []
+        for tensor in captured.tensors:
+            inside = any(first <= t <= last for t in tensor.targets)
+            if tensor.source < first and inside:
+                value = trace.values[tensor.value]
+                self._entries.append((tensor.name, tensor.value, _prepare(value.stride, value.shape, value.storage in written)))
+            elif first <= tensor.source <= last and any(t > last for t in tensor.targets):
+                exits.append((tensor.name, tensor.value))
+        if trace.values[trace.loss].node in set(nodes):
+            exits.append((captured.loss_tensor, trace.loss))
+        self._exits = tuple(exits)
+        self.inputs = tuple(name for name, _, _ in self._entries)
+        self.outputs = tuple(name for name, _ in exits)
+
+    def _compiled(self, nodes: list[int]) -> list[tuple[int, bool, list[Step]]]:
+        trace, fixed = self.captured.trace, self.captured.graph.fixed
+        kept = {slot for _, slot in self._exits}
+        dead: dict[int, list[int]] = {}
+        seen: set[int] = set()
+        for i in reversed(nodes):
+            node = trace.nodes[i]
+            for v in (*node.reads, *(before for before, _ in node.aliases), *node.writes):
+                if v not in seen and v not in kept and not fixed[v] and trace.values[v].kind in ("node", "batch"):
+                    dead.setdefault(i, []).append(v)
+                seen.add(v)
+        # A fixed tensor that is changed in place here is copied for each run.
+        written = frozenset(s for i in nodes for s in trace.nodes[i].mutates)
+        out = []
+        for k in self.layer_indices:
+            layer = self.captured.layers[k]
+            steps = []
+            for i in layer.nodes:
+                node = trace.nodes[i]
+                for v in node.reads:
+                    if fixed[v] and trace.values[v].storage in written and trace.values[v].kind in ("node", "constant"):
+                        steps.append(_cloned(v))
+                        fixed_storage = trace.values[v].storage
+                        written -= {fixed_storage}
+                steps.append(self._compile(node, tuple(dead.get(i, ()))))
+            out.append((k, layer.random, steps))
+        return out
+
+    def _compile(self, node: Node, dead: tuple[int, ...]) -> Step:
+        target = self._copies[node.target] if isinstance(node.target, str) else node.target
+        args, kwargs = self._local(node.args), self._local(node.kwargs)
+        call: Callable[..., Any] = partial(target, **kwargs) if kwargs and not _has_ref(kwargs) else target
+        if _has_ref(kwargs) or any(_has_ref(a) and not isinstance(a, Ref) for a in args):
+            return _general_step(target, args, kwargs, node.outputs, node.aliases, dead)
+        slots = []
+        for arg in args:
+            if isinstance(arg, Ref):
+                slots.append(arg.value)
+            else:
+                self._template.append(arg)
+                slots.append(len(self._template) - 1)
+        return _flat_step(call, tuple(slots), node.outputs, node.aliases, dead)
+
+    def _local(self, thing: Any) -> Any:
+        """Arguments that name the device of the capture name the stage's device instead."""
+        if isinstance(thing, torch.device):
+            return self.device if thing.type == self._captured_device.type else thing
+        if isinstance(thing, str) and thing == str(self._captured_device) and thing != "cpu":
+            return str(self.device)
+        if type(thing) is tuple:
+            return tuple(self._local(item) for item in thing)
+        if type(thing) is list:
+            return [self._local(item) for item in thing]
+        if type(thing) is dict:
+            return {key: self._local(item) for key, item in thing.items()}
+        return thing
+
+    def _set_aside(self) -> list[tuple[Any, Any, Tensor]]:
+        """Let the run change copies of the buffers; returns what to put back."""
+        kept = []
+        for name in self._changing:
+            spare = self._buffers[name].clone()
+            for container, key in self._places[name]:
+                kept.append((container, key, self._buffers[name]))
+                container[key] = spare
+        return kept
+
+    def _seed(self, seed: int) -> None:
+        if self.device.type == "cuda":
+            with torch.cuda.device(self.device):
+                torch.cuda.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)
+
+
+def _prepare(
+    stride: tuple[int, ...], shape: tuple[int, ...], changed: bool
+) -> Callable[[Tensor], Tensor] | None:
+    """What an input needs before use: its memory layout (a view may rely on it), a copy if it is changed in place."""
+    order = sorted(range(len(shape)), key=lambda d: (-stride[d], d)) if len(stride) == len(shape) else []
+    if order != sorted(order) and all(stride):
+        inverse = [order.index(d) for d in range(len(order))]
+
+        def laid_out(tensor: Tensor) -> Tensor:
+            if tensor.stride() == stride and not changed:
+                return tensor
+            dense = tensor.permute(order).contiguous()
+            return (dense.clone() if changed else dense).permute(inverse)
+
+        return laid_out
+    return copy_tensor if changed else None
+
+
+def copy_tensor(tensor: Tensor) -> Tensor:
+    """A copy through which gradients flow."""
+    return tensor.clone()
+
+
+def _cloned(slot: int) -> Step:
+    def step(env: list[Any]) -> None:
+        env[slot] = env[slot].clone()
+
+    return step
+
+
+def _has_ref(thing: Any) -> bool:
+    if isinstance(thing, Ref):
+        return True
+    if isinstance(thing, (tuple, list)):
+        return any(_has_ref(item) for item in thing)
+    if isinstance(thing, dict):
+        return any(_has_ref(item) for item in thing.values())
+    if isinstance(thing, slice):
+        return _has_ref((thing.start, thing.stop, thing.step))
+    return False
+
+
+def _filled(thing: Any, env: list[Any]) -> Any:
+    if isinstance(thing, Ref):
+        return env[thing.value]
+    if isinstance(thing, tuple):
+        items = [_filled(item, env) for item in thing]
+        return type(thing)(*items) if hasattr(thing, "_fields") else tuple(items)
+    if isinstance(thing, list):
+        return [_filled(item, env) for item in thing]
+    if isinstance(thing, dict):
+        return {key: _filled(item, env) for key, item in thing.items()}
+    if isinstance(thing, slice):
+        return slice(_filled(thing.start, env), _filled(thing.stop, env), _filled(thing.step, env))
+    return thing
+
+
+def _getter(path: tuple[Any, ...]) -> Callable[[Any], Any]:
+    def get(thing: Any) -> Any:
+        for how, key in path:
+            thing = thing[key] if how == "item" else getattr(thing, key)
+        return thing
+
+    return itemgetter(path[0][1]) if len(path) == 1 and path[0][0] == "item" else get
+
+
+def _storer(outputs: list[tuple[tuple[Any, ...], int]], aliases: list[tuple[int, int]]) -> Callable[[list[Any], Any], None]:
+    parts = [(_getter(path), slot) for path, slot in outputs]
+
+    def store(env: list[Any], result: Any) -> None:
+        for get, slot in parts:
+            env[slot] = get(result)
+        for before, after in aliases:
+            env[after] = env[before]
+
+    return store
+
+
+def _flat_step(
+    call: Callable[..., Any],
+    slots: tuple[int, ...],
+    outputs: list[tuple[tuple[Any, ...], int]],
+    aliases: list[tuple[int, int]],
+    dead: tuple[int, ...],
+) -> Step:
+    """A step whose arguments all lie in slots: the usual case, kept short because it runs for every operation."""
+    store = _storer(outputs, aliases)
+    single = outputs[0][1] if len(outputs) == 1 and not aliases and outputs[0][0] == () else None
+    if single is not None and len(slots) == 1:
+        first = slots[0]
+
+        def one(env: list[Any]) -> None:
+            env[single] = call(env[first])
+            for slot in dead:
+                env[slot] = None
+
+        return one
+    fetch = itemgetter(*slots) if len(slots) > 1 else lambda env: tuple(env[slot] for slot in slots)
+
+    def several(env: list[Any]) -> None:
+        result = call(*fetch(env))
+        if single is not None:
+            env[single] = result
+        else:
+            store(env, result)
+        for slot in dead:
+            env[slot] = None
+
+    return several
+
+
+def _general_step(
+    call: Callable[..., Any],
+    args: Any,
+    kwargs: Any,
+    outputs: list[tuple[tuple[Any, ...], int]],
+    aliases: list[tuple[int, int]],
+    dead: tuple[int, ...],
+) -> Step:
+    """A step with tensors inside lists, dictionaries or named arguments."""
+    store = _storer(outputs, aliases)
+    if len(outputs) == 1 and outputs[0][0] == () and not aliases:
+        slot = outputs[0][1]
+
+        def store(env: list[Any], result: Any) -> None:
+            env[slot] = result
+
+    def step(env: list[Any]) -> None:
+        store(env, call(*_filled(args, env), **_filled(kwargs, env)))
+        for slot in dead:
+            env[slot] = None
+
+    return step

@@ -1,0 +1,1 @@
+"""Models, data and jobs for tests, examples and benchmarks; written for this project from the papers."""
