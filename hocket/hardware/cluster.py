@@ -139,6 +139,9 @@ class Cluster:
         levels: innermost first; the product of the widths is the number of devices.
         memory_bytes: a limit per device below the type's capacity (what other software holds is not ours).
         host_memory_bytes: memory of one component of the innermost level (a server).
+        host_cores: where devices are processor cores: how many cores one component of the innermost level really has; more
+            busy workers than that slow each other down. None: every device has its own processor.
+        transfer_cores: cores that moving one message keeps busy on each side while it moves (0 for real network cards).
         nodes: for mixed clusters, runs of devices in numbering order; their counts sum to the number of devices. Either
             these or `device_type`, not both.
         types: descriptions of device types that the catalogue lacks, or that replace one of the catalogue.
@@ -149,6 +152,8 @@ class Cluster:
     device_type: str = ""
     memory_bytes: float | None = None
     host_memory_bytes: float | None = None
+    host_cores: float | None = None
+    transfer_cores: float = 0.0
     nodes: tuple[Node, ...] = ()
     types: tuple[DeviceType, ...] = field(default=())
 
