@@ -1,0 +1,98 @@
+"""From measured transfer times to a link's alpha-beta figures, with the error of the fit.
+
+Rules of this file: pure arithmetic, no clock and no network (run/links.py measures); errors are relative, because a
+plan sends small and large messages and a microsecond matters to one as a millisecond to the other.
+Source: t(n) = alpha + n / beta of one message; a ring all-reduce among p members is 2 (p - 1) steps, each of which
+moves n / p bytes to the neighbour (Patarasuk and Yuan, Bandwidth optimal all-reduce algorithms, 2009).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from hocket.errors import InputError
+from hocket.hardware.cluster import Link
+
+_ROUNDS = 50
+# Residuals below this share of the time count alike: the timer itself is not better.
+_FLOOR = 1e-3
+
+
+@dataclass(frozen=True)
+class LinkFit:
+    """A link and how well it explains the samples.
+
+    Attributes:
+        link: the fitted figures.
+        mean_relative_error: mean of |predicted - measured| / measured over the samples.
+        worst_relative_error: the largest of them.
+        samples: how many there were.
+    """
+
+    link: Link
+    mean_relative_error: float
+    worst_relative_error: float
+    samples: int
+
+
+def fit_alpha_beta(sizes_bytes: Sequence[float], seconds: Sequence[float]) -> LinkFit:
+    """Fit latency and bandwidth to message sizes and their times, one pair a sample, in any order.
+
+    Minimises the sum of absolute relative errors (by iteratively reweighted least squares), so that a few samples
+    that something disturbed do not move the line; the latency is never negative.
+
+    Raises:
+        InputError: fewer than two different sizes, times that are not positive, or times that do not grow with size.
+    """
+    sizes, times = np.asarray(sizes_bytes, dtype=float), np.asarray(seconds, dtype=float)
+    if sizes.shape != times.shape or sizes.ndim != 1 or len(np.unique(sizes)) < 2:
+        raise InputError(
+            "link samples", f"{sizes.shape} sizes and {times.shape} times", "one time a size, two sizes at least"
+        )
+    if not (np.all(np.isfinite(times)) and np.all(times > 0) and np.all(np.isfinite(sizes)) and np.all(sizes >= 0)):
+        raise InputError("link samples", "a time that is not above 0, or a size below 0", "measured times")
+    weights = 1 / times  # squared relative errors
+    latency_s, per_byte_s = 0.0, 0.0
+    for _ in range(_ROUNDS):
+        latency_s, per_byte_s = _weighted_line(sizes, times, weights)
+        relative = np.abs(latency_s + per_byte_s * sizes - times) / times
+        weights = 1 / times / np.sqrt(np.maximum(relative, _FLOOR))
+    if not per_byte_s > 0:
+        raise InputError(
+            "link samples", "times that do not grow with the size", "growing times", "Measure larger messages."
+        )
+    relative = np.abs(latency_s + per_byte_s * sizes - times) / times
+    link = Link(bandwidth_bytes_per_s=1 / per_byte_s, latency_s=latency_s)
+    return LinkFit(link, float(relative.mean()), float(relative.max()), len(times))
+
+
+def _weighted_line(sizes: np.ndarray, times: np.ndarray, weights: np.ndarray) -> tuple[float, float]:
+    """Least squares of weights * (a + b * size - time) with a >= 0."""
+    # Sizes are scaled: bytes beside ones would cost the solution half of its digits.
+    scale = sizes.max()
+    columns = np.stack([weights, weights * sizes / scale], axis=1)
+    (latency, slope), *_ = np.linalg.lstsq(columns, weights * times, rcond=None)
+    if latency < 0:
+        latency = 0.0
+        slope = float(columns[:, 1] @ (weights * times) / (columns[:, 1] @ columns[:, 1]))
+    return float(latency), float(slope / scale)
+
+
+def ring_all_reduce_s(members: int, size_bytes: float, link: Link) -> float:
+    """Seconds of a ring all-reduce of `size_bytes` among `members`, `link` being one step's figures; 0 for one member."""
+    if members < 1:
+        raise InputError("members", str(members), ">= 1")
+    return 2 * (members - 1) * link.seconds(size_bytes / members) if members > 1 else 0.0
+
+
+def fit_all_reduce(members: int, sizes_bytes: Sequence[float], seconds: Sequence[float]) -> LinkFit:
+    """Fit one ring step's latency and bandwidth to all-reduce times, so that `ring_all_reduce_s` predicts them.
+
+    Raises:
+        InputError: fewer than two members, and as `fit_alpha_beta`.
+    """
+    if members < 2:
+        raise InputError("members", str(members), ">= 2")
+    steps = 2 * (members - 1)
+    return fit_alpha_beta([size / members for size in sizes_bytes], [time / steps for time in seconds])

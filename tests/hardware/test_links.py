@@ -1,0 +1,88 @@
+"""hardware/links.py: times become latency and bandwidth."""
+
+import random
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from hocket.errors import InputError
+from hocket.hardware.cluster import Link
+from hocket.hardware.links import fit_all_reduce, fit_alpha_beta, ring_all_reduce_s
+
+SIZES = [float(2**k) for k in range(10, 25)]
+links = st.builds(Link, st.floats(1e6, 1e12), st.floats(1e-7, 1e-2))
+
+
+@given(links)
+def test_exact_times_give_the_link_back(link: Link) -> None:
+    """From times without noise over 1 KiB to 16 MiB, any link comes back with an error near zero."""
+    fit = fit_alpha_beta(SIZES, [link.seconds(size) for size in SIZES])
+    assert fit.worst_relative_error < 1e-6
+    assert fit.samples == len(SIZES)
+    for size in SIZES:
+        assert fit.link.seconds(size) == pytest.approx(link.seconds(size), rel=1e-6)
+
+
+@given(links, st.integers(2, 64))
+def test_all_reduce_times_give_the_ring_step_back(link: Link, members: int) -> None:
+    """Times of a ring all-reduce, fitted and predicted again, are themselves, whatever the number of members."""
+    seconds = [ring_all_reduce_s(members, size, link) for size in SIZES]
+    fit = fit_all_reduce(members, SIZES, seconds)
+    for size, time in zip(SIZES, seconds, strict=True):
+        assert ring_all_reduce_s(members, size, fit.link) == pytest.approx(time, rel=1e-6)
+
+
+@given(links, st.integers(0, 2**32))
+def test_disturbed_samples_do_not_move_the_line(link: Link, seed: int) -> None:
+    """One sample in five ten times too slow: latency and bandwidth stay within 5 % wherever they matter."""
+    assume(SIZES[-1] / link.bandwidth_bytes_per_s > link.latency_s)  # else the bandwidth is lost in the noise
+    rng = random.Random(seed)
+    sizes = [size for size in SIZES for _ in range(5)]
+    slow = {5 * k + rng.randrange(5) for k in range(len(SIZES))}
+    times = [link.seconds(size) * (10 if i in slow else rng.uniform(0.99, 1.01)) for i, size in enumerate(sizes)]
+    fit = fit_alpha_beta(sizes, times)
+    for size in SIZES:
+        assert fit.link.seconds(size) == pytest.approx(link.seconds(size), rel=0.05)
+    assert fit.worst_relative_error > 0.8
+
+
+def test_the_reported_error_is_that_of_the_samples() -> None:
+    """Two sizes, each measured 10 % too high and too low: the line runs between them and the error says so."""
+    fit = fit_alpha_beta([1e3, 1e3, 1e6, 1e6], [0.9e-3, 1.1e-3, 0.9, 1.1])
+    assert 0.05 <= fit.mean_relative_error <= 0.12
+    assert fit.mean_relative_error <= fit.worst_relative_error <= 0.25
+
+
+def test_the_latency_is_never_negative() -> None:
+    """Times that grow faster than the size would need a negative latency: it becomes zero."""
+    fit = fit_alpha_beta([1e3, 1e6], [1e-9, 1e-3])
+    assert fit.link.latency_s == 0
+    assert fit.link.bandwidth_bytes_per_s > 0
+
+
+def test_a_ring_by_hand() -> None:
+    """Four members, 4 MB at 1 GB/s and 10 us: six steps of 1 MB."""
+    assert ring_all_reduce_s(4, 4e6, Link(1e9, 1e-5)) == pytest.approx(6 * (1e-3 + 1e-5))
+    assert ring_all_reduce_s(1, 4e6, Link(1e9, 1e-5)) == 0
+
+
+@pytest.mark.parametrize(
+    ("sizes", "seconds"),
+    [([], []), ([1.0], [1.0]), ([1.0, 1.0], [1.0, 2.0]), ([1.0, 2.0], [1.0]), ([1.0, 2.0], [0.0, 1.0]),
+     ([1.0, 2.0], [float("nan"), 1.0]), ([-1.0, 2.0], [1.0, 2.0]), ([1.0, 2.0, 3.0], [3.0, 2.0, 1.0])],
+)  # fmt: skip
+def test_samples_that_say_nothing_are_refused(sizes: list[float], seconds: list[float]) -> None:
+    """Too few, mismatched, impossible or shrinking times give an error, never a made-up link."""
+    with pytest.raises(InputError, match="link samples"):
+        fit_alpha_beta(sizes, seconds)
+
+
+@pytest.mark.parametrize("members", [1, 0, -1])
+def test_an_all_reduce_needs_two(members: int) -> None:
+    """A fit needs two members, a prediction one."""
+    with pytest.raises(InputError, match="members"):
+        fit_all_reduce(members, [1.0, 2.0], [1.0, 2.0])
+    if members < 1:
+        with pytest.raises(InputError, match="members"):
+            ring_all_reduce_s(members, 1.0, Link(1.0))
