@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 from hocket.passes.assemble import assemble
 from hocket.passes.tasks import Task, Work
+from hocket.program.order import reduce_group
 from hocket.program.program import Program
 from hocket.program.rule import Rule
 from hocket.strategies import _orders
@@ -33,19 +34,28 @@ def supports(stages: Stages, microbatches: int, options: Options) -> str | None:
 def compile(stages: Stages, microbatches: int, options: Options) -> Program:
     """The program; its period is one batch."""
     ahead = _orders.warmup(stages)
+    declared = rule(stages, microbatches, options)
 
     def order(device: int, total: int) -> list[Task]:
         stage = _orders.stage_on(stages, device)
         own = _orders.own(stages, stage, device, range(total))
+        # Nobody reads a new version before the batch after the next one. Where gradients are summed over devices, the
+        # update waits until then, so that the all-reduce runs beside a batch's compute; it costs one more accumulator.
+        lazy = any(len(reduce_group(stages, stage, bucket)) > 1 for bucket in range(stages[stage].buckets))
         tasks: list[Task] = []
+        waiting: list[int] = []
         for task in _orders.one_forward_one_backward(stage, own, ahead[stage]):
+            if task.work is Work.FORWARD and waiting and declared.version(stage, task.index) > waiting[0]:
+                tasks.append(Task(Work.UPDATE, stage, waiting.pop(0)))
             tasks.append(task)
-            update = task.index // microbatches
             if task.work is Work.BACKWARD and _last(stages, stage, task.index, microbatches):
-                tasks.append(Task(Work.UPDATE, stage, update))
-        return tasks
+                update = task.index // microbatches
+                if lazy:
+                    waiting.append(update)
+                else:
+                    tasks.append(Task(Work.UPDATE, stage, update))
+        return tasks + [Task(Work.UPDATE, stage, update) for update in waiting]
 
-    declared = rule(stages, microbatches, options)
     return assemble(f"two_bw {config(stages)}", stages, declared, microbatches, order)
 
 
