@@ -19,7 +19,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 # These two tie the rooms together: they may import any room, inside a function, so that each command loads what it needs.
 TIES = ("api", "cli")
 # Where torch may be imported at the top of a file: everything else must start and be tested without it.
-TORCH = ("run/", "zoo/", "profile/measure.py", "profile/capture.py", "profile/trace.py", "profile/storage.py")
+TORCH = ("run/", "zoo/", "profile/measure.py", "profile/capture.py", "profile/trace.py", "profile/storage.py", "profile/stage.py")
 # Where torch may be imported inside a function as well.
 TORCH_LAZILY = (*TORCH, "profile/job.py", "api.py", "cli.py", "cli/", "demo.py", "demo/")
 UNPICKLERS = ("pickle", "cPickle", "_pickle", "dill", "cloudpickle", "marshal", "shelve", "joblib")

@@ -329,9 +329,8 @@ class Recorder(TorchFunctionMode):
         path = self.paths.get(id(module))
         if self.busy:
             return plain(module, *args, **kwargs)
-        if path is None:
-            self.refuse(f"a {type(module).__name__} that is not registered in the model", "modules of the module tree")
-            raise AssertionError
+        if path is None:  # made on the fly, as losses often are: what it does is seen, parameters of its own are refused
+            return plain(module, *args, **kwargs)
         call = Call(path, type(module).__name__, self.stack[-1], len(self.nodes), 0, isinstance(module, nn.Sequential))
         self.calls.append(call)
         self.stack.append(len(self.calls) - 1)
