@@ -1,0 +1,47 @@
+"""Observer: what a worker tells whoever watches it, and where it asks whether to go on.
+
+Rules of this file: no torch, no I/O. An engine calls these and knows nothing else of progress bars, checkpoints, signals
+or other workers' deaths.
+"""
+
+from typing import Protocol
+
+from hocket.program.instruction import Instruction
+
+
+class Observer(Protocol):
+    """What an engine calls. All calls but `loss` come from the thread that runs the compute lane."""
+
+    def waits(self, instruction: Instruction) -> None:
+        """The next instruction of the compute lane (indices moved on) waits for what it reads."""
+
+    def runs(self, instruction: Instruction) -> None:
+        """Everything it reads is there: it starts."""
+
+    def goes_on(self, periods: int) -> bool:
+        """Asked between periods, with how many this run has completed: before the first, after each.
+
+        False: leave out the periods that are left and run the epilogue. Every worker of a run gets False at the same
+        number. It may block for as long as it takes to agree on that number.
+        """
+
+    def loss(self, microbatch: int, value: float, samples: int) -> None:
+        """The mean loss over one microbatch's samples, on the worker that computes it; microbatches count from 0 in
+        this run."""
+
+
+class Unobserved:
+    """Watches nothing and always goes on."""
+
+    def waits(self, instruction: Instruction) -> None:
+        """Ignore it."""
+
+    def runs(self, instruction: Instruction) -> None:
+        """Ignore it."""
+
+    def goes_on(self, periods: int) -> bool:
+        """Always."""
+        return True
+
+    def loss(self, microbatch: int, value: float, samples: int) -> None:
+        """Ignore it."""
