@@ -19,7 +19,15 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 # These two tie the rooms together: they may import any room, inside a function, so that each command loads what it needs.
 TIES = ("api", "cli")
 # Where torch may be imported at the top of a file: everything else must start and be tested without it.
-TORCH = ("run/", "zoo/", "profile/measure.py", "profile/capture.py", "profile/trace.py", "profile/storage.py", "profile/stage.py")
+TORCH = (
+    "run/",
+    "zoo/",
+    "profile/measure.py",
+    "profile/capture.py",
+    "profile/trace.py",
+    "profile/storage.py",
+    "profile/stage.py",
+)
 # Where torch may be imported inside a function as well.
 TORCH_LAZILY = (*TORCH, "profile/job.py", "api.py", "cli.py", "cli/", "demo.py", "demo/")
 UNPICKLERS = ("pickle", "cPickle", "_pickle", "dill", "cloudpickle", "marshal", "shelve", "joblib")
@@ -83,8 +91,8 @@ def out_of_order(one: Import, rooms: tuple[str, ...] = ROOMS) -> bool:
     """Whether an import breaks the order of the rooms."""
     home = room_of(one.path)
     parts = one.module.split(".")
-    if home == "__init__" or parts[0] != "hocket" or len(parts) == 1:
-        return False  # the package's own face loads api lazily; it has no rooms above it
+    if home in ("__init__", "__main__") or parts[0] != "hocket" or len(parts) == 1:
+        return False  # the package's own face and its door for `python -m` are no rooms
     target = parts[1]
     if target == home or target not in rooms:
         return False  # a name of the package's face, such as __version__

@@ -170,6 +170,10 @@ class Cluster:
                 "device_type", "nothing" if not self.nodes else "nodes too", "a device type, or else nodes"
             )
         _check_amounts("", self)
+        if self.host_cores is not None and not self.host_cores > 0:
+            raise InputError("host_cores", str(self.host_cores), "> 0, or leave the key out")
+        if not self.transfer_cores >= 0:
+            raise InputError("transfer_cores", str(self.transfer_cores), ">= 0")
         if self.nodes and sum(node.devices for node in self.nodes) != self.devices:
             total = sum(node.devices for node in self.nodes)
             raise InputError("nodes", f"{total} devices", f"{self.devices}, the product of the levels' widths")

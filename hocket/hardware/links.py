@@ -6,17 +6,48 @@ Source: t(n) = alpha + n / beta of one message; a ring all-reduce among p member
 moves n / p bytes to the neighbour (Patarasuk and Yuan, Bandwidth optimal all-reduce algorithms, 2009).
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import numpy as np
 
 from hocket.errors import InputError
-from hocket.hardware.cluster import Link
+from hocket.hardware.cluster import Level, Link
 
 _ROUNDS = 50
 # Residuals below this share of the time count alike: the timer itself is not better.
 _FLOOR = 1e-3
+
+
+POINT_TO_POINT, ALL_REDUCE = "point_to_point", "all_reduce"
+
+
+@dataclass(frozen=True)
+class LinkSample:
+    """One measured transfer.
+
+    Attributes:
+        level: index of the level of the hierarchy whose link was used.
+        kind: POINT_TO_POINT (one way) or ALL_REDUCE.
+        members: how many workers took part.
+        size_bytes: of the message, or of the tensor that was reduced.
+        seconds: from its start until the last member had it.
+        busy_cores: processor cores that it kept busy on the busiest member while it moved.
+    """
+
+    level: int
+    kind: str
+    members: int
+    size_bytes: int
+    seconds: float
+    busy_cores: float = 0.0
+
+    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
+
+    def __post_init__(self) -> None:
+        if self.kind not in (POINT_TO_POINT, ALL_REDUCE):
+            raise InputError("link sample: kind", repr(self.kind), f"{POINT_TO_POINT} or {ALL_REDUCE}")
 
 
 @dataclass(frozen=True)
@@ -96,3 +127,35 @@ def fit_all_reduce(members: int, sizes_bytes: Sequence[float], seconds: Sequence
         raise InputError("members", str(members), ">= 2")
     steps = 2 * (members - 1)
     return fit_alpha_beta([size / members for size in sizes_bytes], [time / steps for time in seconds])
+
+
+def fit_samples(samples: Sequence[LinkSample]) -> dict[tuple[int, str], LinkFit]:
+    """Fit all samples, by level and kind.
+
+    Raises:
+        InputError: as `fit_alpha_beta`; all-reduces of one level among different numbers of members.
+    """
+    fits: dict[tuple[int, str], LinkFit] = {}
+    for level, kind in dict.fromkeys((sample.level, sample.kind) for sample in samples):
+        chosen = [sample for sample in samples if (sample.level, sample.kind) == (level, kind)]
+        sizes, seconds = [sample.size_bytes for sample in chosen], [sample.seconds for sample in chosen]
+        members = {sample.members for sample in chosen}
+        if len(members) > 1:
+            raise InputError(f"link samples of level {level}", f"{sorted(members)} members", "one number of members")
+        fits[level, kind] = (
+            fit_alpha_beta(sizes, seconds) if kind == POINT_TO_POINT else fit_all_reduce(members.pop(), sizes, seconds)
+        )
+    return fits
+
+
+def with_fits(levels: Sequence[Level], fits: Mapping[tuple[int, str], LinkFit]) -> tuple[Level, ...]:
+    """The levels with their measured figures; a level that was not measured stays as it is."""
+    measured = []
+    for k, level in enumerate(levels):
+        if (k, POINT_TO_POINT) in fits:
+            link = fits[k, POINT_TO_POINT].link
+            level = replace(level, bandwidth_bytes_per_s=link.bandwidth_bytes_per_s, latency_s=link.latency_s)
+        if (k, ALL_REDUCE) in fits:
+            level = replace(level, all_reduce=fits[k, ALL_REDUCE].link)
+        measured.append(level)
+    return tuple(measured)

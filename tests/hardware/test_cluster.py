@@ -54,7 +54,9 @@ def clusters(draw: st.DrawFn) -> Cluster:
         nodes.append(Node(draw(kind), count, draw(limit), draw(limit)))
         left -= count
     single = "" if mixed else draw(kind)
-    return Cluster(draw(words), levels, single, draw(limit), draw(limit), tuple(nodes), types)
+    return Cluster(
+        draw(words), levels, single, draw(limit), draw(limit), draw(limit), draw(seconds), nodes=tuple(nodes), types=types
+    )  # fmt: skip
 
 
 def flat(width: int = 4) -> Cluster:
@@ -169,6 +171,8 @@ levels:
         ("device_type: v100-16gb", "", r"c\.yaml: device_type: found nothing; expected a device type, or else nodes"),
         ("v100-16gb", "v100-16", r"c\.yaml: device_type: found 'v100-16'.*Did you mean 'v100-16gb'\?"),
         ("v100-16gb", "v100-16gb\nmemory_bytes: 0", r"memory_bytes: found 0.*> 0"),
+        ("v100-16gb", "v100-16gb\nhost_cores: 0", r"host_cores: found 0.*> 0"),
+        ("v100-16gb", "v100-16gb\ntransfer_cores: -1", r"transfer_cores: found -1.*>= 0"),
         ("device_type: v100-16gb", "nodes: [{device_type: k80, devices: 3}]", r"nodes: found 3 devices; expected 4"),
         ("device_type: v100-16gb", "nodes: [{device_type: k80, devices: -4}]", r"devices: found -4; expected >= 1"),
         ("levels:", "nodes: [{device_type: k80, devices: 4}]\nlevels:", r"device_type: found nodes too"),

@@ -7,8 +7,17 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from hocket.errors import InputError
-from hocket.hardware.cluster import Link
-from hocket.hardware.links import fit_all_reduce, fit_alpha_beta, ring_all_reduce_s
+from hocket.hardware.cluster import Level, Link
+from hocket.hardware.links import (
+    ALL_REDUCE,
+    POINT_TO_POINT,
+    LinkSample,
+    fit_all_reduce,
+    fit_alpha_beta,
+    fit_samples,
+    ring_all_reduce_s,
+    with_fits,
+)
 
 SIZES = [float(2**k) for k in range(10, 25)]
 links = st.builds(Link, st.floats(1e6, 1e12), st.floats(1e-7, 1e-2))
@@ -86,3 +95,31 @@ def test_an_all_reduce_needs_two(members: int) -> None:
     if members < 1:
         with pytest.raises(InputError, match="members"):
             ring_all_reduce_s(members, 1.0, Link(1.0))
+
+
+def test_samples_become_levels() -> None:
+    """Samples of two levels and both kinds are fitted apart; a level without samples keeps its figures."""
+    inner, outer, step = Link(4e9, 1e-5), Link(1e9, 1e-4), Link(5e8, 2e-4)
+    samples = [LinkSample(0, POINT_TO_POINT, 2, int(size), inner.seconds(size)) for size in SIZES]
+    samples += [LinkSample(2, POINT_TO_POINT, 2, int(size), outer.seconds(size)) for size in SIZES]
+    samples += [LinkSample(2, ALL_REDUCE, 4, int(size), ring_all_reduce_s(4, size, step)) for size in SIZES]
+    fits = fit_samples(samples)
+    assert set(fits) == {(0, POINT_TO_POINT), (2, POINT_TO_POINT), (2, ALL_REDUCE)}
+    before = (Level("server", 2, 7.0), Level("rack", 1, 8.0), Level("hall", 4, 9.0))
+    after = with_fits(before, fits)
+    assert after[1] == before[1]
+    assert [level.name for level in after] == ["server", "rack", "hall"]
+    assert after[0].all_reduce is None
+    for found, wanted in ((after[0].link, inner), (after[2].link, outer), (after[2].all_reduce, step)):
+        assert found is not None
+        assert found.bandwidth_bytes_per_s == pytest.approx(wanted.bandwidth_bytes_per_s, rel=1e-6)
+        assert found.latency_s == pytest.approx(wanted.latency_s, rel=1e-6)
+
+
+def test_rings_of_different_sizes_are_not_mixed() -> None:
+    """Two member counts on one level are two different steps: refused."""
+    samples = [LinkSample(0, ALL_REDUCE, members, 1024 * members, 1e-3) for members in (2, 3)]
+    with pytest.raises(InputError, match=r"level 0: found \[2, 3\] members"):
+        fit_samples(samples)
+    with pytest.raises(InputError, match="point_to_point or all_reduce"):
+        LinkSample(0, "broadcast", 2, 1024, 1e-3)

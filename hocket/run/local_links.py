@@ -1,0 +1,145 @@
+"""This machine as a cluster: start workers, measure the links between them, fit, describe.
+
+`python -m hocket.run.local_links` is one of the workers; `measure_local` starts them.
+"""
+
+import argparse
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from datetime import timedelta
+from pathlib import Path
+
+from hocket.errors import InputError, WorkerLost
+from hocket.files import parse_json, read_as, read_bytes, write_atomic
+from hocket.hardware.catalog import device_type
+from hocket.hardware.cluster import Cluster, Level
+from hocket.hardware.links import POINT_TO_POINT, LinkSample, fit_samples, with_fits
+
+DEVICE_TYPE = "cpu-core"
+_POLL_S = 0.02
+
+
+def measure_local(workers: int, threads: int = 1, limit_s: float = 10.0, timeout_s: float = 120.0) -> Cluster:
+    """This machine as a cluster of `workers` processes of `threads` threads each, with measured links.
+
+    Arguments:
+        limit_s: about how long to measure; starting the workers takes some seconds more.
+        timeout_s: how long to wait for the workers before giving up.
+
+    Returns:
+        One level, "local", with point-to-point and all-reduce figures of gloo over the loopback network; each worker
+        may use its even share of this machine's memory.
+
+    Raises:
+        InputError: fewer than one worker or thread.
+        WorkerLost: a worker failed or did not answer in time; the message holds its last words.
+    """
+    for name, value in (("workers", workers), ("threads", threads)):
+        if value < 1:
+            raise InputError(name, str(value), ">= 1")
+    # A single worker has nobody to talk to: its level's figures are its own memory's, and never used.
+    level = Level("local", workers, device_type(DEVICE_TYPE).memory_bandwidth_bytes_per_s)
+    samples = local_samples(workers, threads, limit_s, timeout_s) if workers > 1 else ()
+    levels = with_fits((level,), fit_samples(samples))
+    # The largest message shows best what moving bytes costs the processor.
+    messages = [sample for sample in samples if sample.kind == POINT_TO_POINT]
+    busy_cores = max(messages, key=lambda sample: sample.size_bytes).busy_cores if messages else 0.0
+    memory_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return Cluster(
+        "local",
+        levels,
+        DEVICE_TYPE,
+        memory_bytes=memory_bytes / workers,
+        host_memory_bytes=memory_bytes,
+        # Counted in what one busy worker keeps busy.
+        host_cores=usable_cores() / threads,
+        transfer_cores=busy_cores / threads,
+    )
+
+
+def usable_cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def local_samples(workers: int, threads: int, limit_s: float, timeout_s: float) -> tuple[LinkSample, ...]:
+    """What `measure_local` fits: the samples of one level of `workers` processes on this machine.
+
+    Raises:
+        WorkerLost: a worker failed or did not answer in time.
+    """
+    environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
+    if loopback := next((name for _, name in socket.if_nameindex() if name in ("lo", "lo0")), ""):
+        # Without it gloo looks up this machine's own name, which need not resolve to anything.
+        environment.setdefault("GLOO_SOCKET_IFNAME", loopback)
+    with tempfile.TemporaryDirectory(prefix="hocket-links-") as folder:
+        logs = [Path(folder, f"{rank}.log") for rank in range(workers)]
+        started: list[subprocess.Popen[bytes]] = []
+        try:
+            for rank, log in enumerate(logs):
+                place = ["--rank", str(rank), "--workers", str(workers), "--folder", folder]
+                limits = ["--threads", str(threads), "--limit-s", str(limit_s), "--timeout-s", str(timeout_s)]
+                with log.open("wb") as out:
+                    command = [sys.executable, "-m", "hocket.run.local_links", *place, *limits]
+                    started.append(subprocess.Popen(command, env=environment, stdout=out, stderr=out))
+            _wait(started, logs, timeout_s)
+        finally:
+            for process in started:
+                process.kill()
+                process.wait()
+        path = Path(folder, "samples.json")
+        return read_as(tuple[LinkSample, ...], parse_json(read_bytes(path), str(path)), "measured links")
+
+
+def _wait(started: Sequence["subprocess.Popen[bytes]"], logs: Sequence[Path], timeout_s: float) -> None:
+    """Return when all workers have ended well; raise as soon as one has not."""
+    end_s = time.monotonic() + timeout_s
+    while True:
+        codes = [process.poll() for process in started]
+        failed = next((rank for rank, code in enumerate(codes) if code), None)
+        if failed is not None:
+            words = logs[failed].read_text(errors="replace").strip().splitlines()[-3:]
+            raise WorkerLost(f"measuring links: worker {failed} ended with code {codes[failed]}: {' '.join(words)}")
+        if all(code == 0 for code in codes):
+            return
+        if time.monotonic() > end_s:
+            silent = [rank for rank, code in enumerate(codes) if code is None]
+            raise WorkerLost(f"measuring links: workers {silent} did not end within {timeout_s:g} s")
+        time.sleep(_POLL_S)
+
+
+def _worker(arguments: Sequence[str]) -> None:
+    """One worker: join the others, measure, and as worker 0 write the samples down."""
+    import torch
+    import torch.distributed as dist
+
+    from hocket.run.links import measure_links
+
+    parser = argparse.ArgumentParser(description="one worker of hocket.run.local_links.measure_local")
+    for name, kind in (("rank", int), ("workers", int), ("threads", int), ("limit-s", float), ("timeout-s", float)):
+        parser.add_argument(f"--{name}", type=kind, required=True)
+    parser.add_argument("--folder", type=Path, required=True)
+    given = parser.parse_args(arguments)
+    torch.set_num_threads(given.threads)
+    dist.init_process_group(
+        "gloo",
+        init_method=(given.folder / "meeting").as_uri(),  # a file: no port that another program could hold
+        rank=given.rank,
+        world_size=given.workers,
+        timeout=timedelta(seconds=given.timeout_s),
+    )
+    samples = measure_links((given.workers,), limit_s=given.limit_s)
+    if given.rank == 0:
+        write_atomic(given.folder / "samples.json", json.dumps([asdict(sample) for sample in samples]))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    _worker(sys.argv[1:])

@@ -1,0 +1,126 @@
+"""run/links.py and run/local_links.py: real workers measure the links between them."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hocket.errors import InputError, WorkerLost
+from hocket.hardware.cluster import Cluster
+from hocket.hardware.links import ALL_REDUCE, POINT_TO_POINT, LinkSample
+from hocket.run import local_links
+from hocket.run.local_links import measure_local, usable_cores
+
+WORKER = """
+import json, sys
+from dataclasses import asdict
+from pathlib import Path
+import torch.distributed as dist
+from hocket.errors import InputError
+from hocket.run.links import measure_links
+
+rank, workers, widths, folder = int(sys.argv[1]), int(sys.argv[2]), json.loads(sys.argv[3]), Path(sys.argv[4])
+dist.init_process_group("gloo", init_method=(folder / "meeting").as_uri(), rank=rank, world_size=workers)
+try:
+    samples = [asdict(s) for s in measure_links(widths, sizes_bytes=(1024, 65536, 4), repeats=3, limit_s=float(sys.argv[5]))]
+except InputError as error:
+    samples = str(error)
+(folder / f"{rank}.json").write_text(json.dumps(samples))
+dist.destroy_process_group()
+"""
+
+
+def run_workers(folder: Path, workers: int, widths: list[int], limit_s: float = 10.0) -> list[object]:
+    """What each of some real workers returns from `measure_links`."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    command = [sys.executable, "-c", WORKER]
+    places = [[str(rank), str(workers), json.dumps(widths), str(folder), str(limit_s)] for rank in range(workers)]
+    started = [subprocess.Popen([*command, *place], env=environment) for place in places]
+    try:
+        assert [process.wait(60) for process in started] == [0] * workers
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
+    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(workers)]
+
+
+def test_every_level_is_measured_by_its_own_members(tmp_path: Path) -> None:
+    """Four workers as 1 x 2 x 2: nothing for width 1, two kinds for each level above, the same list on every worker."""
+    answers = run_workers(tmp_path, 4, [1, 2, 2])
+    assert answers.count(answers[0]) == 4
+    samples = [LinkSample(**sample) for sample in answers[0]]
+    assert [(s.level, s.kind, s.members, s.size_bytes) for s in samples] == [
+        (level, kind, 2, size) for level in (1, 2) for kind in (POINT_TO_POINT, ALL_REDUCE) for size in (4, 1024, 65536)
+    ]
+    assert all(0 < s.seconds < 10 and 0 < s.busy_cores < 64 for s in samples)
+
+
+def test_without_time_two_sizes_are_left(tmp_path: Path) -> None:
+    """With no time at all both workers stop after the same two sizes: what a fit needs, and nobody hangs."""
+    answers = run_workers(tmp_path, 2, [2], limit_s=0.0)
+    assert answers[0] == answers[1]
+    assert [sample["size_bytes"] for sample in answers[0]] == [4, 1024, 4, 1024]
+
+
+def test_widths_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+    """Levels for another number of workers are an error on every worker, before anything is sent."""
+    answers = run_workers(tmp_path, 2, [3])
+    assert answers == ["widths: found (3,) for 3 workers; expected a product of 2"] * 2
+
+
+def test_this_machine_becomes_a_cluster() -> None:
+    """Two local workers give a cluster that a plan can use: fitted figures of both kinds, memory shared evenly."""
+    cluster = measure_local(2, limit_s=1.0)
+    (level,) = cluster.levels
+    assert (level.name, level.width, cluster.device_type) == ("local", 2, "cpu-core")
+    # Wide bounds, against wrong units only: loopback is neither slower than 1 MB/s nor faster than memory can be.
+    assert level.all_reduce is not None
+    for link in (level.link, level.all_reduce):
+        assert 1e6 < link.bandwidth_bytes_per_s < 1e12
+        assert 0 <= link.latency_s < 1
+    assert cluster.host_memory_bytes is not None
+    assert cluster.capacity_bytes(1) == cluster.host_memory_bytes / 2
+    assert cluster.host_cores == usable_cores()
+    assert cluster.transfer_cores > 0
+    assert Cluster.from_yaml(cluster.to_yaml()) == cluster
+
+
+def test_one_worker_needs_no_link() -> None:
+    """A single worker starts nothing, and may use all memory."""
+    cluster = measure_local(1)
+    assert cluster.devices == 1
+    assert cluster.capacity_bytes(0) == cluster.host_memory_bytes
+
+
+@pytest.mark.parametrize(("workers", "threads", "place"), [(0, 1, "workers"), (-2, 1, "workers"), (2, 0, "threads")])
+def test_impossible_numbers_are_refused(workers: int, threads: int, place: str) -> None:
+    """No workers, or workers without a thread, are the user's error."""
+    with pytest.raises(InputError) as caught:
+        measure_local(workers, threads)
+    assert caught.value.place == place
+
+
+def test_a_worker_that_fails_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """When the workers cannot even start, the error names one and holds its last words; nothing is left running."""
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "no-such-interface")
+    with pytest.raises(WorkerLost, match=r"measuring links: worker \d ended with code 1: .*no-such-interface"):
+        measure_local(2, timeout_s=60)
+
+
+def test_workers_that_do_not_end_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers that are silent past the time limit are named and killed."""
+    started = []
+
+    class Sleeper(subprocess.Popen):  # type: ignore[type-arg]
+        def __init__(self, *_: object, **__: object) -> None:
+            super().__init__([sys.executable, "-c", "import time; time.sleep(600)"])
+            started.append(self)
+
+    monkeypatch.setattr(local_links.subprocess, "Popen", Sleeper)
+    with pytest.raises(WorkerLost, match=r"workers \[0, 1\] did not end within 0\.2 s"):
+        measure_local(2, timeout_s=0.2)
+    assert [process.poll() is not None for process in started] == [True, True]
