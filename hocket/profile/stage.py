@@ -102,6 +102,12 @@ class Stage:
         """The stage's buffers by global name; those that training changes are changed in place."""
         return dict(self._buffers)
 
+    def constants(self) -> tuple[Tensor, ...]:
+        """Tensors that the stage computed once and keeps, such as masks and positions."""
+        values = self.captured.trace.values
+        named = zip(values, self._template, strict=False)
+        return tuple(t for value, t in named if isinstance(t, Tensor) and value.kind in ("node", "constant"))
+
     def bind(self, versions: dict[str, Tensor]) -> None:
         """Use these tensors as the parameters of these names from now on."""
         for name, tensor in versions.items():

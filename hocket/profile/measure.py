@@ -1,0 +1,358 @@
+"""Measuring a job: seconds and bytes of every layer at several microbatch sizes, on one device.
+
+Rules of this file: layers are timed one after the other inside a whole forward and backward, so that caches are as in
+training; the undivided model, run as a worker runs its stage, is the truth to which the layers' times are scaled; the
+clock is an argument; the user's model is not changed.
+Source: the profiling step of section 2.3 of the dissertation, with spread, memory and the scaling added.
+"""
+
+import gc
+import hashlib
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hocket.errors import CaptureError, InputError
+from hocket.profile.capture import Captured, Stage, capture
+from hocket.profile.job import Job
+from hocket.profile.memory import LayerBytes, border, collect, count_bytes, detached, optimizer_bytes, seed_of
+from hocket.profile.model import Layer, ModelProfile
+from hocket.profile.model import Tensor as ProfileTensor
+
+Progress = Callable[[int, int, str], None]
+Clock = Callable[[], float]
+
+_WARM_UP = 2
+_LEAST, _MOST = 5, 60
+
+
+@dataclass
+class _Times:
+    """Seconds of each iteration: a row per iteration, a column per layer; and of the undivided model."""
+
+    forward: list[list[float]] = field(default_factory=list)
+    backward: list[list[float]] = field(default_factory=list)
+    whole_forward: list[float] = field(default_factory=list)
+    whole_backward: list[float] = field(default_factory=list)
+
+
+class _Marks:
+    """Marks in time: on a CPU from the clock, on a CUDA device by events in its stream."""
+
+    def __init__(self, device: torch.device, clock: Clock) -> None:
+        self.device, self.clock = device, clock
+        self.marks: list[float | torch.cuda.Event] = []
+
+    def mark(self) -> None:
+        """Mark now."""
+        if self.device.type != "cuda":
+            self.marks.append(self.clock())
+            return
+        event = torch.cuda.Event(enable_timing=True)
+        event.record(torch.cuda.current_stream(self.device))
+        self.marks.append(event)
+
+    def seconds(self) -> list[float]:
+        """Seconds between each two marks."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        out = []
+        for a, b in zip(self.marks, self.marks[1:], strict=False):
+            if isinstance(a, torch.cuda.Event) and isinstance(b, torch.cuda.Event):
+                out.append(a.elapsed_time(b) / 1e3)
+            elif isinstance(a, float) and isinstance(b, float):
+                out.append(b - a)
+        return out
+
+
+def measure(
+    job: Job,
+    microbatch_sizes: Sequence[int] = (1, 2, 4, 8),
+    *,
+    device: str | torch.device = "cpu",
+    device_type: str | None = None,
+    budget_s: float = 40.0,
+    threads: int = 1,
+    max_layers: int = 64,
+    progress: Progress | None = None,
+    clock: Clock = time.perf_counter,
+) -> ModelProfile:
+    """Measure a job.
+
+    Arguments:
+        microbatch_sizes: numbers of samples; those above the job's batch size are left out.
+        device_type: name under which the profile is kept, by default "cpu-core" or the CUDA device's name.
+        budget_s: about how long to measure, over all sizes; never fewer than 5 iterations a size.
+        threads: of one worker, on a CPU.
+        progress: called with (done, total, what), in steps.
+        clock: seconds that pass, for CPUs.
+
+    Raises:
+        CaptureError: the model cannot be cut into layers.
+        InputError: no usable microbatch size.
+    """
+    sizes = sorted({int(s) for s in microbatch_sizes if 1 <= s <= job.batch_size})
+    if not sizes:
+        raise InputError("microbatch_sizes", str(tuple(microbatch_sizes)), f"numbers from 1 to {job.batch_size}")
+    place = torch.device(device)
+    if place.type == "cuda" and not torch.cuda.is_available():
+        raise InputError("device", str(device), "a device of this machine", "Use device='cpu', or install CUDA.")
+    tell = progress or _silent
+    total = 2 * len(sizes) + 1
+    captured = capture(job, max_layers=max_layers)
+    sizes, notes = _usable(captured, sizes)
+    with _quiet(threads, place):
+        columns: list[tuple[int, list[LayerBytes], _Times]] = []
+        for k, size in enumerate(sizes):
+            tell(2 * k, total, f"bytes of microbatches of {size}")
+            single, whole, batch = _made(captured.for_size(size), size, place)
+            counted = count_bytes(captured.for_size(size), single, batch)
+            tell(2 * k + 1, total, f"seconds of microbatches of {size}")
+            times = _timed(captured.for_size(size), single, whole, batch, place, budget_s / (len(sizes) + 1), clock)
+            columns.append((size, counted, times))
+        tell(total - 1, total, "optimizer step")
+        state, step_s = _optimizer(job, captured, place, clock)
+    tell(total, total, "done")
+    return _profile(job, captured, columns, state, step_s, (*captured.notes, *notes), device_type or _type_of(place))
+
+
+def _silent(done: int, total: int, what: str) -> None:
+    return None
+
+
+def _type_of(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu-core"
+
+
+def _usable(captured: Captured, sizes: list[int]) -> tuple[list[int], list[str]]:
+    """Leave out a size of one sample where the model refuses it, as batch normalisation may."""
+    notes = []
+    for size in list(sizes):
+        try:
+            captured.for_size(size)
+        except CaptureError as error:
+            if size > 1 or len(sizes) == 1:
+                raise
+            sizes = sizes[1:]
+            notes.append(f"microbatches of 1 left out: {error.found}")
+    return sizes, notes
+
+
+@contextmanager
+def _quiet(threads: int, device: torch.device) -> Iterator[None]:
+    """As many threads as a worker has, no garbage collection, the same random numbers afterwards as before."""
+    before = torch.get_num_threads()
+    collects = gc.isenabled()
+    devices = [device] if device.type == "cuda" else []
+    with torch.random.fork_rng(devices=devices), torch.enable_grad():
+        torch.set_num_threads(threads)
+        gc.collect()
+        gc.disable()
+        try:
+            yield
+        finally:
+            torch.set_num_threads(before)
+            if collects:
+                gc.enable()
+
+
+def _made(captured: Captured, size: int, device: torch.device) -> tuple[list[Stage], Stage, dict[str, Tensor]]:
+    layers = range(len(captured.layers))
+    single = [Stage(captured, [k], device=device) for k in layers]
+    whole = Stage(captured, layers, device=device)
+    batch = captured.job.batch([i % len(captured.job.data) for i in range(size)])
+    names = captured.batch_names
+    return single, whole, {names[key]: value.to(device) for key, value in batch.items() if key in names}
+
+
+def _layers_once(
+    captured: Captured, stages: Sequence[Stage], batch: dict[str, Tensor], device: torch.device, clock: Clock
+) -> tuple[list[float], list[float]]:
+    """Seconds of each layer's forward and backward, all layers in one pass."""
+    made = dict(batch)
+    runs = []
+    forward: list[float] = []
+    timers = []
+    for stage in stages:
+        given = detached(captured, stage, made)
+        marks = _Marks(device, clock)
+        marks.mark()
+        out = stage.run(given, seed_of)
+        marks.mark()
+        timers.append(marks)
+        runs.append((given, out))
+        made.update(out)
+    forward = [marks.seconds()[0] for marks in timers]
+    del made
+    grads: dict[str, Tensor] = {}
+    timers = []
+    while runs:
+        given, out = runs.pop()
+        ends, ways = border(captured, out, grads)
+        marks = _Marks(device, clock)
+        marks.mark()
+        if ends:
+            torch.autograd.backward(ends, ways)
+        marks.mark()
+        timers.append(marks)
+        del ends, ways, out
+        collect(given, grads)
+    return forward, [marks.seconds()[0] for marks in timers][::-1]
+
+
+def _whole_once(
+    captured: Captured, stage: Stage, batch: dict[str, Tensor], device: torch.device, clock: Clock
+) -> tuple[float, float]:
+    """Seconds of the undivided forward and backward."""
+    marks = _Marks(device, clock)
+    marks.mark()
+    out = stage.run(batch, seed_of)
+    marks.mark()
+    torch.autograd.backward([out[captured.loss_tensor]])
+    marks.mark()
+    forward, backward = marks.seconds()
+    return forward, backward
+
+
+def _timed(
+    captured: Captured,
+    single: Sequence[Stage],
+    whole: Stage,
+    batch: dict[str, Tensor],
+    device: torch.device,
+    budget_s: float,
+    clock: Clock,
+) -> _Times:
+    """Iterations of both kinds in turns, so that a slow spell of the machine falls on both."""
+    times = _Times()
+    start = clock()
+    for k in range(_WARM_UP + _MOST):
+        if k == _WARM_UP:
+            start_measured = clock()
+        if k >= _WARM_UP + _LEAST:
+            now = clock()
+            each = (now - start_measured) / (k - _WARM_UP)
+            if now - start + each > budget_s:
+                break
+        forward, backward = _layers_once(captured, single, batch, device, clock)
+        whole_forward, whole_backward = _whole_once(captured, whole, batch, device, clock)
+        if k >= _WARM_UP:
+            times.forward.append(forward)
+            times.backward.append(backward)
+            times.whole_forward.append(whole_forward)
+            times.whole_backward.append(whole_backward)
+    return times
+
+
+def _optimizer(job: Job, captured: Captured, device: torch.device, clock: Clock) -> tuple[dict[str, int], dict[str, float]]:
+    """Bytes of optimizer state and seconds of a step, by parameter; the step's time is shared by bytes."""
+    stage = Stage(captured, range(len(captured.layers)), device=device)
+    weights = {name: p for name, p in stage.parameters().items() if p.requires_grad}
+    if not weights:
+        raise InputError("Job.model", "no parameter that requires a gradient", "at least one")
+    optimizer = job.optimizer(list(weights.values()))
+    seconds = []
+    for _ in range(_WARM_UP + _LEAST):
+        for p in weights.values():
+            p.grad = torch.full_like(p, 1e-6)
+        marks = _Marks(device, clock)
+        marks.mark()
+        optimizer.step()
+        marks.mark()
+        seconds.append(marks.seconds()[0])
+    step_s = statistics.median(seconds[_WARM_UP:])
+    total = sum(p.numel() * p.element_size() for p in weights.values())
+    share = {name: step_s * p.numel() * p.element_size() / total for name, p in weights.items()}
+    return optimizer_bytes(optimizer, weights), share
+
+
+def _profile(
+    job: Job,
+    captured: Captured,
+    columns: list[tuple[int, list[LayerBytes], _Times]],
+    state: dict[str, int],
+    step_s: dict[str, float],
+    notes: tuple[str, ...],
+    device_type: str,
+) -> ModelProfile:
+    sizes = tuple(size for size, _, _ in columns)
+    forward, backward, noise = [], [], []
+    whole_forward, whole_backward = [], []
+    for size, _, times in columns:
+        parts = np.median(np.array(times.forward), axis=0), np.median(np.array(times.backward), axis=0)
+        wholes = statistics.median(times.whole_forward), statistics.median(times.whole_backward)
+        factors = [whole / part.sum() if part.sum() > 0 else 1.0 for whole, part in zip(wholes, parts, strict=True)]
+        forward.append(parts[0] * factors[0])
+        backward.append(parts[1] * factors[1])
+        both = np.array(times.forward) + np.array(times.backward)
+        low, high = np.percentile(both, (25, 75), axis=0)
+        noise.append((high - low) / 2)
+        whole_forward.append(wholes[0])
+        whole_backward.append(wholes[1])
+        said = f"microbatches of {size}: layers scaled by {factors[0]:.3f} forward and {factors[1]:.3f} backward"
+        notes = (*notes, f"{said}, {len(times.forward)} iterations")
+    parameters = dict(job.model.named_parameters())
+    layers = []
+    for k, found in enumerate(captured.layers):
+        weights = {name: parameters[name] for name in found.parameters}
+        trained = {name: p.numel() * p.element_size() for name, p in weights.items() if p.requires_grad}
+        marks = [note for note, holds in (("random", found.random), ("batch statistics", found.batch_statistics)) if holds]
+        layers.append(
+            Layer(
+                name=found.name,
+                kind=found.kind,
+                forward_s=tuple(float(column[k]) for column in forward),
+                backward_s=tuple(float(column[k]) for column in backward),
+                stash_bytes=tuple(float(counted[k].stash) for _, counted, _ in columns),
+                parameters=found.parameters,
+                weights_bytes=float(sum(p.numel() * p.element_size() for p in weights.values())),
+                gradients_bytes=float(sum(trained.values())),
+                optimizer_bytes=float(sum(state.get(name, 0) for name in trained)),
+                buffers_bytes=float(_buffers_bytes(captured, k, sizes[-1])),
+                working_bytes=tuple(float(counted[k].working) for _, counted, _ in columns),
+                step_s=sum(step_s.get(name, 0.0) for name in trained),
+                flops=tuple(captured.for_size(size).layers[k].flops for size in sizes),
+                noise_s=tuple(float(column[k]) for column in noise),
+                notes=tuple(marks),
+            )
+        )
+    tensors = tuple(
+        ProfileTensor(
+            tensor.name,
+            tensor.source,
+            tensor.targets,
+            tuple(float(captured.for_size(size).tensors[i].size_bytes) for size in sizes),
+            tensor.gradient,
+        )
+        for i, tensor in enumerate(captured.tensors)
+    )
+    shapes = [f"{name}:{tuple(p.shape)}:{p.dtype}" for name, p in parameters.items()]
+    weight = next(iter(parameters.values()))
+    return ModelProfile(
+        name=job.name or type(job.model).__name__,
+        device_type=device_type,
+        microbatch_sizes=sizes,
+        layers=tuple(layers),
+        tensors=tensors,
+        optimizer=type(job.optimizer([torch.nn.Parameter(torch.zeros(1))])).__name__,
+        ties=captured.ties,
+        source=f"measured by hocket with torch {torch.__version__}",
+        whole_forward_s=tuple(whole_forward),
+        whole_backward_s=tuple(whole_backward),
+        dtype=str(weight.dtype).removeprefix("torch."),
+        digest_of_model=hashlib.sha256("\n".join(shapes).encode()).hexdigest(),
+        notes=notes,
+    )
+
+
+def _buffers_bytes(captured: Captured, layer: int, size: int) -> int:
+    """Bytes of a layer's buffers, and of what it keeps from one run to the next, such as masks."""
+    stage = Stage(captured.for_size(size), [layer])
+    held = (*stage.buffers().values(), *stage.constants())
+    return sum({t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in held}.values())
