@@ -1,0 +1,5 @@
+"""`python -m hocket` is the command line."""
+
+from hocket.cli import run
+
+run()

@@ -1,0 +1,43 @@
+"""The command line. Every command has --json (seconds, bytes, unrounded); without it tables and progress for people.
+
+Exit codes: 0 done; 1 `check` found problems; 2 your input is wrong; 3 a worker was lost; 70 our bug; 130 interrupted.
+"""
+
+import sys
+
+from hocket.errors import HocketError
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command line; never shows a traceback for an error that Hocket raises on purpose."""
+    from hocket.cli.app import app
+
+    try:
+        code = app(args=arguments, prog_name="hocket", standalone_mode=False)
+        return code if isinstance(code, int) else 0
+    except HocketError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    except (KeyboardInterrupt, EOFError):
+        print("interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # the reader of a pipe has left: `hocket show plan.yaml | head`
+        sys.stderr.close()
+        return 0
+    except Exception as error:
+        from typer import Abort, Exit
+
+        if isinstance(error, Exit):
+            return error.exit_code
+        if isinstance(error, Abort):
+            print("interrupted", file=sys.stderr)
+            return 130
+        if hasattr(error, "show") and hasattr(error, "exit_code"):  # a usage error: wrong option, missing argument
+            error.show()
+            return int(error.exit_code)
+        raise
+
+
+def run() -> None:
+    """Entry point of the console script."""
+    sys.exit(main())

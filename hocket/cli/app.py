@@ -1,0 +1,44 @@
+"""The list of commands. Nothing heavy is imported before a command needs it."""
+
+from typing import Annotated
+
+import typer
+
+from hocket.cli import planning, training
+
+app = typer.Typer(
+    name="hocket",
+    help="Profile a PyTorch training job, plan how to run it on the devices at hand, prove and simulate the plan, train.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+app.command("demo")(training.demo)
+app.command("profile")(planning.profile)
+app.command("import")(planning.import_profile)
+app.command("links")(planning.links)
+app.command("plan")(planning.plan)
+app.command("show")(planning.show)
+app.command("check")(planning.check)
+app.command("simulate")(planning.simulate)
+app.command("train")(training.train)
+app.command("compare")(planning.compare)
+app.command("papers")(planning.papers)
+
+
+def _version(value: bool) -> None:
+    if value:
+        from hocket import __version__
+
+        print(f"hocket {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def top(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")] = False,
+) -> None:
+    """Start with `hocket demo`; then `hocket profile`, `plan`, `check`, `simulate` and `train` with your own job."""

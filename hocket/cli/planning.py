@@ -1,0 +1,319 @@
+"""Commands that need no devices: profile, import, links, plan, show, check, simulate, compare, papers."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from hocket.errors import InputError
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document (seconds, bytes, unrounded).")]
+
+
+def profile(
+    job: Annotated[Path, typer.Argument(help="A Python file that defines `job` (a hocket.Job) or `make_job()`.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="Where to write the profile.")] = Path("profile.json"),
+    microbatch: Annotated[list[int] | None, typer.Option("--microbatch", "-b", help="A size to measure; repeat.")] = None,
+    device: Annotated[str, typer.Option(help="'cpu', or 'cuda' for the current GPU.")] = "cpu",
+    budget_s: Annotated[float, typer.Option(help="Seconds to spend at most on measuring.")] = 40.0,
+    json: Json = False,
+) -> None:
+    """Measure a job, layer by layer, for several microbatch sizes.
+
+    Example: hocket profile job.py -o profile.json -b 1 -b 2 -b 4
+    """
+    from hocket.profile.job import load_job
+    from hocket.profile.measure import measure
+
+    loaded = load_job(job)
+    sizes = tuple(sorted(set(microbatch or _powers_of_two(loaded.batch_size))))
+    with _progress("profiling", not json) as report:
+        found = measure(loaded, sizes, device=device, budget_s=budget_s, progress=report)
+    found.save(output)
+    if json:
+        from hocket.files import as_data
+        from hocket.cli.output import print_json
+
+        print_json({**as_data(found), "path": str(output)})
+        return
+    _print_profile(found)
+    print(f"wrote {output}")
+
+
+def import_profile(
+    kind: Annotated[str, typer.Argument(help="'pipedream' (graph.txt) or 'deeppool' (layer profiles).")],
+    file: Annotated[Path, typer.Argument(help="The foreign profile.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="Where to write the profile.")] = Path("profile.json"),
+    json: Json = False,
+) -> None:
+    """Read a foreign profile.
+
+    Example: hocket import pipedream vgg16.graph.txt -o vgg16.json
+    """
+    from hocket import registry
+
+    reader = registry.load("hocket.profile.readers", kind, "kind of profile")
+    found = reader.read(file)
+    found.save(output)
+    if json:
+        from hocket.files import as_data
+        from hocket.cli.output import print_json
+
+        print_json({**as_data(found), "path": str(output)})
+        return
+    _print_profile(found)
+    print(f"wrote {output}")
+
+
+def links(
+    workers: Annotated[int, typer.Option("-n", "--workers", help="How many local workers.")] = 2,
+    output: Annotated[Path, typer.Option("-o", "--output", help="Where to write the cluster.")] = Path("cluster.yaml"),
+    json: Json = False,
+) -> None:
+    """Measure the links between local workers and write a cluster file for them.
+
+    Example: hocket links -n 2 -o cluster.yaml
+    """
+    from hocket.run.local_links import measure_local
+
+    cluster = measure_local(workers)
+    cluster.save(output)
+    if json:
+        from hocket.files import as_data
+        from hocket.cli.output import print_json
+
+        print_json({**as_data(cluster), "path": str(output)})
+        return
+    print(cluster.to_yaml() + f"wrote {output}")
+
+
+def plan(
+    profile: Annotated[Path, typer.Argument(help="A profile, from `hocket profile` or `hocket import`.")],
+    cluster: Annotated[Path, typer.Argument(help="A cluster file (YAML), from `hocket links` or by hand.")],
+    batch: Annotated[int, typer.Option("--batch", "-B", help="Samples of one optimizer update.")],
+    strategy: Annotated[list[str] | None, typer.Option("--strategy", "-s", help="Only this strategy; repeat.")] = None,
+    microbatch: Annotated[list[int] | None, typer.Option("--microbatch", "-b", help="Only this microbatch size; repeat.")] = None,
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="Where to write the best plan.")] = None,
+    rows: Annotated[int, typer.Option(help="How many candidates to show.")] = 12,
+    json: Json = False,
+) -> None:
+    """Search for the best way to train a profiled job on a cluster.
+
+    Example: hocket plan profile.json cluster.yaml --batch 32 -o plan.yaml
+    """
+    from hocket.cli.output import print_json, print_search, search_json
+    from hocket.hardware.cluster import Cluster
+    from hocket.plan.search import search
+    from hocket.profile.model import ModelProfile
+
+    loaded = ModelProfile.read(profile)
+    with _progress("planning", not json) as report:
+        found = search(
+            loaded,
+            Cluster.read(cluster),
+            batch,
+            strategies=strategy or (),
+            microbatch_sizes=tuple(microbatch or ()),
+            profile_path=_path_from(profile, output),
+            progress=report,
+        )
+    best = found.best
+    if output:
+        best.plan.save(output)
+    if json:
+        print_json(search_json(found))
+        return
+    print_search(found, rows)
+    if output:
+        print(f"wrote {output}; next: hocket check {output}, hocket simulate {output}")
+
+
+def show(
+    plan: Annotated[Path, typer.Argument(help="A plan file.")],
+    program: Annotated[bool, typer.Option("--program", help="Print the whole program as text.")] = False,
+    width: Annotated[int, typer.Option(help="Columns of the staircase.")] = 140,
+    json: Json = False,
+) -> None:
+    """Show a plan: its stages, and the staircase of what each device does when."""
+    from hocket.cli.output import print_json, print_plan
+    from hocket.files import as_data
+    from hocket.plan.open import open_plan
+    from hocket.program.draw import draw
+    from hocket.program.text import print_program
+
+    opened = open_plan(plan)
+    compiled = opened.program
+    if program:
+        print(print_program(compiled), end="")
+        return
+    if json:
+        print_json({**as_data(opened.plan), "rule": as_data(compiled.rule), "instructions": len(compiled)})
+        return
+    print_plan(opened.plan)
+    print(draw(compiled, width=width))
+
+
+def check(
+    plan: Annotated[Path, typer.Argument(help="A plan file.")],
+    program: Annotated[Path | None, typer.Option("--program", help="Check this program text instead of the plan's own.")] = None,
+    json: Json = False,
+) -> None:
+    """Prove a plan before launch: reads, versions, updates, matching sends, no deadlock, memory. Exit code 1: problems."""
+    from hocket.cli.output import print_json
+    from hocket.files import as_data, read_bytes
+    from hocket.plan.open import open_plan, problems_of
+    from hocket.program.text import parse_program
+
+    opened = open_plan(plan)
+    compiled = parse_program(read_bytes(program).decode(), str(program)) if program else opened.program
+    problems = problems_of(opened, compiled)
+    if json:
+        print_json({"problems": [as_data(p) for p in problems], "instructions": len(compiled), "legal": not problems})
+    elif problems:
+        for problem in problems:
+            print(problem.message)
+    else:
+        print(f"{compiled.name}: {len(compiled)} instructions, legal for every number of periods")
+    if problems:
+        raise typer.Exit(1)
+
+
+def simulate(
+    plan: Annotated[Path, typer.Argument(help="A plan file.")],
+    trace: Annotated[Path | None, typer.Option("--trace", help="Write a trace that Perfetto and chrome://tracing open.")] = None,
+    report: Annotated[Path | None, typer.Option("--report", help="Write a self-contained report.html.")] = None,
+    json: Json = False,
+) -> None:
+    """Predict a plan: iteration time, bubble, memory, traffic.
+
+    Example: hocket simulate plan.yaml --trace trace.json --report report.html
+    """
+    from hocket.cli.output import print_json, print_table
+    from hocket.files import as_data, write_atomic
+    from hocket.plan.open import open_plan
+    from hocket.plan.predict import predict
+    from hocket.units import show_bytes, show_seconds
+
+    opened = open_plan(plan)
+    found, summary = predict(opened.plan, opened.profile)
+    if trace:
+        found.save(trace)
+    if report:
+        from hocket.report import report_html
+
+        write_atomic(report, report_html(opened.plan, found, summary))
+    if json:
+        print_json(as_data(summary))
+        return
+    rows = [
+        ["iteration", show_seconds(summary.iteration_s)],
+        ["throughput", f"{summary.samples_per_s:.5g} samples/s"],
+        ["bubble", f"{summary.bubble_fraction:.1%} of the ideal time"],
+        ["peak memory", ", ".join(f"{d}: {show_bytes(b)}" for d, b in sorted(summary.peak_memory_bytes.items()))],
+        ["weight versions by stage", ", ".join(map(str, summary.weight_versions))],
+        ["instructions simulated", f"{summary.instructions} in {show_seconds(summary.wall_s)}"],
+    ]
+    print_table(f"{opened.plan.strategy} on {opened.plan.cluster.name}, predicted", ["what", "value"], rows)
+    for path in (trace, report):
+        if path:
+            print(f"wrote {path}")
+
+
+def compare(
+    predicted: Annotated[Path, typer.Argument(help="Trace of a simulation (hocket simulate --trace).")],
+    measured: Annotated[Path, typer.Argument(help="Trace of a run (hocket train --trace).")],
+    json: Json = False,
+) -> None:
+    """Lay what was predicted beside what happened, instruction by instruction."""
+    from hocket.cli.output import print_json, print_table
+    from hocket.files import as_data
+    from hocket.trace.compare import compare as compare_traces
+    from hocket.trace.trace import Trace
+    from hocket.units import show_seconds
+
+    found = compare_traces(Trace.read(predicted), Trace.read(measured))
+    if json:
+        print_json([as_data(row) for row in found])
+        return
+    rows = [
+        [row.what, show_seconds(row.predicted_s), show_seconds(row.measured_s), f"{row.error:+.1%}", str(row.count)] for row in found
+    ]
+    print_table("predicted beside measured", ["what", "predicted", "measured", "error", "times"], rows, right=(1, 2, 3, 4))
+
+
+def papers(json: Json = False) -> None:
+    """Where each idea of the papers lives."""
+    from hocket.cli.output import print_json, print_table
+    from hocket.strategies._common import all_strategies
+
+    rows = [[name, member.PAPER, f"hocket/strategies/{name}.py"] for name, member in all_strategies()]
+    if json:
+        print_json([{"strategy": a, "paper": b, "home": c} for a, b, c in rows])
+        return
+    print_table("where each idea lives", ["strategy", "source", "home"], rows)
+
+
+def _powers_of_two(batch_size: int) -> list[int]:
+    sizes = [2**k for k in range(batch_size.bit_length()) if 2**k <= batch_size]
+    return sizes[-4:]
+
+
+def _path_from(profile: Path, output: Path | None) -> str:
+    """The profile's path as seen from the plan's folder, so that both can move together."""
+    import os
+
+    folder = (output or Path("plan.yaml")).resolve().parent
+    return Path(os.path.relpath(profile.resolve(), folder)).as_posix()
+
+
+def _print_profile(found: Any) -> None:
+    from hocket.cli.output import print_table
+    from hocket.units import show_bytes, show_seconds
+
+    last = len(found.microbatch_sizes) - 1
+    rows = [
+        [
+            layer.name,
+            layer.kind,
+            show_seconds(layer.forward_s[last]),
+            show_seconds(layer.backward_s[last]),
+            show_bytes(layer.stash_bytes[last]),
+            show_bytes(layer.weights_bytes),
+            ", ".join(layer.notes),
+        ]
+        for layer in found.layers
+    ]
+    title = f"{found.name} on {found.device_type}, microbatch {found.microbatch_sizes[last]} of {list(found.microbatch_sizes)}"
+    columns = ["layer", "kind", "forward", "backward", "stash", "weights", "notes"]
+    print_table(title, columns, rows, right=(2, 3, 4, 5))
+    for note in found.notes:
+        print(f"  note: {note}")
+
+
+class _progress:
+    """A progress bar on standard error while a with-block runs; silent for machines and where there is no terminal."""
+
+    def __init__(self, title: str, enabled: bool) -> None:
+        import sys
+
+        self.title, self.enabled = title, enabled and sys.stderr.isatty()
+
+    def __enter__(self) -> Any:
+        if not self.enabled:
+            return None
+        from rich.console import Console
+        from rich.progress import Progress
+
+        self.bar = Progress(console=Console(stderr=True), transient=True)
+        self.task = self.bar.add_task(self.title, total=None)
+        self.bar.start()
+        return self._report
+
+    def _report(self, done: float, total: float, label: str) -> None:
+        self.bar.update(self.task, completed=done, total=total, description=f"{self.title}: {label}")
+
+    def __exit__(self, *_: object) -> None:
+        if self.enabled:
+            self.bar.stop()
+
+

@@ -1,0 +1,53 @@
+"""Opening a plan file: the plan with the profile it was made for, refused when the two do not belong together."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from hocket.errors import InputError
+from hocket.plan.plan import Plan
+from hocket.plan.predict import value_bytes
+from hocket.profile.model import ModelProfile
+from hocket.program.check import Problem
+from hocket.program.check import check as check_program
+from hocket.program.program import Program
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A plan and its profile."""
+
+    plan: Plan
+    profile: ModelProfile
+
+    @cached_property
+    def program(self) -> Program:
+        """The program of the plan."""
+        return self.plan.compile(self.profile)
+
+
+def open_plan(path: str | Path) -> Opened:
+    """Read a plan and the profile that it names.
+
+    Raises:
+        InputError: the profile is missing, or is another one than the plan was made for.
+    """
+    plan = Plan.read(path)
+    if not plan.profile:
+        raise InputError(f"{path}: profile", "nothing", "the path of the profile that the plan was made for")
+    where = Path(path).resolve().parent / plan.profile
+    profile = ModelProfile.read(where)
+    if plan.profile_digest and profile.digest != plan.profile_digest:
+        raise InputError(
+            f"{path}: profile_digest",
+            f"{plan.profile_digest[:12]}..., but {plan.profile} has {profile.digest[:12]}...",
+            "the profile that the plan was made for",
+            "Plan again with this profile, or give the plan its own back.",
+        )
+    return Opened(plan, profile)
+
+
+def problems_of(opened: Opened, program: Program) -> tuple[Problem, ...]:
+    """Every problem of a program under an opened plan's memory limits."""
+    capacity = {d: opened.plan.cluster.capacity_bytes(d) for d in program.devices}
+    return check_program(program, value_bytes=value_bytes(opened.plan, opened.profile), capacity_bytes=capacity)
