@@ -1,6 +1,7 @@
 """The whole way from compute orders to a Program, and the folding of a long schedule into prologue, period, epilogue."""
 
 from collections import defaultdict
+from math import lcm
 
 from hocket.errors import InternalError
 from hocket.passes.expand import expand
@@ -22,13 +23,15 @@ def assemble(name: str, stages: tuple[StageShape, ...], rule: Rule, stride: int,
     """Build a legal program from each device's compute order.
 
     Arguments:
-        stride: microbatches in one period; a multiple of every stage's rule.batch.
+        stride: microbatches after which the strategy's order repeats itself; a multiple of every stage's rule.batch. The
+            period is as many of these as bring every replica the same part again (1F1B-RR, section 2.4.2).
         order: order(device, total microbatches) -> tasks.
 
     The prologue is the shortest (in periods) after which the schedule repeats itself, found by looking.
     """
     if any(stride % batch for batch in rule.batch):
         raise InternalError(f"{name}: a stride of {stride} microbatches does not hold whole batches of {rule.batch}")
+    stride = lcm(stride, *(len(stage.devices) for stage in stages))
     for periods in range(_MAX_PROLOGUE):
         admitted = periods * stride
         parts = _parts(stages, rule, stride, admitted, order)

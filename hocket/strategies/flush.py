@@ -25,7 +25,7 @@ def supports(stages: Stages, microbatches: int, options: Options) -> str | None:
 
 
 def compile(stages: Stages, microbatches: int, options: Options) -> Program:
-    """The program; its period is one batch."""
+    """The program; its period is one batch, or as many as give every replica the same share again."""
     warmup = _orders.warmup(stages)
 
     def order(device: int, total: int) -> list[Task]:

@@ -25,7 +25,7 @@ def supports(stages: Stages, microbatches: int, options: Options) -> str | None:
 
 
 def compile(stages: Stages, microbatches: int, options: Options) -> Program:
-    """The program: each replica's microbatches one after the other; its period is one batch."""
+    """The program: each replica's microbatches one after the other."""
 
     def order(device: int, total: int) -> list[Task]:
         stage = _orders.stage_on(stages, device)
