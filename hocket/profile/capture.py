@@ -4,7 +4,7 @@ Rules of this file: what is found here follows from the model alone, so that the
 that the profile names. `hocket.profile.trace` records, `hocket.profile.layers` groups, `hocket.profile.stage` executes.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import prod
 
@@ -64,6 +64,17 @@ class CapturedTensor:
         return prod(self.shape) * self.dtype.itemsize
 
 
+@dataclass(frozen=True)
+class Choices:
+    """What was decided at the first size and holds for all: which modules are looked into, which are kept whole."""
+
+    max_layers: int
+    opaque: frozenset[str] = frozenset()
+    as_tracing: bool = False
+    expanded: frozenset[str] = frozenset()
+    notes: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True, eq=False)
 class Captured:
     """A job's model for one microbatch size.
@@ -73,7 +84,7 @@ class Captured:
         batch_names: key in the batch to name of the tensor, for the batch's tensors that are used.
         loss_tensor: name of the loss, which the last layer makes (it is not one of `tensors`).
         ties: groups of layers that share a parameter.
-        expanded, opaque: choices that other microbatch sizes repeat.
+        choices: what other microbatch sizes repeat.
     """
 
     job: Job
@@ -83,9 +94,7 @@ class Captured:
     batch_names: dict[str, str]
     ties: tuple[tuple[int, ...], ...]
     graph: Graph
-    expanded: frozenset[str]
-    opaque: frozenset[str]
-    max_layers: int
+    choices: Choices
     notes: tuple[str, ...]
     loss_tensor: str = "loss"
     _sizes: "dict[int, Captured]" = field(default_factory=dict, repr=False)
@@ -97,7 +106,7 @@ class Captured:
             CaptureError: the model does something else at that size.
         """
         if microbatch_size not in self._sizes:
-            found = _capture_at(self.job, microbatch_size, self.expanded, self.opaque, self.max_layers, self.notes, self._sizes)
+            found = _capture_at(self.job, microbatch_size, self.choices, self._sizes)
             _same_structure(self, found)
             self._sizes[microbatch_size] = found
         return self._sizes[microbatch_size]
@@ -134,50 +143,50 @@ def capture(job: Job, microbatch_size: int = _BASE_SIZE, *, max_layers: int = 64
         raise InputError("microbatch_size", str(microbatch_size), ">= 1")
     if max_layers < 1:
         raise InputError("max_layers", str(max_layers), ">= 1")
-    opaque: frozenset[str] = frozenset()
-    notes: list[str] = []
+    choices = Choices(max_layers)
     while True:
         try:
-            trace = _record(job, _BASE_SIZE, opaque)
+            trace = _record(job, _BASE_SIZE, choices)
             break
         except CaptureError as error:
-            # A module that cannot be looked into is one layer: its own code runs. Only the outermost cannot be.
-            path = getattr(error, "module_path", "")
-            if not path or path in opaque or path not in dict(job.model.named_modules()):
-                raise
-            opaque |= {path}
-            notes.append(f"{path} is kept whole: {error.found}")
+            choices = _yielding(job, choices, error)
     graph = Graph(trace, _buffers_of(job))
-    expanded = choose(graph, max_layers)
+    choices = replace(choices, expanded=choose(graph, max_layers))
     sizes: dict[int, Captured] = {}
-    base = _build(job, _BASE_SIZE, graph, expanded, opaque, max_layers, tuple(notes), sizes)
+    base = _build(job, _BASE_SIZE, graph, choices, sizes)
     sizes[_BASE_SIZE] = base
     larger = base.for_size(_BASE_SIZE + 1)
-    sizes[_BASE_SIZE] = _with_batch_dims(base, larger, _BASE_SIZE)
-    sizes[_BASE_SIZE + 1] = _with_batch_dims(larger, sizes[_BASE_SIZE], _BASE_SIZE + 1)
+    sizes[_BASE_SIZE] = _with_batch_dims(base, larger)
+    sizes[_BASE_SIZE + 1] = _with_batch_dims(larger, base)
     return sizes[_BASE_SIZE].for_size(microbatch_size)
 
 
-def _record(job: Job, size: int, opaque: frozenset[str]) -> Trace:
+def _yielding(job: Job, choices: Choices, error: CaptureError) -> Choices:
+    """What to try after a refusal: the ways of the model that libraries keep for tracing, then to keep a module whole."""
+    if not hasattr(error, "module_path"):
+        raise error
+    if not choices.as_tracing:
+        return replace(choices, as_tracing=True)
+    # The module's own code runs then, as one layer. Only the outermost cannot be kept whole.
+    path: str = error.module_path
+    if not path or path in choices.opaque or path not in dict(job.model.named_modules()):
+        raise error
+    note = f"{path} is kept whole: {error.found}"
+    return replace(choices, as_tracing=False, opaque=choices.opaque | {path}, notes=(*choices.notes, note))
+
+
+def _record(job: Job, size: int, choices: Choices) -> Trace:
     # Other sizes see other samples, so that what depends on the data shows as a difference between them.
     first = size * (size - 1) // 2
     batch = job.batch([(first + i) % len(job.data) for i in range(size)])
-    return record(job.model, job.loss, job, batch, opaque)
+    return record(job.model, job.loss, job, batch, choices.opaque, choices.as_tracing)
 
 
-def _capture_at(
-    job: Job,
-    size: int,
-    expanded: frozenset[str],
-    opaque: frozenset[str],
-    max_layers: int,
-    notes: tuple[str, ...],
-    sizes: dict[int, Captured],
-) -> Captured:
-    graph = Graph(_record(job, size, opaque), _buffers_of(job))
-    found = _build(job, size, graph, expanded, opaque, max_layers, notes, sizes)
-    base = sizes.get(_BASE_SIZE)
-    return found if base is None else _with_batch_dims(found, base, size)
+def _capture_at(job: Job, size: int, choices: Choices, sizes: dict[int, Captured]) -> Captured:
+    graph = Graph(_record(job, size, choices), _buffers_of(job))
+    found = _build(job, size, graph, choices, sizes)
+    base = sizes[_BASE_SIZE]
+    return found if base.microbatch_size == size else _with_batch_dims(found, base)
 
 
 def _buffers_of(job: Job) -> dict[str, tuple[str, ...]]:
@@ -185,21 +194,13 @@ def _buffers_of(job: Job) -> dict[str, tuple[str, ...]]:
     return {path: tuple(name for name, _ in m.named_buffers(prefix=path)) for path, m in modules.items()}
 
 
-def _build(
-    job: Job,
-    size: int,
-    graph: Graph,
-    expanded: frozenset[str],
-    opaque: frozenset[str],
-    max_layers: int,
-    notes: tuple[str, ...],
-    sizes: dict[int, Captured],
-) -> Captured:
+def _build(job: Job, size: int, graph: Graph, choices: Choices, sizes: dict[int, Captured]) -> Captured:
     trace = graph.trace
     modules = all_modules(job.model, job.loss)
     first_name = {id(p): name for name, p in job.model.named_parameters()}
     taken: dict[str, int] = {}
-    segments = group(graph, expanded, max_layers)
+    segments = group(graph, choices.expanded, choices.max_layers)
+    notes = choices.notes
     layers = tuple(_layer(graph, s, modules, first_name, name_of(graph, s, taken)) for s in segments)
     tensors = _tensors(graph, segments, layers)
     names = {trace.values[t.value].name: t.name for t in tensors if t.source < 0}
@@ -211,8 +212,7 @@ def _build(
         for name in layer.parameters:
             users.setdefault(name, []).append(k)
     ties = tuple(sorted({tuple(ks) for ks in users.values() if len(ks) > 1}))
-    notes = tuple(dict.fromkeys(notes))
-    return Captured(job, size, layers, tensors, names, ties, graph, expanded, opaque, max_layers, notes, _sizes=sizes)
+    return Captured(job, size, layers, tensors, names, ties, graph, choices, notes, _sizes=sizes)
 
 
 def _layer(
@@ -293,12 +293,8 @@ def _changes(place: str, base: Captured, other: Captured, found: str) -> None:
     )  # fmt: skip
 
 
-def _with_batch_dims(captured: Captured, other: Captured, size: int) -> Captured:
+def _with_batch_dims(captured: Captured, other: Captured) -> Captured:
     """Mark in each tensor the dimension that differs between two microbatch sizes."""
-    from dataclasses import replace
-
-    if size == other.microbatch_size:
-        return other
     tensors = []
     for s, t in zip(captured.tensors, other.tensors, strict=False):
         grown = [d for d, (m, n) in enumerate(zip(s.shape, t.shape, strict=False)) if m != n]

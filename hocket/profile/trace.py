@@ -416,8 +416,20 @@ def all_modules(model: nn.Module, loss: Any) -> dict[str, nn.Module]:
     return modules
 
 
-def record(model: nn.Module, loss: Any, job: Any, batch: dict[str, Tensor], opaque: frozenset[str]) -> Trace:
+def record(
+    model: nn.Module,
+    loss: Any,
+    job: Any,
+    batch: dict[str, Tensor],
+    opaque: frozenset[str] = frozenset(),
+    as_tracing: bool = False,
+) -> Trace:
     """Run `loss(model(*inputs), *targets)` once on `batch` and record it; the model is left as it was.
+
+    Arguments:
+        opaque: paths of modules that are not looked into.
+        as_tracing: answer yes when the model asks `torch.jit.is_tracing()`: libraries leave their data-dependent short
+            cuts then.
 
     Raises:
         CaptureError: the model does something that could not be done again from the record; names the module.
@@ -449,6 +461,9 @@ def record(model: nn.Module, loss: Any, job: Any, batch: dict[str, Tensor], opaq
         args, kwargs, loss_args, loss_kwargs = job.split(batch)
         dice = python_random.getstate()
         nn.Module.__call__ = stand_in  # type: ignore[method-assign, assignment]
+        is_tracing = torch.jit.is_tracing
+        if as_tracing:
+            torch.jit.is_tracing = _yes
         try:
             with recorder:
                 result = model(*args, **kwargs)
@@ -463,6 +478,7 @@ def record(model: nn.Module, loss: Any, job: Any, batch: dict[str, Tensor], opaq
             raise CaptureError(f"module {path or '(root)'}", text, expected) from error
         finally:
             nn.Module.__call__ = plain  # type: ignore[method-assign]
+            torch.jit.is_tracing = is_tracing
         changed = frozenset(
             n for n, (m, k) in buffers.items() if m._buffers[k] is None or not _same(start[n], m._buffers[k])
         )
@@ -477,6 +493,10 @@ def record(model: nn.Module, loss: Any, job: Any, batch: dict[str, Tensor], opaq
         raise CaptureError("Job.loss", found, "one number that requires a gradient: the mean over samples")
     recorder.calls[0].end = len(recorder.nodes)
     return Trace(recorder.values, recorder.nodes, recorder.calls, recorder.number[id(result)], changed, ())
+
+
+def _yes() -> bool:
+    return True
 
 
 def _loss_of(recorder: Recorder, loss: Any, output: Any, args: Any, kwargs: Any) -> Any:

@@ -1,0 +1,123 @@
+"""What a job accepts, and which samples a step trains on."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from hocket.errors import InputError
+from hocket.profile.job import Job, load_job, order
+
+
+def sgd(parameters):
+    return torch.optim.SGD(parameters, lr=0.1)
+
+
+def make(data=None, batch_size=2, **options):
+    data = data if data is not None else [(torch.zeros(3), torch.tensor(k)) for k in range(4)]
+    options = {"model": nn.Linear(3, 2), "loss": nn.CrossEntropyLoss(), "optimizer": sgd, **options}
+    return Job(data=data, batch_size=batch_size, **options)
+
+
+def test_tuples_are_stacked_and_split():
+    """The first `inputs` items go to the model, the others to the loss."""
+    job = make()
+    batch = job.batch([1, 3])
+    args, kwargs, loss_args, loss_kwargs = job.split(batch)
+    assert [tuple(t.shape) for t in args] == [(2, 3)]
+    assert loss_args[0].tolist() == [1, 3]
+    assert (kwargs, loss_kwargs) == ({}, {})
+
+
+def test_dictionaries_are_split_by_the_forward():
+    """Keys that forward accepts go to the model by name, the others to the loss by name."""
+
+    class Model(nn.Linear):
+        def forward(self, x):
+            return super().forward(x)
+
+    data = [{"x": torch.zeros(3), "target": torch.tensor(k)} for k in range(4)]
+    job = make(data, model=Model(3, 2))
+    args, kwargs, loss_args, loss_kwargs = job.split(job.batch([0, 2]))
+    assert (args, loss_args) == ((), ())
+    assert list(kwargs) == ["x"]
+    assert loss_kwargs["target"].tolist() == [0, 2]
+
+
+@pytest.mark.parametrize(
+    ("options", "place"),
+    [
+        ({"model": 3}, "Job.model"),
+        ({"loss": 3}, "Job.loss"),
+        ({"optimizer": "adam"}, "Job.optimizer"),
+        ({"batch_size": 0}, "Job.batch_size"),
+        ({"batch_size": True}, "Job.batch_size"),
+        ({"batch_size": 5}, "Job.data"),
+        ({"data": iter([1])}, "Job.data"),
+        ({"inputs": 0}, "Job.inputs"),
+    ],
+)
+def test_nonsense_is_refused(options, place):
+    """Every argument checks itself and the message names it."""
+    with pytest.raises(InputError) as caught:
+        make(**options)
+    assert caught.value.place == place
+
+
+def test_samples_of_other_shapes_are_refused():
+    """A ragged sample is named by its index."""
+    job = make([(torch.zeros(3), torch.tensor(0)), (torch.zeros(4), torch.tensor(0))])
+    with pytest.raises(InputError) as caught:
+        job.batch([0, 1])
+    assert caught.value.place == "Job.data[1]"
+
+
+@given(st.integers(1, 7), st.integers(1, 20), st.integers(0, 3))
+def test_every_sample_once_an_epoch(batch_size, samples, seed):
+    """Steps laid end to end go through all samples once before any comes again."""
+    steps = -(-3 * samples // batch_size)
+    drawn = [i for step in range(steps) for i in order(step, batch_size, samples, seed)]
+    for epoch in range(len(drawn) // samples):
+        assert sorted(drawn[epoch * samples : (epoch + 1) * samples]) == list(range(samples))
+
+
+def test_order_follows_from_the_step_alone():
+    """A step's samples do not depend on which steps were asked for before."""
+    assert order(7, 4, 10, 1) == [i for step in range(9) for i in order(step, 4, 10, 1)][28:32]
+    assert order(0, 10, 10, 1) != order(0, 10, 10, 2)
+
+
+JOB_FILE = """
+import torch
+from torch import nn
+from hocket.profile.job import Job
+def make_job():
+    data = [(torch.zeros(3), torch.tensor(0))] * 4
+    return Job(nn.Linear(3, 2), nn.CrossEntropyLoss(), data, lambda p: torch.optim.SGD(p, lr=0.1), 2, name="mine")
+"""
+
+
+def test_job_files(tmp_path: Path):
+    """A file gives its job by `make_job()` or as `job`."""
+    (tmp_path / "a.py").write_text(JOB_FILE)
+    (tmp_path / "b.py").write_text(JOB_FILE + "job = make_job()\n")
+    assert load_job(tmp_path / "a.py").name == "mine"
+    assert load_job(str(tmp_path / "b.py")).name == "mine"
+
+
+@pytest.mark.parametrize("text", ["x = 1", "job = 3", "raise ValueError('no')", "def make_job(): return None", "x ="])
+def test_job_files_without_a_job_are_refused(tmp_path: Path, text: str):
+    """What the file lacks, or how it fails, is said with its path."""
+    (tmp_path / "a.py").write_text(text)
+    with pytest.raises(InputError) as caught:
+        load_job(tmp_path / "a.py")
+    assert caught.value.place.endswith("a.py")
+
+
+def test_missing_job_file(tmp_path: Path):
+    """A missing file is an error of the user's."""
+    with pytest.raises(InputError):
+        load_job(tmp_path / "none.py")
