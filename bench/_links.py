@@ -1,0 +1,25 @@
+"""One worker that measures the link to the other, for bench_slow_link.py. Prints one JSON line on rank 0."""
+
+import json
+
+import torch.distributed as dist
+
+from hocket.files import as_data
+from hocket.hardware.cluster import Level
+from hocket.hardware.links import fit_samples, with_fits
+from hocket.run.links import measure_links
+
+
+def main() -> None:
+    """Measure point-to-point and all-reduce for some seconds."""
+    dist.init_process_group("gloo")
+    sizes = tuple(2**k for k in range(10, 23, 2))
+    samples = measure_links((2,), sizes_bytes=sizes, limit_s=20.0)
+    level = with_fits((Level("wire", 2, 1e9),), fit_samples(samples))[0]
+    if dist.get_rank() == 0:
+        print(json.dumps(as_data(level)), flush=True)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
