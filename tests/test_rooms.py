@@ -23,7 +23,22 @@ TIES = ("api", "cli")
 TORCH = (
     "run/",
     "zoo/",
-    *(f"profile/{name}.py" for name in ("capture", "layers", "measure", "memory", "stage", "storage", "trace")),
+    *(
+        f"profile/{name}.py"
+        for name in (
+            "capture",
+            "layers",
+            "measure",
+            "memory",
+            "operations",
+            "recorder",
+            "stage",
+            "steps",
+            "storage",
+            "timing",
+            "trace",
+        )
+    ),
 )
 # Where torch may be imported inside a function as well.
 TORCH_LAZILY = (*TORCH, "profile/job.py", "api.py", "cli.py", "cli/", "demo.py", "demo/")

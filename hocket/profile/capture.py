@@ -14,8 +14,9 @@ from torch import nn
 from hocket.errors import CaptureError, InputError
 from hocket.profile.job import Job
 from hocket.profile.layers import Graph, Segment, choose, group, name_of
+from hocket.profile.operations import Trace
 from hocket.profile.stage import Stage
-from hocket.profile.trace import Trace, all_modules, record
+from hocket.profile.trace import all_modules, record
 
 __all__ = ["Captured", "CapturedLayer", "CapturedTensor", "Stage", "capture"]
 
@@ -231,7 +232,9 @@ def _layer(
         for value in (trace.values[v] for v in node.reads):
             if value.kind in ("parameter", "buffer"):
                 (weights if value.kind == "parameter" else buffers)[value.name] = None
-    statistics = any(isinstance(m, nn.modules.batchnorm._NormBase) and m.training for p in paths for m in modules[p].modules())
+    statistics = any(
+        isinstance(m, nn.modules.batchnorm._NormBase) and m.training for p in paths for m in modules[p].modules()
+    )
     kinds = [trace.calls[c].kind for c in segment.calls] or [n.label for n in nodes]
     kind = "+".join(dict.fromkeys(kinds))
     flops = sum(n.flops for n in nodes)

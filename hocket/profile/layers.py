@@ -8,7 +8,7 @@ same layers; modules of one class at one depth are treated alike.
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
-from hocket.profile.trace import LOSS, Node, Trace
+from hocket.profile.operations import LOSS, Node, Trace
 
 # What moving one byte costs in floating point operations: the balance of common devices is between 5 and 20.
 _FLOPS_PER_BYTE = 8.0
@@ -35,7 +35,9 @@ class Graph:
         """`owners` gives for each module path the names of the buffers that it and its children hold."""
         self.trace = trace
         values, nodes = trace.values, trace.nodes
-        self.fixed = [v.kind == "constant" or (v.kind == "buffer" and v.name not in trace.changed_buffers) for v in values]
+        self.fixed = [
+            v.kind == "constant" or (v.kind == "buffer" and v.name not in trace.changed_buffers) for v in values
+        ]
         is_fixed_node = []
         for node in nodes:
             steady = not isinstance(node.target, str) and not node.random and all(self.fixed[v] for v in node.reads)
@@ -81,10 +83,10 @@ def choose(graph: Graph, max_layers: int) -> frozenset[str]:
     trace = graph.trace
     cost = [0.0] * len(trace.calls)
     for index in graph.live:
-        call = trace.nodes[index].call
-        while call >= 0:
-            cost[call] += graph.cost[index]
-            call = trace.calls[call].parent
+        inner = trace.nodes[index].call
+        while inner >= 0:
+            cost[inner] += graph.cost[index]
+            inner = trace.calls[inner].parent
     parents = {c.parent for c in trace.calls}
     expanded = frozenset({""})
     rejected: set[tuple[str, int]] = set()
@@ -92,9 +94,9 @@ def choose(graph: Graph, max_layers: int) -> frozenset[str]:
     while True:
         groups: dict[tuple[str, int], list[int]] = {}
         for k, call in enumerate(trace.calls):
-            if k in parents and call.path not in expanded and call.path.split("#")[0] != LOSS:
-                if trace.calls[call.parent].path in expanded:
-                    groups.setdefault((call.kind, call.path.count(".")), []).append(k)
+            inside = k in parents and call.path not in expanded and call.path != LOSS
+            if inside and trace.calls[call.parent].path in expanded:
+                groups.setdefault((call.kind, call.path.count(".")), []).append(k)
         best = max(
             (
                 (trace.calls[ks[0]].container, max(cost[k] for k in ks), key)

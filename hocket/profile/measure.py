@@ -12,7 +12,6 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -21,54 +20,12 @@ from torch import Tensor
 from hocket.errors import CaptureError, InputError
 from hocket.profile.capture import Captured, Stage, capture
 from hocket.profile.job import Job
-from hocket.profile.memory import LayerBytes, border, collect, count_bytes, detached, optimizer_bytes, seed_of
+from hocket.profile.memory import LayerBytes, count_bytes, optimizer_bytes
 from hocket.profile.model import Layer, ModelProfile
 from hocket.profile.model import Tensor as ProfileTensor
+from hocket.profile.timing import LEAST, WARM_UP, Clock, Marks, Times, timed
 
 Progress = Callable[[int, int, str], None]
-Clock = Callable[[], float]
-
-_WARM_UP = 2
-_LEAST, _MOST = 5, 60
-
-
-@dataclass
-class _Times:
-    """Seconds of each iteration: a row per iteration, a column per layer; and of the undivided model."""
-
-    forward: list[list[float]] = field(default_factory=list)
-    backward: list[list[float]] = field(default_factory=list)
-    whole_forward: list[float] = field(default_factory=list)
-    whole_backward: list[float] = field(default_factory=list)
-
-
-class _Marks:
-    """Marks in time: on a CPU from the clock, on a CUDA device by events in its stream."""
-
-    def __init__(self, device: torch.device, clock: Clock) -> None:
-        self.device, self.clock = device, clock
-        self.marks: list[float | torch.cuda.Event] = []
-
-    def mark(self) -> None:
-        """Mark now."""
-        if self.device.type != "cuda":
-            self.marks.append(self.clock())
-            return
-        event = torch.cuda.Event(enable_timing=True)
-        event.record(torch.cuda.current_stream(self.device))
-        self.marks.append(event)
-
-    def seconds(self) -> list[float]:
-        """Seconds between each two marks."""
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
-        out = []
-        for a, b in zip(self.marks, self.marks[1:], strict=False):
-            if isinstance(a, torch.cuda.Event) and isinstance(b, torch.cuda.Event):
-                out.append(a.elapsed_time(b) / 1e3)
-            elif isinstance(a, float) and isinstance(b, float):
-                out.append(b - a)
-        return out
 
 
 def measure(
@@ -108,13 +65,13 @@ def measure(
     captured = capture(job, max_layers=max_layers)
     sizes, notes = _usable(captured, sizes)
     with _quiet(threads, place):
-        columns: list[tuple[int, list[LayerBytes], _Times]] = []
+        columns: list[tuple[int, list[LayerBytes], Times]] = []
         for k, size in enumerate(sizes):
             tell(2 * k, total, f"bytes of microbatches of {size}")
             single, whole, batch = _made(captured.for_size(size), size, place)
             counted = count_bytes(captured.for_size(size), single, batch)
             tell(2 * k + 1, total, f"seconds of microbatches of {size}")
-            times = _timed(captured.for_size(size), single, whole, batch, place, budget_s / (len(sizes) + 1), clock)
+            times = timed(captured.for_size(size), single, whole, batch, place, budget_s / (len(sizes) + 1), clock)
             columns.append((size, counted, times))
         tell(total - 1, total, "optimizer step")
         state, step_s = _optimizer(job, captured, place, clock)
@@ -171,86 +128,9 @@ def _made(captured: Captured, size: int, device: torch.device) -> tuple[list[Sta
     return single, whole, {names[key]: value.to(device) for key, value in batch.items() if key in names}
 
 
-def _layers_once(
-    captured: Captured, stages: Sequence[Stage], batch: dict[str, Tensor], device: torch.device, clock: Clock
-) -> tuple[list[float], list[float]]:
-    """Seconds of each layer's forward and backward, all layers in one pass."""
-    made = dict(batch)
-    runs = []
-    forward: list[float] = []
-    timers = []
-    for stage in stages:
-        given = detached(captured, stage, made)
-        marks = _Marks(device, clock)
-        marks.mark()
-        out = stage.run(given, seed_of)
-        marks.mark()
-        timers.append(marks)
-        runs.append((given, out))
-        made.update(out)
-    forward = [marks.seconds()[0] for marks in timers]
-    del made
-    grads: dict[str, Tensor] = {}
-    timers = []
-    while runs:
-        given, out = runs.pop()
-        ends, ways = border(captured, out, grads)
-        marks = _Marks(device, clock)
-        marks.mark()
-        if ends:
-            torch.autograd.backward(ends, ways)
-        marks.mark()
-        timers.append(marks)
-        del ends, ways, out
-        collect(given, grads)
-    return forward, [marks.seconds()[0] for marks in timers][::-1]
-
-
-def _whole_once(
-    captured: Captured, stage: Stage, batch: dict[str, Tensor], device: torch.device, clock: Clock
-) -> tuple[float, float]:
-    """Seconds of the undivided forward and backward."""
-    marks = _Marks(device, clock)
-    marks.mark()
-    out = stage.run(batch, seed_of)
-    marks.mark()
-    torch.autograd.backward([out[captured.loss_tensor]])
-    marks.mark()
-    forward, backward = marks.seconds()
-    return forward, backward
-
-
-def _timed(
-    captured: Captured,
-    single: Sequence[Stage],
-    whole: Stage,
-    batch: dict[str, Tensor],
-    device: torch.device,
-    budget_s: float,
-    clock: Clock,
-) -> _Times:
-    """Iterations of both kinds in turns, so that a slow spell of the machine falls on both."""
-    times = _Times()
-    start = clock()
-    for k in range(_WARM_UP + _MOST):
-        if k == _WARM_UP:
-            start_measured = clock()
-        if k >= _WARM_UP + _LEAST:
-            now = clock()
-            each = (now - start_measured) / (k - _WARM_UP)
-            if now - start + each > budget_s:
-                break
-        forward, backward = _layers_once(captured, single, batch, device, clock)
-        whole_forward, whole_backward = _whole_once(captured, whole, batch, device, clock)
-        if k >= _WARM_UP:
-            times.forward.append(forward)
-            times.backward.append(backward)
-            times.whole_forward.append(whole_forward)
-            times.whole_backward.append(whole_backward)
-    return times
-
-
-def _optimizer(job: Job, captured: Captured, device: torch.device, clock: Clock) -> tuple[dict[str, int], dict[str, float]]:
+def _optimizer(
+    job: Job, captured: Captured, device: torch.device, clock: Clock
+) -> tuple[dict[str, int], dict[str, float]]:
     """Bytes of optimizer state and seconds of a step, by parameter; the step's time is shared by bytes."""
     stage = Stage(captured, range(len(captured.layers)), device=device)
     weights = {name: p for name, p in stage.parameters().items() if p.requires_grad}
@@ -258,15 +138,15 @@ def _optimizer(job: Job, captured: Captured, device: torch.device, clock: Clock)
         raise InputError("Job.model", "no parameter that requires a gradient", "at least one")
     optimizer = job.optimizer(list(weights.values()))
     seconds = []
-    for _ in range(_WARM_UP + _LEAST):
+    for _ in range(WARM_UP + LEAST):
         for p in weights.values():
             p.grad = torch.full_like(p, 1e-6)
-        marks = _Marks(device, clock)
+        marks = Marks(device, clock)
         marks.mark()
         optimizer.step()
         marks.mark()
         seconds.append(marks.seconds()[0])
-    step_s = statistics.median(seconds[_WARM_UP:])
+    step_s = statistics.median(seconds[WARM_UP:])
     total = sum(p.numel() * p.element_size() for p in weights.values())
     share = {name: step_s * p.numel() * p.element_size() / total for name, p in weights.items()}
     return optimizer_bytes(optimizer, weights), share
@@ -275,7 +155,7 @@ def _optimizer(job: Job, captured: Captured, device: torch.device, clock: Clock)
 def _profile(
     job: Job,
     captured: Captured,
-    columns: list[tuple[int, list[LayerBytes], _Times]],
+    columns: list[tuple[int, list[LayerBytes], Times]],
     state: dict[str, int],
     step_s: dict[str, float],
     notes: tuple[str, ...],
@@ -302,7 +182,9 @@ def _profile(
     for k, found in enumerate(captured.layers):
         weights = {name: parameters[name] for name in found.parameters}
         trained = {name: p.numel() * p.element_size() for name, p in weights.items() if p.requires_grad}
-        marks = [note for note, holds in (("random", found.random), ("batch statistics", found.batch_statistics)) if holds]
+        marks = [
+            note for note, holds in (("random", found.random), ("batch statistics", found.batch_statistics)) if holds
+        ]
         layers.append(
             Layer(
                 name=found.name,

@@ -61,7 +61,9 @@ def _stashes(captured: Captured, stages: Sequence[Stage], batch: dict[str, Tenso
     total = [0] * len(stages)
     for owner, tensor in kept.values():
         total[owner] += tensor.untyped_storage().nbytes()
-    made[captured.loss_tensor].backward()  # frees the graph, and leaves gradients for later passes to add to
+    torch.autograd.backward(
+        [made[captured.loss_tensor]]
+    )  # frees the graph, and leaves gradients for later passes to add to
     return total
 
 
@@ -69,9 +71,7 @@ def _same(tensor: Tensor) -> Tensor:
     return tensor
 
 
-def _working(
-    captured: Captured, stages: Sequence[Stage], batch: dict[str, Tensor], stash: Sequence[int]
-) -> list[int]:
+def _working(captured: Captured, stages: Sequence[Stage], batch: dict[str, Tensor], stash: Sequence[int]) -> list[int]:
     """Peaks of single layers, above inputs, outputs, stash and the gradients that come in and go out."""
     made = dict(batch)
     runs: list[tuple[dict[str, Tensor], dict[str, Tensor]]] = []

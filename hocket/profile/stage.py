@@ -5,22 +5,20 @@ its layers call, so that two stages (or two versions of one) never meet in a mod
 that talk to each other, schedules or versions.
 """
 
-import copy
 from collections.abc import Callable, Sequence
 from functools import partial
-from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from hocket.errors import InputError
-from hocket.profile.trace import Node, Ref, all_modules
+from hocket.profile.operations import Node, Ref
+from hocket.profile.steps import Step, cloned, flat_step, general_step, has_ref, prepare
+from hocket.profile.trace import all_modules
 
 if TYPE_CHECKING:
     from hocket.profile.capture import Captured
-
-Step = Callable[[list[Any]], None]
 
 
 class Stage:
@@ -48,7 +46,7 @@ class Stage:
             share: use the model's own tensors instead of copies, where the device is the same.
         """
         self.captured, self.layer_indices = captured, tuple(layer_indices)
-        wanted = list(range(self.layer_indices[0], self.layer_indices[-1] + 1)) if self.layer_indices else []
+        wanted = list(range(self.layer_indices[0], self.layer_indices[-1] + 1)) if self.layer_indices else None
         if list(self.layer_indices) != wanted:
             raise InputError("Stage.layer_indices", str(layer_indices), "consecutive numbers of layers, at least one")
         job, trace = captured.job, captured.trace
@@ -73,8 +71,15 @@ class Stage:
         self._template: list[Any] = [None] * len(trace.values)
         nodes = [i for k in self.layer_indices for i in captured.layers[k].nodes]
         fixed = self._fixed_nodes(nodes)
-        own = {p: t for p, t in model.named_parameters(remove_duplicate=False)}
-        own.update({f"{path}.{key}".lstrip("."): b for path, m in modules.items() for key, b in m._buffers.items() if b is not None})
+        own: dict[str, Tensor] = dict(model.named_parameters(remove_duplicate=False))
+        own.update(
+            {
+                f"{path}.{key}".lstrip("."): b
+                for path, m in modules.items()
+                for key, b in m._buffers.items()
+                if b is not None
+            }
+        )
         for i in fixed + nodes:
             target = trace.nodes[i].target
             if isinstance(target, str) and target not in self._copies:
@@ -91,6 +96,7 @@ class Stage:
             for i in fixed:
                 self._compile(trace.nodes[i], ())(self._template)
         self._program = self._compiled(nodes)
+        self._tensors.clear()  # so that tensors which `bind` replaces are freed
 
     # -- what a caller sees
 
@@ -109,11 +115,11 @@ class Stage:
         return tuple(t for value, t in named if isinstance(t, Tensor) and value.kind in ("node", "constant"))
 
     def bind(self, versions: dict[str, Tensor]) -> None:
-        """Use these tensors as the parameters of these names from now on."""
+        """Use these tensors as the parameters (or buffers) of these names from now on."""
         for name, tensor in versions.items():
             for container, key in self._places[name]:
                 container[key] = tensor
-        self._parameters.update(versions)
+            (self._buffers if name in self._buffers else self._parameters)[name] = tensor
 
     def run(
         self,
@@ -130,8 +136,8 @@ class Stage:
         """
         restore = self._set_aside() if recomputing and self._changing else None
         env = self._template.copy()
-        for name, slot, prepare in self._entries:
-            env[slot] = values[name] if prepare is None else prepare(values[name])
+        for name, slot, ready in self._entries:
+            env[slot] = values[name] if ready is None else ready(values[name])
         for layer, is_random, steps in self._program:
             if is_random and seed_of is not None:
                 self._seed(seed_of(layer))
@@ -199,7 +205,9 @@ class Stage:
             inside = any(first <= t <= last for t in tensor.targets)
             if tensor.source < first and inside:
                 value = trace.values[tensor.value]
-                self._entries.append((tensor.name, tensor.value, _prepare(value.stride, value.shape, value.storage in written)))
+                self._entries.append(
+                    (tensor.name, tensor.value, prepare(value.stride, value.shape, value.storage in written))
+                )
             elif first <= tensor.source <= last and any(t > last for t in tensor.targets):
                 exits.append((tensor.name, tensor.value))
         if trace.values[trace.loss].node in set(nodes):
@@ -229,7 +237,7 @@ class Stage:
                 node = trace.nodes[i]
                 for v in node.reads:
                     if fixed[v] and trace.values[v].storage in written and trace.values[v].kind in ("node", "constant"):
-                        steps.append(_cloned(v))
+                        steps.append(cloned(v))
                         fixed_storage = trace.values[v].storage
                         written -= {fixed_storage}
                 steps.append(self._compile(node, tuple(dead.get(i, ()))))
@@ -239,9 +247,9 @@ class Stage:
     def _compile(self, node: Node, dead: tuple[int, ...]) -> Step:
         target = self._copies[node.target] if isinstance(node.target, str) else node.target
         args, kwargs = self._local(node.args), self._local(node.kwargs)
-        call: Callable[..., Any] = partial(target, **kwargs) if kwargs and not _has_ref(kwargs) else target
-        if _has_ref(kwargs) or any(_has_ref(a) and not isinstance(a, Ref) for a in args):
-            return _general_step(target, args, kwargs, node.outputs, node.aliases, dead)
+        call: Callable[..., Any] = partial(target, **kwargs) if kwargs and not has_ref(kwargs) else target
+        if has_ref(kwargs) or any(has_ref(a) and not isinstance(a, Ref) for a in args):
+            return general_step(target, args, kwargs, node.outputs, node.aliases, dead)
         slots = []
         for arg in args:
             if isinstance(arg, Ref):
@@ -249,7 +257,7 @@ class Stage:
             else:
                 self._template.append(arg)
                 slots.append(len(self._template) - 1)
-        return _flat_step(call, tuple(slots), node.outputs, node.aliases, dead)
+        return flat_step(call, tuple(slots), node.outputs, node.aliases, dead)
 
     def _local(self, thing: Any) -> Any:
         """Arguments that name the device of the capture name the stage's device instead."""
@@ -280,138 +288,3 @@ class Stage:
             with torch.cuda.device(self.device):
                 torch.cuda.manual_seed(seed)
         torch.default_generator.manual_seed(seed)
-
-
-def _prepare(
-    stride: tuple[int, ...], shape: tuple[int, ...], changed: bool
-) -> Callable[[Tensor], Tensor] | None:
-    """What an input needs before use: its memory layout (a view may rely on it), a copy if it is changed in place."""
-    order = sorted(range(len(shape)), key=lambda d: (-stride[d], d)) if len(stride) == len(shape) else []
-    if order != sorted(order) and all(stride):
-        inverse = [order.index(d) for d in range(len(order))]
-
-        def laid_out(tensor: Tensor) -> Tensor:
-            if tensor.stride() == stride and not changed:
-                return tensor
-            dense = tensor.permute(order).contiguous()
-            return (dense.clone() if changed else dense).permute(inverse)
-
-        return laid_out
-    return copy_tensor if changed else None
-
-
-def copy_tensor(tensor: Tensor) -> Tensor:
-    """A copy through which gradients flow."""
-    return tensor.clone()
-
-
-def _cloned(slot: int) -> Step:
-    def step(env: list[Any]) -> None:
-        env[slot] = env[slot].clone()
-
-    return step
-
-
-def _has_ref(thing: Any) -> bool:
-    if isinstance(thing, Ref):
-        return True
-    if isinstance(thing, (tuple, list)):
-        return any(_has_ref(item) for item in thing)
-    if isinstance(thing, dict):
-        return any(_has_ref(item) for item in thing.values())
-    if isinstance(thing, slice):
-        return _has_ref((thing.start, thing.stop, thing.step))
-    return False
-
-
-def _filled(thing: Any, env: list[Any]) -> Any:
-    if isinstance(thing, Ref):
-        return env[thing.value]
-    if isinstance(thing, tuple):
-        items = [_filled(item, env) for item in thing]
-        return type(thing)(*items) if hasattr(thing, "_fields") else tuple(items)
-    if isinstance(thing, list):
-        return [_filled(item, env) for item in thing]
-    if isinstance(thing, dict):
-        return {key: _filled(item, env) for key, item in thing.items()}
-    if isinstance(thing, slice):
-        return slice(_filled(thing.start, env), _filled(thing.stop, env), _filled(thing.step, env))
-    return thing
-
-
-def _getter(path: tuple[Any, ...]) -> Callable[[Any], Any]:
-    def get(thing: Any) -> Any:
-        for how, key in path:
-            thing = thing[key] if how == "item" else getattr(thing, key)
-        return thing
-
-    return itemgetter(path[0][1]) if len(path) == 1 and path[0][0] == "item" else get
-
-
-def _storer(outputs: list[tuple[tuple[Any, ...], int]], aliases: list[tuple[int, int]]) -> Callable[[list[Any], Any], None]:
-    parts = [(_getter(path), slot) for path, slot in outputs]
-
-    def store(env: list[Any], result: Any) -> None:
-        for get, slot in parts:
-            env[slot] = get(result)
-        for before, after in aliases:
-            env[after] = env[before]
-
-    return store
-
-
-def _flat_step(
-    call: Callable[..., Any],
-    slots: tuple[int, ...],
-    outputs: list[tuple[tuple[Any, ...], int]],
-    aliases: list[tuple[int, int]],
-    dead: tuple[int, ...],
-) -> Step:
-    """A step whose arguments all lie in slots: the usual case, kept short because it runs for every operation."""
-    store = _storer(outputs, aliases)
-    single = outputs[0][1] if len(outputs) == 1 and not aliases and outputs[0][0] == () else None
-    if single is not None and len(slots) == 1:
-        first = slots[0]
-
-        def one(env: list[Any]) -> None:
-            env[single] = call(env[first])
-            for slot in dead:
-                env[slot] = None
-
-        return one
-    fetch = itemgetter(*slots) if len(slots) > 1 else lambda env: tuple(env[slot] for slot in slots)
-
-    def several(env: list[Any]) -> None:
-        result = call(*fetch(env))
-        if single is not None:
-            env[single] = result
-        else:
-            store(env, result)
-        for slot in dead:
-            env[slot] = None
-
-    return several
-
-
-def _general_step(
-    call: Callable[..., Any],
-    args: Any,
-    kwargs: Any,
-    outputs: list[tuple[tuple[Any, ...], int]],
-    aliases: list[tuple[int, int]],
-    dead: tuple[int, ...],
-) -> Step:
-    """A step with tensors inside lists, dictionaries or named arguments."""
-    store = _storer(outputs, aliases)
-    if len(outputs) == 1 and outputs[0][0] == () and not aliases:
-        slot = outputs[0][1]
-
-        def store(env: list[Any], result: Any) -> None:
-            env[slot] = result
-
-    def step(env: list[Any]) -> None:
-        store(env, call(*_filled(args, env), **_filled(kwargs, env)))
-        for slot in dead:
-            env[slot] = None
-
-    return step

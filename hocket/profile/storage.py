@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 
-class StorageTracker(TorchDispatchMode):
+class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """A context manager that follows every storage made inside it, those of the backward pass included.
 
     Attributes:
@@ -22,7 +22,7 @@ class StorageTracker(TorchDispatchMode):
     """
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.live_bytes = 0
         self.peak_bytes = 0
         self._known: dict[int, tuple[weakref.ref[Any], int]] = {}
@@ -30,7 +30,7 @@ class StorageTracker(TorchDispatchMode):
     def register(self, tensors: Iterable[Tensor]) -> None:
         """Count storages that are there already; they stop to count when they die."""
         for tensor in tensors:
-            self._add(tensor, counted=True)
+            self._add(tensor, counted=True, upgrade=True)
 
     def reset_peak(self) -> None:
         """Begin to look for a new peak."""
@@ -46,13 +46,13 @@ class StorageTracker(TorchDispatchMode):
                 self._add(thing, counted=True)
         return result
 
-    def _add(self, tensor: Tensor, counted: bool) -> None:
+    def _add(self, tensor: Tensor, counted: bool, upgrade: bool = False) -> None:
         try:
             storage = tensor.untyped_storage()
         except (NotImplementedError, RuntimeError):  # sparse tensors have no storage of their own
             return
         key = storage._cdata
-        if key in self._known:
+        if key in self._known and not (counted and upgrade and self._known[key][1] == 0):
             return
         size = storage.nbytes() if counted else 0
         # The storage's Python object lives as long as the storage itself, so its end is the storage's end.

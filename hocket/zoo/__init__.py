@@ -20,7 +20,9 @@ from hocket.zoo.vgg import VGG16
 Made = tuple[nn.Module, Any, Any, int]
 
 
-def _gpt(samples: int, seed: int, dtype: torch.dtype, *, seq: int = 128, text: str | None = None, **options: Any) -> Made:
+def _gpt(
+    samples: int, seed: int, dtype: torch.dtype, *, seq: int = 128, text: str | None = None, **options: Any
+) -> Made:
     data = Text(seq, text, limit_bytes=max(samples, 1) * seq + 1)
     return GPT(seq=seq, vocab=VOCAB, **options), language_loss, data, 1
 
@@ -29,10 +31,10 @@ def _lstm(samples: int, seed: int, dtype: torch.dtype, *, seq: int = 20, vocab: 
     return Translator(vocab=vocab, **options), translation_loss, Pairs(samples, seq, vocab, seed), 2
 
 
-def _images(
-    model: Callable[..., nn.Module], usual: int
-) -> Callable[..., Made]:
-    def make(samples: int, seed: int, dtype: torch.dtype, *, image: int = usual, classes: int = 10, **options: Any) -> Made:
+def _images(model: Callable[..., nn.Module], usual: int) -> Callable[..., Made]:
+    def make(
+        samples: int, seed: int, dtype: torch.dtype, *, image: int = usual, classes: int = 10, **options: Any
+    ) -> Made:
         if "image" in inspect.signature(model).parameters:
             options["image"] = image
         return model(classes=classes, **options), nn.CrossEntropyLoss(), Images(samples, image, classes, seed, dtype), 1

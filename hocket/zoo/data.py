@@ -7,7 +7,9 @@ from torch import Tensor
 class Images:
     """Sample i is an image (3, image, image) and its class: the class's fixed pattern under noise of the same size."""
 
-    def __init__(self, samples: int, image: int, classes: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> None:
+    def __init__(
+        self, samples: int, image: int, classes: int, seed: int = 0, dtype: torch.dtype = torch.float32
+    ) -> None:
         self.samples, self.image, self.seed, self.dtype = samples, image, seed, dtype
         draw = torch.Generator().manual_seed(seed)
         self.patterns = torch.randn(classes, 3, image, image, generator=draw, dtype=dtype)

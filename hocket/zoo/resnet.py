@@ -57,7 +57,10 @@ class ResNet(nn.Module):
         counts, bottleneck = _DEPTHS[depth]
         channels = max(1, int(64 * width))
         self.stem = nn.Sequential(
-            nn.Conv2d(3, channels, 7, 2, 3, bias=False), nn.BatchNorm2d(channels), nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, 1)
+            nn.Conv2d(3, channels, 7, 2, 3, bias=False),
+            nn.BatchNorm2d(channels),
+            nn.ReLU(inplace=True),
+            nn.MaxPool2d(3, 2, 1),
         )
         groups: list[nn.Module] = []
         for k, count in enumerate(blocks or counts):

@@ -1,6 +1,7 @@
 """Helps for the tests of capture: run a captured model as stages with detached borders, and compare."""
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -12,7 +13,7 @@ from hocket.profile.job import Job
 def cuts(layers: int, stages: int) -> list[list[int]]:
     """Consecutive layers in `stages` groups of nearly equal length."""
     ends = [round(layers * k / stages) for k in range(stages + 1)]
-    return [list(range(a, b)) for a, b in zip(ends, ends[1:], strict=False)]
+    return [list(range(a, b)) for a, b in pairwise(ends)]
 
 
 def run_stages(

@@ -150,7 +150,9 @@ def test_layers_are_the_same_each_time():
     job = zoo.job("inception", small=True)
     first, second = capture(job, 2), capture(job, 5)
     assert [layer.name for layer in first.layers] == [layer.name for layer in second.layers]
-    assert [(t.name, t.source, t.targets) for t in first.tensors] == [(t.name, t.source, t.targets) for t in second.tensors]
+    assert [(t.name, t.source, t.targets) for t in first.tensors] == [
+        (t.name, t.source, t.targets) for t in second.tensors
+    ]
 
 
 def test_gpt_layers():

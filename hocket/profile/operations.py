@@ -1,0 +1,128 @@
+"""What a recorded forward pass consists of: values, operations on them, and the module calls around these.
+
+Rules of this file: every value is assigned once: a tensor that is modified in place becomes a new value. How recording
+is done, and what layers are, is unknown here.
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+LOSS = "<loss>"
+
+
+@dataclasses.dataclass(frozen=True)
+class Ref:
+    """Stands in an argument for the value of this number."""
+
+    value: int
+
+
+@dataclasses.dataclass
+class Value:
+    """One tensor at one moment.
+
+    Attributes:
+        kind: "batch", "parameter", "buffer", "constant" (a tensor that nobody made while recording) or "node".
+        name: of the batch's tensor, or the global name of the parameter or buffer.
+        node: index of the node that made it, -1 otherwise.
+        fixed: depends neither on the batch nor on parameters nor on random numbers.
+        storage: identity of the storage that it shares with its views.
+    """
+
+    kind: str
+    name: str
+    node: int
+    fixed: bool
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+    requires_grad: bool
+    storage: int
+    tensor: Tensor | None = None
+
+
+@dataclasses.dataclass
+class Node:
+    """One operation.
+
+    Attributes:
+        target: the function, or for a module its path.
+        outputs: (where in the result, number of the value).
+        aliases: (value before, value after) for each tensor that changed in place.
+        call: index of the innermost module call around it.
+        mutates: storages that it wrote to.
+    """
+
+    target: Callable[..., Any] | str
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    outputs: list[tuple[tuple[Any, ...], int]]
+    aliases: list[tuple[int, int]]
+    call: int
+    reads: tuple[int, ...]
+    mutates: frozenset[int] = frozenset()
+    random: bool = False
+    flops: float = 0.0
+    moved_bytes: float = 0.0
+
+    @property
+    def label(self) -> str:
+        """The module's path or the function's name, equal whenever the same is done."""
+        return self.target if isinstance(self.target, str) else function_name(self.target)
+
+    @property
+    def writes(self) -> list[int]:
+        """Numbers of all values that come into being here."""
+        return [value for _, value in self.outputs] + [after for _, after in self.aliases]
+
+
+@dataclasses.dataclass
+class Call:
+    """One call of a module: nodes start <= index < end belong to it and to the calls inside it."""
+
+    path: str
+    kind: str
+    parent: int
+    start: int
+    end: int = 0
+    container: bool = False
+
+
+@dataclasses.dataclass
+class Trace:
+    """What was recorded: `loss` is the number of the value that the loss function returned."""
+
+    values: list[Value]
+    nodes: list[Node]
+    calls: list[Call]
+    loss: int
+    changed_buffers: frozenset[str]
+    notes: tuple[str, ...]
+
+
+def function_name(target: Callable[..., Any]) -> str:
+    """A function's plain name; for the getter of an attribute, the attribute's."""
+    name = getattr(target, "__name__", type(target).__name__)
+    if name in ("__get__", "__set__"):
+        owner = getattr(target, "__self__", None)
+        return f"{getattr(owner, '__name__', 'attribute')}.{name}"
+    return str(name)
+
+
+def flatten(thing: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Tensor]]:
+    """The tensors in nested tuples, lists, dictionaries and dataclasses, each with the way to it."""
+    if isinstance(thing, Tensor):
+        yield path, thing
+    elif isinstance(thing, dict):
+        for key, item in thing.items():
+            yield from flatten(item, (*path, ("item", key)))
+    elif isinstance(thing, (tuple, list)):
+        for k, item in enumerate(thing):
+            yield from flatten(item, (*path, ("item", k)))
+    elif dataclasses.is_dataclass(thing) and not isinstance(thing, type):
+        for field in dataclasses.fields(thing):
+            yield from flatten(getattr(thing, field.name, None), (*path, ("attribute", field.name)))
