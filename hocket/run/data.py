@@ -1,0 +1,65 @@
+"""Stream: which samples and which random numbers each microbatch of a run gets.
+
+Rules of this file: samples form one endless stream (every epoch in its own shuffled order), a microbatch is a piece of
+it, and its seeds follow from where it begins. Plans with the same microbatch size therefore train on the same samples
+with the same dropout masks, whatever their devices, schedules and segments, and a recomputed forward repeats itself.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from hocket.errors import InputError
+from hocket.plan.plan import Plan
+from hocket.profile.job import Batch, Job, order
+
+_MASK = 2**64 - 1
+
+
+@dataclass(frozen=True)
+class Stream:
+    """The data of one segment, whose microbatches are numbered from 0.
+
+    Attributes:
+        start: samples trained on before this segment.
+    """
+
+    job: Job
+    plan: Plan
+    start: int = 0
+
+    def __post_init__(self) -> None:
+        if self.start < 0:
+            raise InputError("Stream.start", str(self.start), ">= 0 samples")
+
+    def samples(self, microbatch: int) -> int:
+        """Samples of one microbatch; the last of a batch may be ragged."""
+        return self.plan.samples(microbatch)
+
+    def position(self, microbatch: int) -> int:
+        """Where in the stream the microbatch begins."""
+        batch, within = divmod(microbatch, self.plan.microbatches)
+        return self.start + batch * self.plan.batch_size + within * self.plan.microbatch_size
+
+    def indices(self, microbatch: int) -> list[int]:
+        """Which samples of `job.data` the microbatch holds."""
+        position, count, total = self.position(microbatch), self.samples(microbatch), len(self.job.data)
+        if position % count == 0:
+            return order(position // count, count, total, self.job.seed)
+        return [order(p, 1, total, self.job.seed)[0] for p in range(position, position + count)]
+
+    def batch(self, microbatch: int) -> Batch:
+        """The tensors of the microbatch by their key in the batch; shape (samples, ...)."""
+        return self.job.batch(self.indices(microbatch))
+
+    def seed_of(self, microbatch: int) -> Callable[[int], int]:
+        """The seed of each layer's random numbers for one microbatch, by layer index."""
+        key = mixed(mixed(self.job.seed) ^ self.position(microbatch))
+        return lambda layer: mixed(key ^ mixed(layer)) >> 1
+
+
+def mixed(number: int) -> int:
+    """64 well mixed bits (SplitMix64: Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014)."""
+    z = (number + 0x9E3779B97F4A7C15) & _MASK
+    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _MASK
+    return z ^ (z >> 31)

@@ -1,0 +1,307 @@
+"""Device: executes the compute instructions of one device on its values.
+
+Rules of this file: what an instruction reads, writes and frees is what it says; which values are there, and when an
+instruction may start, is the engine's business. Objects behind the values:
+
+    in      tensors of the batch by name            act, grad   tuple of tensors, in the order of the border
+    stash   Stash                                   w           Slot
+    dw, sum Bucket                                  opt         the stage's StageWeights
+"""
+
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import GradientEdge, get_gradient_edge
+
+from hocket.errors import InputError, InternalError, ProgramError
+from hocket.plan.plan import Plan
+from hocket.profile.capture import Captured, Stage
+from hocket.program.instruction import Instruction, Kind, Value, What
+from hocket.program.order import heir_of
+from hocket.program.program import Program
+from hocket.run.data import Stream
+from hocket.run.scale import Scale
+from hocket.run.split import StagePart, split
+from hocket.run.weights import Bucket, Slot, StageWeights
+
+Store = MutableMapping[Value, Any]
+Publish = Callable[[Value, Any], None]
+OnLoss = Callable[[int, Tensor, int], None]
+
+
+class Stash:
+    """What a forward keeps for its backward: input leaves, and where gradients enter the graph (not the outputs' data)."""
+
+    __slots__ = ("edges", "leaves", "loss")
+
+    def __init__(self) -> None:
+        self.leaves: dict[str, Tensor] = {}
+        self.edges: dict[str, GradientEdge] = {}
+        self.loss: GradientEdge | None = None
+
+
+class StageRunner:
+    """One stage: its layers for each size of microbatch, its weights and buffers."""
+
+    def __init__(self, captured: Captured, part: StagePart, sizes: Sequence[int], device: torch.device) -> None:
+        self.part, self.device = part, device
+        self._runs: dict[int, tuple[Stage, ...]] = {
+            size: self._stages(captured.for_size(size)) for size in sorted(set(sizes))
+        }
+        trainable = [name for bucket in part.buckets for name in bucket]
+        stages = next(iter(self._runs.values()))
+        found = {name: tensor for stage in stages for name, tensor in stage.parameters().items()}
+        ordered = {name: found[name] for name in part.parameters if name in set(trainable)}
+        self.weights = StageWeights(ordered, part.buckets, part.summed, captured.job.optimizer)
+        self.buffers = {name: b.clone() for stage in stages for name, b in stage.buffers().items()}
+        self._bound: dict[int, Slot] = {}
+        for stages in self._runs.values():
+            for stage in stages:
+                stage.bind({name: self.buffers[name] for name in stage.buffers()})
+        for size in self._runs:
+            self._bind(size, self.weights.newest)
+
+    def _stages(self, captured: Captured) -> tuple[Stage, ...]:
+        # A stage of a branching model may hold layers that do not follow one another: each run of layers is executed.
+        runs: list[list[int]] = []
+        for layer in self.part.layers:
+            if runs and runs[-1][-1] == layer - 1:
+                runs[-1].append(layer)
+            else:
+                runs.append([layer])
+        return tuple(Stage(captured, run, device=self.device, share=True) for run in runs)
+
+    def _bind(self, size: int, slot: Slot) -> None:
+        if self._bound.get(size) is not slot:
+            for stage in self._runs[size]:
+                stage.bind({name: slot.leaves[name] for name in stage.parameters() if name in slot.leaves})
+            self._bound[size] = slot
+
+    def run(
+        self, size: int, slot: Slot, values: dict[str, Tensor], seed_of: Callable[[int], int], again: bool
+    ) -> dict[str, Tensor]:
+        """Execute the layers: tensors from outside by name to all that were made on the way, by name."""
+        self._bind(size, slot)
+        for stage in self._runs[size]:
+            values.update(stage.run({name: values[name] for name in stage.inputs}, seed_of, again))
+        return values
+
+
+class Device:
+    """Executes load, forward, backward, step and drop of one device; the engine hands it the store of its values."""
+
+    def __init__(
+        self,
+        captured: Captured,
+        plan: Plan,
+        program: Program,
+        number: int,
+        device: torch.device | str = "cpu",
+        on_loss: OnLoss | None = None,
+    ) -> None:
+        """Make the device's stages.
+
+        Arguments:
+            number: which device of the program.
+            device: where its tensors live.
+            on_loss: called with microbatch, mean loss (a detached scalar, still on the device) and samples.
+        """
+        self.number, self.device = number, torch.device(device)
+        self.program, self.plan, self.captured = program, plan, captured
+        self.stream = Stream(captured.job, plan)
+        self._scale = Scale(plan, program.rule)
+        self.on_loss = on_loss
+        sizes = {plan.samples(m) for m in range(plan.microbatches)}
+        parts = split(captured, plan, number)
+        self.stages = {part.number: StageRunner(captured, part, tuple(sizes), self.device) for part in parts}
+        self._handlers: dict[Kind, Callable[[Instruction, Store, Publish | None], None]] = {
+            Kind.LOAD: self._load,
+            Kind.FORWARD: self._forward,
+            Kind.BACKWARD: self._backward,
+            Kind.STEP: self._step,
+            Kind.DROP: lambda instruction, store, publish: None,
+        }
+
+    def start(self, position: int = 0) -> dict[Value, Any]:
+        """Begin a segment at this many samples of the data; returns the values that are there before it."""
+        self.stream = Stream(self.captured.job, self.plan, position)
+        found: dict[Value, Any] = {}
+        for value in self.program.initial(self.number):
+            weights = self.stages[value.stage].weights
+            found[value] = weights.newest if value.what is What.WEIGHTS else weights
+        return found
+
+    def execute(self, instruction: Instruction, store: Store, publish: Publish | None = None) -> None:
+        """Run one instruction whose reads are all in the store: put what it writes there and remove what it frees.
+
+        Arguments:
+            publish: called with each bucket that is summed over devices, as soon as the backward has finished it.
+        """
+        handler = self._handlers.get(instruction.kind)
+        if handler is None:
+            raise ProgramError(f"device {self.number}: {instruction.name}", "on the compute lane", "compute only")
+        handler(instruction, store, publish)
+        self.free(instruction, store)
+
+    def free(self, instruction: Instruction, store: Store) -> None:
+        """Remove what an instruction frees, and hand its memory on where nobody inherited it (rule 5)."""
+        inherited = {heir_of(instruction, written) for written in instruction.writes}
+        for value in instruction.frees:
+            found = store.pop(value)
+            if value in inherited:
+                continue
+            if value.what is What.WEIGHTS:
+                self.stages[value.stage].weights.release(found)
+            elif value.what in (What.ACCUMULATOR, What.REDUCED):
+                self.stages[value.stage].weights.recycle(found)
+
+    # -- the kinds
+
+    def _load(self, instruction: Instruction, store: Store, publish: Publish | None) -> None:
+        batch = self.stream.batch(instruction.index)
+        for value in instruction.writes:
+            part = self.stages[value.stage].part
+            store[value] = {name: batch[key].to(self.device) for name, key in part.batch}
+
+    def _forward(self, instruction: Instruction, store: Store, publish: Publish | None) -> None:
+        microbatch, runner = instruction.index, self.stages[instruction.stage]
+        part = runner.part
+        stashes = any(value.what is What.STASH for value in instruction.writes)
+        stash, slot, values = Stash(), None, {}
+        for value in instruction.reads:
+            if value.what is What.WEIGHTS:
+                slot = store[value]
+            elif value.what is What.INPUT:
+                values.update(store[value])
+            elif value.what is What.ACTIVATION:
+                flowing = part.arriving_gradients[value.stage]
+                for name, tensor in zip(part.arriving[value.stage], store[value], strict=True):
+                    if stashes and name in flowing:
+                        tensor = stash.leaves[name] = tensor.detach().requires_grad_()
+                    values[name] = tensor
+        if slot is None:
+            raise InternalError(f"{instruction.name} reads no weights")
+        samples, seed_of = self.stream.samples(microbatch), self.stream.seed_of(microbatch)
+        with torch.set_grad_enabled(stashes):
+            made = runner.run(samples, slot, values, seed_of, instruction.again)
+        if part.makes_loss:
+            loss = made[self.captured.loss_tensor]
+            if stashes and loss.requires_grad:
+                stash.loss = get_gradient_edge(loss)
+            if self.on_loss is not None and not instruction.again:
+                self.on_loss(microbatch, loss.detach(), samples)
+        if stashes:
+            for names in part.leaving_gradients.values():
+                stash.edges.update({n: get_gradient_edge(made[n]) for n in names if made[n].requires_grad})
+        for value in instruction.writes:
+            if value.what is What.STASH:
+                store[value] = stash
+            elif value.what is What.ACTIVATION:
+                store[value] = tuple(made[name].detach() for name in part.leaving[value.part])
+
+    def _backward(self, instruction: Instruction, store: Store, publish: Publish | None) -> None:
+        microbatch, runner = instruction.index, self.stages[instruction.stage]
+        part, weights = runner.part, runner.weights
+        roots: list[GradientEdge] = []
+        gradients: list[Tensor] = []
+        sums: list[Bucket] = []
+        stash, slot = Stash(), None
+        for value in instruction.reads:
+            if value.what is What.WEIGHTS:
+                slot = store[value]
+            elif value.what is What.STASH:
+                stash = store[value]
+            elif value.what is What.ACCUMULATOR:
+                sums.append(store[value])
+        for value in instruction.reads:
+            if value.what is What.GRADIENT:
+                for name, gradient in zip(part.leaving_gradients[value.part], store[value], strict=True):
+                    if name in stash.edges:
+                        roots.append(stash.edges[name])
+                        gradients.append(gradient)
+        if slot is None:
+            raise InternalError(f"{instruction.name} reads no weights")
+        if stash.loss is not None:
+            roots.append(stash.loss)
+            meta = stash.loss.node._input_metadata[stash.loss.output_nr]
+            gradients.append(torch.tensor(self._scale.loss(microbatch), dtype=meta.dtype, device=self.device))
+        accumulators = {v.part: v for v in instruction.writes if v.what is What.ACCUMULATOR}
+        ready = None
+        if publish is not None:
+            ready = _publisher(publish, accumulators)
+        # A slot that `naive` has updated since the forward is the newest one: gradients arrive at the same leaves.
+        weights.begin(slot, sums, ready)
+        if roots:
+            torch.autograd.backward(roots, gradients)
+        for bucket in weights.end(slot):
+            store[accumulators[bucket.number]] = bucket
+        for value in instruction.writes:
+            if value.what is What.GRADIENT:
+                leaves = [stash.leaves[name] for name in part.arriving_gradients[value.stage]]
+                store[value] = tuple(torch.zeros_like(x) if x.grad is None else x.grad for x in leaves)
+
+    def _step(self, instruction: Instruction, store: Store, publish: Publish | None) -> None:
+        stage, update = instruction.stage, instruction.index
+        weights = self.stages[stage].weights
+        old = Value(What.WEIGHTS, stage, update)
+        buckets = [store[v] for v in instruction.reads if v.what in (What.ACCUMULATOR, What.REDUCED)]
+        factor = self._scale.gradient(stage, update)
+        slot = weights.step(store[old], buckets, old in instruction.frees, factor)
+        for value in instruction.writes:
+            store[value] = slot if value.what is What.WEIGHTS else weights
+
+    # -- between segments
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The newest weights by global name (not copied)."""
+        runners = self.stages.values()
+        return {name: leaf.detach() for runner in runners for name, leaf in runner.weights.newest.leaves.items()}
+
+    def buffers(self) -> dict[str, Tensor]:
+        """Buffers by global name (not copied); running statistics are this device's own."""
+        return {name: tensor for runner in self.stages.values() for name, tensor in runner.buffers.items()}
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint needs, not copied: `model.NAME` for weights and buffers, `optimizer.NAME.KEY` for the
+        optimizer's state of a parameter (tensors, or plain numbers)."""
+        found: dict[str, Any] = {f"model.{n}": tensor for n, tensor in {**self.tensors(), **self.buffers()}.items()}
+        for runner in self.stages.values():
+            for name, entries in runner.weights.state().items():
+                found.update({f"optimizer.{name}.{key}": value for key, value in entries.items()})
+        return found
+
+    def wants(self, name: str) -> bool:
+        """Whether `load` uses the entry of this name."""
+        kind, _, rest = name.partition(".")
+        if kind == "model":
+            return any(rest in r.weights.newest.leaves or rest in r.buffers for r in self.stages.values())
+        return kind == "optimizer" and any(
+            rest.rpartition(".")[0] in r.weights.newest.leaves for r in self.stages.values()
+        )
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Take what `state` gave, here or on other devices; names that are not of this device are ignored.
+
+        Raises:
+            InputError: a weight of this device is missing.
+        """
+        optimizer: dict[str, dict[str, Any]] = {}
+        for name, value in state.items():
+            kind, _, rest = name.partition(".")
+            if kind == "optimizer":
+                parameter, _, key = rest.rpartition(".")
+                optimizer.setdefault(parameter, {})[key] = value
+        for runner in self.stages.values():
+            for name in runner.weights.newest.leaves:
+                if f"model.{name}" not in state:
+                    raise InputError(f"model.{name}", "no such entry in the state", "every weight of the stage")
+            runner.weights.load({n: state[f"model.{n}"] for n in runner.weights.newest.leaves}, optimizer)
+            for name, tensor in runner.buffers.items():
+                if f"model.{name}" in state:
+                    tensor.copy_(state[f"model.{name}"])
+
+
+def _publisher(publish: Publish, accumulators: Mapping[int, Value]) -> Callable[[Bucket], None]:
+    return lambda bucket: publish(accumulators[bucket.number], bucket)

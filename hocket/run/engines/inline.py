@@ -1,0 +1,194 @@
+"""The inline engine: all devices in one process, one instruction after the other, slow and plain: the living definition.
+
+It follows hocket/program/order.py to the letter and nothing else: every lane's first instruction that may start is run,
+lanes taking turns. What a program means is what this file does with it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hocket.errors import ProgramError
+from hocket.plan.plan import Plan
+from hocket.profile.capture import Captured
+from hocket.program.instruction import COMPUTE, Instruction, Kind, Value, receive_lane, send_lane
+from hocket.program.program import Lane, Program
+from hocket.run.device import Device
+from hocket.run.weights import Bucket
+
+_COLLECTIVES = (Kind.ALL_REDUCE, Kind.REDUCE_SCATTER, Kind.ALL_GATHER)
+
+
+@dataclass
+class Result:
+    """What a run gave.
+
+    Attributes:
+        losses: (microbatch, mean loss, samples), by microbatch.
+        weights: by device and global name.
+        position: samples of the data that are behind the run.
+        devices: the devices with their optimizers, to go on from.
+    """
+
+    losses: list[tuple[int, float, int]]
+    weights: dict[int, dict[str, Tensor]]
+    position: int
+    devices: dict[int, Device] = field(repr=False)
+
+
+def run_inline(
+    captured: Captured,
+    plan: Plan,
+    program: Program,
+    repeats: int,
+    position: int = 0,
+    devices: dict[int, Device] | None = None,
+) -> Result:
+    """Run prologue, `repeats` periods and epilogue.
+
+    Arguments:
+        position: samples of the data that are behind earlier segments.
+        devices: those of an earlier segment's result, to go on from their weights.
+
+    Raises:
+        ProgramError: nothing can start, with what each lane waits for; or a value is written twice or freed before it
+            is there.
+    """
+    losses: list[tuple[int, float, int]] = []
+
+    def on_loss(microbatch: int, loss: Tensor, samples: int) -> None:
+        losses.append((microbatch, float(loss), samples))
+
+    if devices is None:
+        devices = {d: Device(captured, plan, program, d) for d in program.devices}
+    for device in devices.values():
+        device.on_loss = on_loss
+    interpreter = Interpreter(program, devices, repeats, position)
+    interpreter.run()
+    stream = next(iter(devices.values())).stream
+    end = stream.position(program.microbatches(repeats))
+    weights = {d: device.tensors() for d, device in devices.items()}
+    return Result(sorted(losses), weights, end, devices)
+
+
+class Interpreter:
+    """Interprets the lanes of all devices by the five rules of hocket/program/order.py."""
+
+    def __init__(self, program: Program, devices: dict[int, Device], repeats: int, position: int) -> None:
+        self.program, self.devices = program, devices
+        self.lanes = program.unrolled(repeats)
+        self.next: dict[Lane, int] = dict.fromkeys(self.lanes, 0)
+        self.stores: dict[int, dict[Value, Any]] = {d: device.start(position) for d, device in devices.items()}
+
+    def run(self) -> None:
+        """Until every lane is at its end."""
+        while any(self._head(lane) for lane in self.lanes):
+            moved = False
+            for lane in self.lanes:
+                head = self._head(lane)
+                if head is not None and self._start(lane, head):
+                    moved = True
+            if not moved:
+                raise self._deadlock()
+
+    def _head(self, lane: Lane) -> Instruction | None:
+        instructions, position = self.lanes.get(lane, ()), self.next.get(lane, 0)
+        return instructions[position] if position < len(instructions) else None
+
+    def _missing(self, instruction: Instruction) -> list[Value]:
+        store = self.stores[instruction.device]
+        return [value for value in instruction.reads if value not in store]
+
+    def _start(self, lane: Lane, instruction: Instruction) -> bool:
+        """Run an instruction if it may start (rule 1); transfers with their partners (rules 3 and 4)."""
+        if self._missing(instruction):
+            return False
+        if lane[1] == COMPUTE:
+            self._written(instruction)
+            self.devices[instruction.device].execute(instruction, self.stores[instruction.device])
+            self.next[lane] += 1
+            return True
+        if instruction.kind is Kind.SEND:
+            return self._send(lane, instruction)
+        if instruction.kind in _COLLECTIVES:
+            return self._collective(lane, instruction)
+        return False  # a receive is moved on by its send
+
+    def _send(self, lane: Lane, send: Instruction) -> bool:
+        there = (send.peer, receive_lane(send.device))
+        receive = self._head(there)
+        if receive is None or lane[1] != send_lane(send.peer):
+            return False
+        if receive.kind is not Kind.RECEIVE or receive.writes != send.reads or receive.peer != send.device:
+            raise ProgramError(
+                f"device {send.peer}: {receive.name}", f"{send.name} from device {send.device}", "what it sends"
+            )
+        self._written(receive)
+        source, target = self.stores[send.device], self.stores[send.peer]
+        for value in send.reads:
+            target[value] = source[value]
+        self._free(send)
+        self.next[lane] += 1
+        self.next[there] += 1
+        return True
+
+    def _collective(self, lane: Lane, instruction: Instruction) -> bool:
+        heads = []
+        for device in instruction.group:
+            head = self._head((device, lane[1]))
+            if head is None or head.kind is not instruction.kind or self._missing(head):
+                return False
+            heads.append(head)
+        if instruction.kind is not Kind.ALL_REDUCE:
+            raise ProgramError(f"device {instruction.device}: {instruction.name}", instruction.kind, "all_reduce")
+        parts = [self.stores[head.device][head.reads[0]] for head in heads]
+        add_up(parts)
+        for head, part in zip(heads, parts, strict=True):
+            self._written(head)
+            self.stores[head.device][head.writes[0]] = part
+            self._free(head)
+            self.next[(head.device, lane[1])] += 1
+        return True
+
+    def _written(self, instruction: Instruction) -> None:
+        store = self.stores[instruction.device]
+        place = f"device {instruction.device}: {instruction.name}"
+        for value in instruction.writes:
+            if value in store:
+                raise ProgramError(place, f"writes {value}, which is there already", "a new value")
+        for value in instruction.frees:
+            if value not in store:
+                raise ProgramError(place, f"frees {value}, which is not there", "a value that is there")
+
+    def _free(self, instruction: Instruction) -> None:
+        self.devices[instruction.device].free(instruction, self.stores[instruction.device])
+
+    def _deadlock(self) -> ProgramError:
+        waiting = []
+        for lane in self.lanes:
+            head = self._head(lane)
+            if head is not None:
+                missing = self._missing(head)
+                why = f"waits for {', '.join(map(str, missing))}" if missing else f"waits for device {_partners(head)}"
+                waiting.append(f"device {lane[0]}, {lane[1]}: {head.name} {why}")
+        return ProgramError(
+            waiting[0].split(":")[0], "deadlock: " + "; ".join(waiting), "an instruction that can start"
+        )
+
+
+def _partners(instruction: Instruction) -> str:
+    return str(instruction.peer) if instruction.peer >= 0 else ", ".join(str(d) for d in instruction.group)
+
+
+def add_up(parts: Sequence[Bucket]) -> None:
+    """Replace the flat tensors of several devices' buckets by their sums, added in the order of the devices."""
+    with torch.no_grad():
+        for flats in zip(*(part.flats for part in parts), strict=True):
+            total = flats[0].clone()
+            for flat in flats[1:]:
+                total += flat.to(total.device)
+            for flat in flats:
+                flat.copy_(total)

@@ -1,0 +1,108 @@
+"""Plain single-process loops: what every run of a plan is compared with.
+
+Rules of this file: no devices, no program, no stages that execute. The undivided model runs forward and backward on one
+microbatch after the other; only the declared rule says with which weights, and which microbatches make an update.
+"""
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from hocket.plan.plan import Plan
+from hocket.profile.capture import Captured, Stage
+from hocket.profile.job import Job
+from hocket.program.rule import Rule
+from hocket.run.data import Stream
+
+
+@dataclass
+class Trained:
+    """What training gave: (microbatch, mean loss, samples) in order, and the weights by global name."""
+
+    losses: list[tuple[int, float, int]] = field(default_factory=list)
+    weights: dict[str, Tensor] = field(default_factory=dict)
+
+
+def rule_loop(captured: Captured, plan: Plan, rule: Rule, microbatches: int, start: int = 0) -> Trained:
+    """Train the undivided model on so many microbatches as the rule declares.
+
+    Microbatch m computes its gradient with weights of version rule.version(s, m) in the parameters of stage s (under
+    `naive` the backward sees the newest); update u of stage s applies the mean over the samples of
+    rule.microbatches(s, u) with that stage's own optimizer.
+    """
+    stream = Stream(captured.job, plan, start)
+    sizes = {stream.samples(m) for m in range(plan.microbatches)}
+    whole = {size: Stage(captured.for_size(size), range(len(captured.layers))) for size in sorted(sizes)}
+    leaves = {n: p for n, p in next(iter(whole.values())).parameters().items() if p.requires_grad}
+    for stage in whole.values():
+        stage.bind(leaves)
+    owner = _owners(captured, plan, leaves)
+    names = [[n for n in leaves if owner[n] == s] for s in range(len(plan.stages))]
+    masters = {n: nn.Parameter(p.detach().clone()) for n, p in leaves.items()}
+    optimizers = [captured.job.optimizer([masters[n] for n in own]) if own else None for own in names]
+    versions: list[list[dict[str, Tensor]]] = [[{n: masters[n].detach().clone() for n in own}] for own in names]
+    trained = Trained()
+
+    def use(version_of: Callable[[int, int], int], microbatch: int) -> None:
+        # Written in place past autograd, so that a graph that is alive sees the new numbers, as with `naive` it shall.
+        for s, own in enumerate(names):
+            for n in own:
+                leaves[n].data.copy_(versions[s][version_of(s, microbatch)][n])
+
+    for m in range(microbatches):
+        size = stream.samples(m)
+        batch = stream.batch(m)
+        use(rule.version, m)
+        values = {name: batch[key] for key, name in captured.batch_names.items()}
+        loss = whole[size].run(values, stream.seed_of(m))[captured.loss_tensor]
+        trained.losses.append((m, float(loss.detach()), size))
+        use(rule.backward_version, m)
+        gradients = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
+        for (n, _), gradient in zip(leaves.items(), gradients, strict=True):
+            s = owner[n]
+            total = sum(stream.samples(k) for k in rule.microbatches(s, rule.update(s, m)))
+            if gradient is not None:
+                part = gradient * (size / total)
+                grad = masters[n].grad
+                masters[n].grad = part if grad is None else grad + part
+        for s, optimizer in enumerate(optimizers):
+            if (m + 1) % rule.batch[s] == 0:
+                if optimizer is not None:
+                    optimizer.step()
+                    optimizer.zero_grad()
+                versions[s].append({n: masters[n].detach().clone() for n in names[s]})
+    trained.weights = {n: masters[n].detach() for n in masters}
+    return trained
+
+
+def _owners(captured: Captured, plan: Plan, leaves: dict[str, Tensor]) -> dict[str, int]:
+    """The first stage that holds each parameter; under the rules that allow ties, all its stages have one version."""
+    found: dict[str, int] = {}
+    for s, cut in enumerate(plan.cuts(captured)):
+        for layer in cut.layers:
+            for name in captured.layers[layer].parameters:
+                found.setdefault(name, s)
+    return {name: found[name] for name in leaves}
+
+
+def plain_loop(job: Job, batch_size: int, steps: int) -> Trained:
+    """The plainest training loop there is: the user's own module, loss and optimizer, one whole batch a step."""
+    model = copy.deepcopy(job.model)
+    optimizer = job.optimizer(model.parameters())
+    trained = Trained()
+    from hocket.profile.job import order
+
+    for step in range(steps):
+        batch = job.batch(order(step, batch_size, len(job.data), job.seed))
+        args, kwargs, loss_args, loss_kwargs = job.split(batch)
+        output = model(*args, **kwargs)
+        loss = output.loss if job.loss is None else job.loss(output, *loss_args, **loss_kwargs)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        trained.losses.append((step, float(loss.detach()), batch_size))
+    trained.weights = {name: p.detach() for name, p in model.named_parameters()}
+    return trained

@@ -1,0 +1,47 @@
+"""Scale: by what a microbatch's loss and a stage's summed gradients are multiplied.
+
+What is wanted: update u of stage s uses the gradient of the mean loss over all samples of its microbatches,
+
+    G[s, u] = sum over m of samples[m] / N[s, u] * g[m],    N[s, u] = sum of samples[m],  m in rule.microbatches(s, u)
+
+where g[m] is the gradient of microbatch m's mean loss. A backward pass starts once, at the loss, but stages may average
+over different numbers of microbatches (PipeDream: as many as they have replicas). So the loss is weighted by
+samples[m] / K and the sums of each stage by K / N[s, u], for one K. Where all stages average over the same
+microbatches, K = N[s, u] and the second factor is exactly one; this holds for every strategy but PipeDream with
+unequal replication. There, K is the samples of one full update of the last stage.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from hocket.plan.plan import Plan
+from hocket.program.rule import Rule
+
+
+@dataclass(frozen=True)
+class Scale:
+    """The two factors for one plan and its rule."""
+
+    plan: Plan
+    rule: Rule
+
+    @cached_property
+    def uniform(self) -> bool:
+        """Whether all stages average over the same microbatches."""
+        return len(set(self.rule.batch)) == 1
+
+    def samples(self, stage: int, update: int) -> int:
+        """N: samples of one update of one stage, over all replicas."""
+        return sum(self.plan.samples(m) for m in self.rule.microbatches(stage, update))
+
+    def loss(self, microbatch: int) -> float:
+        """What the gradient of a microbatch's mean loss is multiplied by."""
+        if self.uniform:
+            return self.plan.samples(microbatch) / self.samples(0, self.rule.update(0, microbatch))
+        return self.plan.samples(microbatch) / (self.rule.batch[-1] * self.plan.microbatch_size)
+
+    def gradient(self, stage: int, update: int) -> float:
+        """What a stage's summed gradients are multiplied by before its step."""
+        if self.uniform:
+            return 1.0
+        return self.rule.batch[-1] * self.plan.microbatch_size / self.samples(stage, update)

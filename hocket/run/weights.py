@@ -1,0 +1,266 @@
+"""StageWeights: the weight versions of one stage on one device, its gradient buckets and its optimizer.
+
+Rules of this file: a version lives in a slot, a leaf tensor for each parameter; a step either updates the newest slot
+in place (nobody needs the old version any more) or copies it into a free one and updates that, so that no memory is
+allocated in the steady state. The optimizer is the user's own and sees one parameter per name for good, which is
+pointed at the slot that it is to update: its state always belongs to the newest version.
+
+An update in place goes past autograd's version counters. With weight stashing no graph is alive then; `naive`, where
+graphs in flight shall see the new weights (section 2.4.3), relies on it.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from hocket.errors import InputError, InternalError
+
+_ALIGNMENT = 16  # elements: every gradient in a flat tensor begins on a boundary that vector units and NCCL like
+_CHANGES = "A model whose course follows from the data cannot be planned."
+
+
+class Slot:
+    """One weight version: `leaves` by name, of which `data` are aliases that autograd does not watch."""
+
+    __slots__ = ("data", "leaves")
+
+    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
+        self.leaves = {name: tensor.detach().requires_grad_() for name, tensor in tensors.items()}
+        self.data = [leaf.data for leaf in self.leaves.values()]
+
+
+class Bucket:
+    """Weight gradients of one bucket of one update, summed over microbatches so far.
+
+    Attributes:
+        gradients: one for each parameter of the bucket; None where none has arrived.
+        flats: one tensor for each type, of which the gradients are views, if the bucket is summed over devices; else ().
+    """
+
+    __slots__ = ("flats", "gradients", "number", "views")
+
+    def __init__(self, number: int, size: int) -> None:
+        self.number = number
+        self.gradients: list[Tensor | None] = [None] * size
+        self.flats: tuple[Tensor, ...] = ()
+        self.views: tuple[Tensor, ...] = ()
+
+
+Ready = Callable[[Bucket], None]
+
+
+class StageWeights:
+    """See the head of this file.
+
+    Attributes:
+        optimizer: the user's, or None for a stage without parameters.
+    """
+
+    def __init__(
+        self,
+        tensors: Mapping[str, Tensor],
+        buckets: Sequence[Sequence[str]],
+        summed: Sequence[bool],
+        optimizer: Callable[[Iterable[Tensor]], Optimizer],
+    ) -> None:
+        """Make slot 0 from copies of these tensors.
+
+        Arguments:
+            tensors: trainable parameters by global name, in the model's order.
+            buckets: names of each bucket; every name in exactly one.
+            summed: for each bucket, whether it is summed over devices and therefore lies in one flat tensor.
+        """
+        if sorted(tensors) != sorted(name for bucket in buckets for name in bucket):
+            raise InternalError(f"buckets {list(buckets)} are not a partition of {list(tensors)}")
+        self._buckets, self._summed = tuple(tuple(b) for b in buckets), tuple(summed)
+        self._place = {name: (b, k) for b, names in enumerate(self._buckets) for k, name in enumerate(names)}
+        self._free: list[Slot] = []
+        self._free_buckets: dict[int, list[Bucket]] = {b: [] for b in range(len(self._buckets))}
+        self._masters = {name: nn.Parameter(tensor.detach()) for name, tensor in tensors.items()}
+        self._current = self._new_slot({name: tensor.detach().clone() for name, tensor in tensors.items()})
+        self._pointed: Slot | None = None
+        self._point(self._current)
+        self.optimizer = optimizer(list(self._masters.values())) if self._masters else None
+        # State of the backward pass that is running.
+        self._active: list[Bucket] = []
+        self._fresh = True
+        self._left: list[int] = []
+        self._published = 0
+        self._ready: Ready | None = None
+        self._touched: list[set[int]] = [set() for _ in self._buckets]
+        self._expected: list[int] | None = None
+
+    # -- versions
+
+    @property
+    def newest(self) -> Slot:
+        """The slot of the newest version."""
+        return self._current
+
+    def step(self, slot: Slot, buckets: Sequence[Bucket], in_place: bool, factor: float = 1.0) -> Slot:
+        """Make the next version from the newest one and these gradients; returns the slot that holds it.
+
+        Arguments:
+            in_place: nobody needs the old version any more.
+            factor: what the gradients are multiplied by first.
+        """
+        if slot is not self._current:
+            raise InternalError("a step must start from the newest version")
+        with torch.no_grad():
+            if not in_place:
+                slot = self._free.pop() if self._free else self._new_slot(_like(self._current))
+                if slot.data:
+                    torch._foreach_copy_(slot.data, self._current.data)
+            for bucket in buckets:
+                if factor != 1.0:
+                    for tensor in bucket.flats or [g for g in bucket.gradients if g is not None]:
+                        tensor.mul_(factor)
+                for name, gradient in zip(self._buckets[bucket.number], bucket.gradients, strict=True):
+                    self._masters[name].grad = gradient
+        self._point(slot)
+        if self.optimizer is not None:
+            self.optimizer.step()
+        for master in self._masters.values():
+            master.grad = None
+        self._current = slot
+        return slot
+
+    def release(self, slot: Slot) -> None:
+        """Nobody needs this version any more: its memory is for a later one."""
+        if slot is self._current:
+            raise InternalError("the newest version cannot be released")
+        self._free.append(slot)
+
+    def _new_slot(self, tensors: Mapping[str, Tensor]) -> Slot:
+        slot = Slot(tensors)
+        for name, leaf in slot.leaves.items():
+            bucket, position = self._place[name]
+            if self._summed[bucket]:
+                leaf.register_post_accumulate_grad_hook(self._hook(bucket, position))  # type: ignore[no-untyped-call]
+        return slot
+
+    def _point(self, slot: Slot) -> None:
+        if slot is not self._pointed:
+            for master, tensor in zip(self._masters.values(), slot.data, strict=True):
+                master.data = tensor
+            self._pointed = slot
+
+    # -- gradients
+
+    def begin(self, slot: Slot, sums: Sequence[Bucket], ready: Ready | None = None) -> None:
+        """Before a backward pass: gradients will be added to `sums`, or to fresh buckets when there are none.
+
+        Arguments:
+            ready: called with each bucket that is summed over devices, in order, as soon as its last gradient is there.
+        """
+        self._fresh, self._ready, self._published = not sums, ready, 0
+        self._active = list(sums) or [self._take_bucket(b) for b in range(len(self._buckets))]
+        self._left = list(self._expected or map(len, self._buckets))
+        if not self._fresh:
+            for bucket, names in zip(self._active, self._buckets, strict=True):
+                for name, gradient in zip(names, bucket.views or bucket.gradients, strict=True):
+                    slot.leaves[name].grad = gradient
+
+    def end(self, slot: Slot) -> tuple[Bucket, ...]:
+        """After a backward pass: the buckets with what it added."""
+        for b, (bucket, names) in enumerate(zip(self._active, self._buckets, strict=True)):
+            for k, name in enumerate(names):
+                leaf = slot.leaves[name]
+                if not self._summed[b]:
+                    bucket.gradients[k] = leaf.grad
+                elif bucket.gradients[k] is None and b >= self._published:
+                    bucket.views[k].zero_()
+                leaf.grad = None
+        if self._expected is None:
+            self._expected = [len(touched) for touched in self._touched]
+        self._publish(len(self._active))
+        found, self._active, self._ready = tuple(self._active), [], None
+        return found
+
+    def recycle(self, bucket: Bucket) -> None:
+        """Nobody needs these sums any more: the flat memory is for a later update."""
+        if bucket.flats:
+            bucket.gradients = [None] * len(bucket.gradients)
+            self._free_buckets[bucket.number].append(bucket)
+
+    def _take_bucket(self, number: int) -> Bucket:
+        if self._free_buckets[number]:
+            return self._free_buckets[number].pop()
+        bucket = Bucket(number, len(self._buckets[number]))
+        if self._summed[number]:
+            bucket.flats, bucket.views = _flat([self._masters[name] for name in self._buckets[number]])
+        return bucket
+
+    def _hook(self, bucket: int, position: int) -> Callable[[Tensor], None]:
+        """What happens as soon as a parameter's gradient is there: it moves into the flat tensor and is counted."""
+
+        def accumulated(leaf: Tensor) -> None:
+            active = self._active[bucket]
+            if self._fresh:
+                view = active.views[position]
+                with torch.no_grad():
+                    view.copy_(leaf.grad)  # type: ignore[arg-type]
+                leaf.grad = view
+            if self._expected is None:
+                self._touched[bucket].add(position)
+            elif position not in self._touched[bucket]:
+                name = self._buckets[bucket][position]
+                raise InputError(f"parameter {name}", "a gradient", "none, as in the first backward pass", _CHANGES)
+            active.gradients[position] = leaf.grad
+            self._left[bucket] -= 1
+            if self._left[bucket] == 0 and self._ready is not None and self._expected is not None:
+                done = self._published
+                while done < len(self._left) and self._left[done] <= 0:
+                    done += 1
+                self._publish(done)
+
+        return accumulated
+
+    def _publish(self, until: int) -> None:
+        """Hand out the buckets up to a number, in the order of bucket numbers (rule 2 of the program's meaning)."""
+        if self._ready is not None:
+            for b in range(self._published, until):
+                if self._summed[b]:
+                    self._ready(self._active[b])
+            self._published = max(self._published, until)
+
+    # -- saving and loading, between segments
+
+    def state(self) -> dict[str, dict[str, object]]:
+        """Optimizer state by parameter name."""
+        if self.optimizer is None:
+            return {}
+        return {name: dict(self.optimizer.state.get(master, {})) for name, master in self._masters.items()}
+
+    def load(self, tensors: Mapping[str, Tensor], state: Mapping[str, Mapping[str, object]]) -> None:
+        """Take weights and optimizer state by parameter name; names that are not of this stage are ignored."""
+        with torch.no_grad():
+            for (name, master), data in zip(self._masters.items(), self._current.data, strict=True):
+                data.copy_(tensors[name])
+                if self.optimizer is not None and name in state:
+                    self.optimizer.state[master] = {key: _moved(value, data) for key, value in state[name].items()}
+
+
+def _moved(value: object, like: Tensor) -> object:
+    # Step counters stay where the optimizer keeps them, on the CPU; moments lie beside their parameter.
+    if not isinstance(value, Tensor):
+        return value
+    return value.detach().clone() if value.dim() == 0 else value.detach().to(like.device, copy=True)
+
+
+def _like(slot: Slot) -> dict[str, Tensor]:
+    return {name: torch.empty_like(leaf, requires_grad=False) for name, leaf in slot.leaves.items()}
+
+
+def _flat(parameters: Sequence[Tensor]) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+    """One flat tensor for each type, and a view for each parameter, shaped as it is; gaps are zero."""
+    sizes: dict[torch.dtype, int] = {}
+    offsets = []
+    for p in parameters:
+        offsets.append(sizes.get(p.dtype, 0))
+        sizes[p.dtype] = offsets[-1] + -(-p.numel() // _ALIGNMENT) * _ALIGNMENT
+    flats = {dtype: torch.zeros(size, dtype=dtype, device=parameters[0].device) for dtype, size in sizes.items()}
+    views = tuple(flats[p.dtype][at : at + p.numel()].view(p.shape) for p, at in zip(parameters, offsets, strict=True))
+    return tuple(flats.values()), views
