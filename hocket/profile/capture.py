@@ -13,7 +13,7 @@ from torch import nn
 
 from hocket.errors import CaptureError, InputError
 from hocket.profile.job import Job
-from hocket.profile.layers import Graph, Segment, choose, group, name_of
+from hocket.profile.layers import Graph, Segment, choose, group, pieces
 from hocket.profile.operations import Trace
 from hocket.profile.stage import Stage
 from hocket.profile.trace import all_modules, record
@@ -22,6 +22,8 @@ __all__ = ["Captured", "CapturedLayer", "CapturedTensor", "Stage", "capture"]
 
 # Layers are chosen at this size, whatever size is asked for: 1 is refused by batch normalisation of single values.
 _BASE_SIZE = 2
+
+_FIXED = "A model whose shape or course follows from the data cannot be planned."
 
 
 @dataclass(frozen=True)
@@ -67,12 +69,12 @@ class CapturedTensor:
 
 @dataclass(frozen=True)
 class Choices:
-    """What was decided at the first size and holds for all: which modules are looked into, which are kept whole."""
+    """What was decided at the first size and holds for all: which modules are kept whole, which layers are joined."""
 
     max_layers: int
     opaque: frozenset[str] = frozenset()
     as_tracing: bool = False
-    expanded: frozenset[str] = frozenset()
+    joined: tuple[int, ...] = ()
     notes: tuple[str, ...] = ()
 
 
@@ -135,7 +137,7 @@ def capture(job: Job, microbatch_size: int = _BASE_SIZE, *, max_layers: int = 64
 
     Arguments:
         microbatch_size: number of samples; `Captured.for_size` gives the other sizes.
-        max_layers: modules are looked into, the costliest first, while there are at most this many layers.
+        max_layers: neighbours are joined until there are at most this many layers.
 
     Raises:
         CaptureError: the model cannot be cut into layers; names the module and the reason.
@@ -152,7 +154,7 @@ def capture(job: Job, microbatch_size: int = _BASE_SIZE, *, max_layers: int = 64
         except CaptureError as error:
             choices = _yielding(job, choices, error)
     graph = Graph(trace, _buffers_of(job))
-    choices = replace(choices, expanded=choose(graph, max_layers))
+    choices = replace(choices, joined=choose(graph, pieces(graph), max_layers))
     sizes: dict[int, Captured] = {}
     base = _build(job, _BASE_SIZE, graph, choices, sizes)
     sizes[_BASE_SIZE] = base
@@ -199,10 +201,13 @@ def _build(job: Job, size: int, graph: Graph, choices: Choices, sizes: dict[int,
     trace = graph.trace
     modules = all_modules(job.model, job.loss)
     first_name = {id(p): name for name, p in job.model.named_parameters()}
-    taken: dict[str, int] = {}
-    segments = group(graph, choices.expanded, choices.max_layers)
+    finest = pieces(graph)
+    if len(finest) != sum(choices.joined):
+        found = f"{len(finest)} operations and modules with {size} samples"
+        raise CaptureError("model", found, f"{sum(choices.joined)}, as with other samples", _FIXED)
+    segments = group(finest, choices.joined)
     notes = choices.notes
-    layers = tuple(_layer(graph, s, modules, first_name, name_of(graph, s, taken)) for s in segments)
+    layers = tuple(_layer(graph, s, modules, first_name) for s in segments)
     tensors = _tensors(graph, segments, layers)
     names = {trace.values[t.value].name: t.name for t in tensors if t.source < 0}
     for value in trace.values:
@@ -216,9 +221,7 @@ def _build(job: Job, size: int, graph: Graph, choices: Choices, sizes: dict[int,
     return Captured(job, size, layers, tensors, names, ties, graph, choices, notes, _sizes=sizes)
 
 
-def _layer(
-    graph: Graph, segment: Segment, modules: dict[str, nn.Module], first_name: dict[int, str], name: str
-) -> CapturedLayer:
+def _layer(graph: Graph, segment: Segment, modules: dict[str, nn.Module], first_name: dict[int, str]) -> CapturedLayer:
     trace = graph.trace
     nodes = [trace.nodes[i] for i in segment.nodes]
     paths = list(dict.fromkeys(n.target for n in nodes if isinstance(n.target, str)))
@@ -235,11 +238,10 @@ def _layer(
     statistics = any(
         isinstance(m, nn.modules.batchnorm._NormBase) and m.training for p in paths for m in modules[p].modules()
     )
-    kinds = [trace.calls[c].kind for c in segment.calls] or [n.label for n in nodes]
-    kind = "+".join(dict.fromkeys(kinds))
     flops = sum(n.flops for n in nodes)
     return CapturedLayer(
-        name, kind, tuple(paths), tuple(weights), tuple(buffers), any(n.random for n in nodes), statistics, flops,
+        segment.path,
+        segment.kind, tuple(paths), tuple(weights), tuple(buffers), any(n.random for n in nodes), statistics, flops,
         tuple(segment.nodes),
     )  # fmt: skip
 
@@ -292,7 +294,7 @@ def _changes(place: str, base: Captured, other: Captured, found: str) -> None:
     sizes = f"{base.microbatch_size} and {other.microbatch_size} samples"
     raise CaptureError(
         f"layer {place}", f"{found} with other samples", f"the same layers and shapes for microbatches of {sizes}",
-        "A model whose shape or course follows from the data cannot be planned.",
+        _FIXED,
     )  # fmt: skip
 
 

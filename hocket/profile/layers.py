@@ -5,8 +5,8 @@ follow from the record alone (floating point operations and bytes, never from ti
 same layers; modules of one class at one depth are treated alike.
 """
 
-from collections.abc import Collection
-from dataclasses import dataclass, field
+import re
+from dataclasses import dataclass, replace
 
 from hocket.profile.operations import LOSS, Node, Trace
 
@@ -16,11 +16,18 @@ _FLOPS_PER_BYTE = 8.0
 
 @dataclass
 class Segment:
-    """A layer in the making: `unit` is the module call that it is, -1 for operations between modules."""
+    """A layer in the making.
+
+    Attributes:
+        nodes: indices of its operations. calls: indices of the module calls that it consists of.
+        path: of the module, or of the module around it with the name of the first operation.
+        kind: class of the module, or name of the first operation.
+    """
 
     nodes: list[int]
-    unit: int
-    calls: list[int] = field(default_factory=list)
+    calls: list[int]
+    path: str
+    kind: str
 
 
 class Graph:
@@ -78,70 +85,21 @@ class Graph:
         return out
 
 
-def choose(graph: Graph, max_layers: int) -> frozenset[str]:
-    """Which modules are looked into: the costliest first, all of a class and depth at once, while layers are few."""
-    trace = graph.trace
-    cost = [0.0] * len(trace.calls)
-    for index in graph.live:
-        inner = trace.nodes[index].call
-        while inner >= 0:
-            cost[inner] += graph.cost[index]
-            inner = trace.calls[inner].parent
-    parents = {c.parent for c in trace.calls}
-    expanded = frozenset({""})
-    rejected: set[tuple[str, int]] = set()
-    least = cost[0] / (2 * max_layers)
-    while True:
-        groups: dict[tuple[str, int], list[int]] = {}
-        for k, call in enumerate(trace.calls):
-            inside = k in parents and call.path not in expanded and call.path != LOSS
-            if inside and trace.calls[call.parent].path in expanded:
-                groups.setdefault((call.kind, call.path.count(".")), []).append(k)
-        best = max(
-            (
-                (trace.calls[ks[0]].container, max(cost[k] for k in ks), key)
-                for key, ks in groups.items()
-                if key not in rejected and (trace.calls[ks[0]].container or max(cost[k] for k in ks) >= least)
-            ),
-            default=None,
-        )
-        if best is None:
-            return expanded
-        wider = expanded | {trace.calls[k].path for k in groups[best[2]]}
-        if len(_segments(graph, wider)) <= max_layers:
-            expanded = wider
-        else:
-            rejected.add(best[2])
-
-
-def group(graph: Graph, expanded: Collection[str], max_layers: int) -> list[Segment]:
-    """The layers, in execution order."""
-    segments = _segments(graph, expanded)
-    while len(segments) > max_layers:
-        weights = [sum(graph.cost[i] for i in s.nodes) for s in segments]
-        k = min(range(len(segments) - 1), key=lambda j: weights[j] + weights[j + 1])
-        segments[k : k + 2] = [_joined(segments[k], segments[k + 1])]
-    return segments
-
-
-def _joined(first: Segment, second: Segment) -> Segment:
-    return Segment(first.nodes + second.nodes, first.unit, first.calls + second.calls)
-
-
-def _segments(graph: Graph, expanded: Collection[str]) -> list[Segment]:
+def pieces(graph: Graph) -> list[Segment]:
+    """The finest layers: single modules without children, and what is done between modules."""
     trace = graph.trace
     segments: list[Segment] = []
     ancestors: list[int] = []  # a bit for each earlier segment that this one depends on
     home: dict[int, int] = {}
     for index in graph.live:
         node = trace.nodes[index]
-        unit = _unit(trace, node.call, expanded)
+        unit = _unit(trace, node)
         sources = 0
         for producer in graph.producers(node):
             sources |= 1 << home[producer]
         last = len(segments) - 1
         if last >= 0 and unit >= 0:
-            joins = segments[last].unit == unit
+            joins = segments[last].calls == [unit]
         elif last >= 0:
             # Operations between modules belong to what came before, unless that would hide a branch or a join.
             own = 1 << last
@@ -152,7 +110,7 @@ def _segments(graph: Graph, expanded: Collection[str]) -> list[Segment]:
             segments[last].nodes.append(index)
         else:
             last += 1
-            segments.append(Segment([index], unit, [unit] if unit >= 0 else []))
+            segments.append(_begun(trace, index, unit))
             ancestors.append(0)
         home[index] = last
         reach = sources
@@ -163,14 +121,22 @@ def _segments(graph: Graph, expanded: Collection[str]) -> list[Segment]:
     return _bonded(graph, _with_next(graph, segments))
 
 
-def _unit(trace: Trace, call: int, expanded: Collection[str]) -> int:
-    """The outermost call around an operation that is not looked into, -1 when all are."""
-    found = -1
+def _unit(trace: Trace, node: Node) -> int:
+    """The call that an operation is, or the call of the loss around it; -1 for operations between modules."""
+    call = node.call
     while call >= 0:
-        if trace.calls[call].path not in expanded:
-            found = call
+        if trace.calls[call].path == LOSS:
+            return call
         call = trace.calls[call].parent
-    return found
+    return node.call if isinstance(node.target, str) else -1
+
+
+def _begun(trace: Trace, index: int, unit: int) -> Segment:
+    if unit >= 0:
+        path = trace.calls[unit].path
+        return Segment([index], [unit], "loss" if path == LOSS else path or "model", trace.calls[unit].kind)
+    node = trace.nodes[index]
+    return Segment([index], [], f"{trace.calls[node.call].path}.{node.label}".strip("."), node.label)
 
 
 def _with_next(graph: Graph, segments: list[Segment]) -> list[Segment]:
@@ -185,8 +151,8 @@ def _with_next(graph: Graph, segments: list[Segment]) -> list[Segment]:
     waiting: Segment | None = None
     for k, segment in enumerate(segments):
         if waiting is not None:
-            segment = Segment(waiting.nodes + segment.nodes, segment.unit, segment.calls)
-        only_next = segment.unit < 0 and readers[k] - {k} == {k + 1}
+            segment = replace(segment, nodes=waiting.nodes + segment.nodes)
+        only_next = not segment.calls and readers[k] - {k} == {k + 1}
         waiting = segment if only_next else None
         if waiting is None:
             out.append(segment)
@@ -198,21 +164,102 @@ def _bonded(graph: Graph, segments: list[Segment]) -> list[Segment]:
         home = {i: k for k, s in enumerate(segments) for i in s.nodes}
         a, b = home.get(first), home[second]
         if a is not None and a < b:
-            whole = segments[a]
-            for segment in segments[a + 1 : b + 1]:
-                whole = _joined(whole, segment)
-            segments[a : b + 1] = [whole]
+            segments[a : b + 1] = [joined(segments[a : b + 1])]
     return segments
 
 
-def name_of(graph: Graph, segment: Segment, taken: dict[str, int]) -> str:
-    """A unique name: the module's path, or its parent's path and the first operation's name."""
-    trace = graph.trace
-    paths = [trace.calls[c].path for c in segment.calls]
-    if not paths:
-        node = trace.nodes[segment.nodes[0]]
-        paths = [f"{trace.calls[node.call].path}.{node.label}".strip(".") or "model"]
-    name = paths[0] if len(paths) == 1 else f"{paths[0]}..{paths[-1]}"
-    name = "loss" if name == LOSS else name or "model"
-    taken[name] = taken.get(name, 0) + 1
-    return name if taken[name] == 1 else f"{name}#{taken[name]}"
+def joined(segments: list[Segment]) -> Segment:
+    """Several segments in a row as one; named after the module around them."""
+    if len(segments) == 1:
+        return segments[0]
+    nodes = [i for s in segments for i in s.nodes]
+    calls = [c for s in segments for c in s.calls]
+    kinds = dict.fromkeys(kind for s in segments for kind in s.kind.split("+"))
+    return Segment(nodes, calls, f"{segments[0].path}..{segments[-1].path}", "+".join(kinds))
+
+
+def choose(graph: Graph, segments: list[Segment], max_layers: int) -> tuple[int, ...]:
+    """How many pieces go into each layer, so that there are at most `max_layers`.
+
+    Neighbours are joined step by step, all pairs of the same kinds of modules in one step: first where that hides
+    neither a branch nor a join, the deepest in the module tree first, then the cheapest; layers of more than four times
+    the mean cost last.
+    """
+    counts = [1] * len(segments)
+    segments = list(segments)
+    mean = sum(graph.cost.values()) / max_layers
+    while len(segments) > max_layers:
+        readers, sources, ancestors = _links(graph, segments)
+        cost = [sum(graph.cost[i] for i in s.nodes) for s in segments]
+        classes: dict[tuple[str, str, bool], list[int]] = {}
+        for k in range(len(segments) - 1):
+            chain = readers[k] == {k + 1} and not (sources[k + 1] - {k}) - ancestors[k]
+            classes.setdefault((_pattern(segments[k]), _pattern(segments[k + 1]), chain), []).append(k)
+        best = min(
+            classes,
+            key=lambda c: (
+                max(cost[k] + cost[k + 1] for k in classes[c]) > 4 * mean,
+                not c[2],
+                -max(_common(segments[k], segments[k + 1]) for k in classes[c]),
+                max(cost[k] + cost[k + 1] for k in classes[c]),
+                classes[c],
+            ),
+        )
+        taken = -1
+        pairs = []
+        for k in classes[best]:
+            if k > taken:
+                pairs.append(k)
+                taken = k + 1
+        for k in reversed(pairs):
+            segments[k : k + 2] = [joined(segments[k : k + 2])]
+            counts[k : k + 2] = [counts[k] + counts[k + 1]]
+    return tuple(counts)
+
+
+def _links(graph: Graph, segments: list[Segment]) -> tuple[list[set[int]], list[set[int]], list[set[int]]]:
+    """For each segment: the others that read its results, those that it reads, and all that it depends on."""
+    home = {i: k for k, s in enumerate(segments) for i in s.nodes}
+    readers: list[set[int]] = [set() for _ in segments]
+    sources: list[set[int]] = [set() for _ in segments]
+    ancestors: list[set[int]] = []
+    for k, segment in enumerate(segments):
+        sources[k] = {home[p] for i in segment.nodes for p in graph.producers(graph.trace.nodes[i])} - {k}
+        ancestors.append(sources[k].union(*(ancestors[j] for j in sources[k])))
+        for j in sources[k]:
+            readers[j].add(k)
+    return readers, sources, ancestors
+
+
+def _pattern(segment: Segment) -> str:
+    """What equal layers of a repeated block have in common."""
+    return re.sub(r"\d+", "*", segment.path) + ":" + segment.kind
+
+
+def _common(first: Segment, second: Segment) -> int:
+    """How deep in the module tree the module lies that contains both."""
+    a, b = first.path.split("..")[0].split("."), second.path.split("..")[-1].split(".")
+    return next((k for k, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+
+
+def group(segments: list[Segment], counts: tuple[int, ...]) -> list[Segment]:
+    """The layers of a choice, named after the module that each of them is, if it is one."""
+    layers, start = [], 0
+    for count in counts:
+        members = segments[start : start + count]
+        layer = joined(members)
+        if count > 1:
+            parts = [m.path.split("..")[0].split(".") for m in members]
+            depth = next((d for d, names in enumerate(zip(*parts, strict=False)) if len(set(names)) > 1), 0)
+            around = ".".join(parts[0][:depth])
+            outside = segments[:start] + segments[start + count :]
+            if around and not any(f"{s.path}.".startswith(f"{around}.") for s in outside):
+                layer = replace(layer, path=around)
+        layers.append(layer)
+        start += count
+    taken: dict[str, int] = {}
+    for k, layer in enumerate(layers):
+        taken[layer.path] = taken.get(layer.path, 0) + 1
+        if taken[layer.path] > 1:
+            layers[k] = replace(layer, path=f"{layer.path}#{taken[layer.path]}")
+    return layers
