@@ -1,0 +1,88 @@
+"""Memory of one pipeline stage on each of its devices, as the partitioner counts it.
+
+A stage with F inputs in flight on each replica keeps F weight versions (fewer where a strategy keeps fewer), one
+gradient, the optimizer's state, and F stashes: what backward needs of its own layers and the input that it received.
+With recomputation it keeps F inputs and the stash of the one input that is being recomputed.
+In the steady state of 1F1B-RR (section 2.4.2) F = ceil(devices from this stage to the last / replicas of this stage),
+which for the input stage is NOAM. Working memory inside operators is not counted: leave headroom.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from hocket.profile.model import ModelProfile
+from hocket.strategies._pipedream_cost import Stages
+
+MAX_COUNTED_DEVICES = 64
+
+
+@dataclass(frozen=True)
+class MemoryRule:
+    """How a strategy keeps memory: at most `weight_versions` versions (None: one an input in flight)."""
+
+    capacity_bytes: tuple[float, ...]
+    recompute: bool = False
+    weight_versions: int | None = None
+
+
+def in_flight(replicas: Sequence[int]) -> tuple[int, ...]:
+    """Inputs in flight on each replica of each stage, stages from input to output."""
+    return tuple(-(-sum(replicas[s:]) // replicas[s]) for s in range(len(replicas)))
+
+
+def stage_bytes(
+    profile: ModelProfile,
+    microbatch_size: float,
+    stages: Stages,
+    s: int,
+    *,
+    recompute: bool = False,
+    weight_versions: int | None = None,
+) -> float:
+    """Bytes on each device of stage s of a pipeline, given as (layers, devices) from input to output."""
+    flight = in_flight([len(devices) for _, devices in stages])[s]
+    mine = set(stages[s][0])
+    earlier = {layer for layers, _ in stages[:s] for layer in layers}
+    received, batch = 0.0, 0.0
+    for tensor, size in zip(profile.tensors, profile.tensor_bytes(microbatch_size).tolist(), strict=True):
+        if tensor.source < 0:
+            batch += size if tensor.targets and tensor.targets[0] in mine else 0.0
+        elif tensor.source in earlier and any(target not in earlier for target in tensor.targets):
+            received += size  # one that skips this stage is passed on, and waits here like one that it reads
+    stash = float(profile.column("stash_bytes", microbatch_size)[sorted(mine)].sum()) + batch
+    layers = [profile.layers[i] for i in mine]
+    fixed = sum(layer.gradients_bytes + layer.optimizer_bytes + layer.buffers_bytes for layer in layers)
+    versions = flight if weight_versions is None else min(flight, weight_versions)
+    kept = stash if recompute else stash * flight
+    return profile.weights_bytes(sorted(mine)) * versions + fixed + kept + received * flight
+
+
+def kernel_memory(
+    rule: MemoryRule | None,
+    stash: np.ndarray,
+    fixed: np.ndarray,
+    activation: np.ndarray,
+    devices: int,
+    copies: int,
+) -> tuple[bool, bool, np.ndarray, np.ndarray, np.ndarray, np.ndarray, int, bool]:
+    """The rule as the compiled sweep reads it: capacity by position, counted from the pipeline's end.
+
+    On many devices those that are in use are not counted one by one: idle ones among them count as used, so that more
+    inputs in flight are reckoned with than there are, never fewer.
+    """
+    if rule is None:
+        return False, False, stash, fixed, activation, np.zeros(1), 1, False
+    by_copy = np.array(rule.capacity_bytes[: devices * copies], dtype=float).reshape(copies, devices)
+    versions = 2**31 - 1 if rule.weight_versions is None else rule.weight_versions
+    return (
+        True,
+        devices <= MAX_COUNTED_DEVICES,
+        stash,
+        fixed,
+        activation,
+        np.ascontiguousarray(by_copy.min(axis=0)[::-1]),
+        versions,
+        rule.recompute,
+    )
