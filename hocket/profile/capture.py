@@ -213,6 +213,10 @@ def _build(job: Job, size: int, graph: Graph, choices: Choices, sizes: dict[int,
     for value in trace.values:
         if value.kind == "batch" and value.name not in names:
             notes = (*notes, f"batch tensor {value.name!r} is not used")
+    used = {name for layer in layers for name in layer.parameters}
+    for name in first_name.values():
+        if name not in used:
+            notes = (*notes, f"parameter {name!r} is not used")
     users: dict[str, list[int]] = {}
     for k, layer in enumerate(layers):
         for name in layer.parameters:

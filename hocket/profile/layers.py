@@ -8,6 +8,7 @@ same layers; modules of one class at one depth are treated alike.
 import re
 from dataclasses import dataclass, replace
 
+from hocket.errors import CaptureError
 from hocket.profile.operations import LOSS, Node, Trace
 
 # What moving one byte costs in floating point operations: the balance of common devices is between 5 and 20.
@@ -42,16 +43,18 @@ class Graph:
         """`owners` gives for each module path the names of the buffers that it and its children hold."""
         self.trace = trace
         values, nodes = trace.values, trace.nodes
-        self.fixed = [
-            v.kind == "constant" or (v.kind == "buffer" and v.name not in trace.changed_buffers) for v in values
-        ]
-        is_fixed_node = []
-        for node in nodes:
-            steady = not isinstance(node.target, str) and not node.random and all(self.fixed[v] for v in node.reads)
-            steady = steady and not any(values[v].kind == "buffer" for v, _ in node.aliases)
-            is_fixed_node.append(steady)
-            for value in node.writes:
-                self.fixed[value] = steady
+        dirty: set[int] = set()
+        while True:
+            is_fixed_node = self._find_fixed(dirty)
+            # What is written to by operations of a layer must be made anew for each run.
+            written = {s for node, steady in zip(nodes, is_fixed_node, strict=True) if not steady for s in node.mutates}
+            if written <= dirty:
+                break
+            dirty |= written
+        for value in values:
+            if value.kind == "constant" and value.storage in dirty:
+                found = f"a tensor of shape {value.shape} modified in place that is neither parameter nor buffer"
+                raise CaptureError("model", found, "state in registered buffers", "Use register_buffer for it.")
         needed = {trace.loss}
         live: set[int] = set()
         for index in range(len(nodes) - 1, -1, -1):
@@ -62,9 +65,22 @@ class Graph:
                 live.add(index)
                 needed.update(node.reads)
                 needed.update(before for before, _ in node.aliases)
-        self.all_live = live
         self.live = [i for i in sorted(live) if not is_fixed_node[i]]
         self.cost = {i: nodes[i].flops + _FLOPS_PER_BYTE * nodes[i].moved_bytes for i in self.live}
+
+    def _find_fixed(self, dirty: set[int]) -> list[bool]:
+        """Which nodes are fixed, when the storages `dirty` are not; sets `fixed` for the values."""
+        values, changed = self.trace.values, self.trace.changed_buffers
+        self.fixed = [v.kind == "constant" or (v.kind == "buffer" and v.name not in changed) for v in values]
+        nodes = []
+        for node in self.trace.nodes:
+            steady = not isinstance(node.target, str) and not node.random and all(self.fixed[v] for v in node.reads)
+            steady = steady and not any(values[v].kind == "buffer" for v, _ in node.aliases)
+            steady = steady and not any(values[v].storage in dirty for v in node.writes)
+            nodes.append(steady)
+            for value in node.writes:
+                self.fixed[value] = steady
+        return nodes
 
     def producers(self, node: Node) -> set[int]:
         """Indices of the nodes whose results `node` reads, fixed ones left out."""
@@ -183,7 +199,7 @@ def choose(graph: Graph, segments: list[Segment], max_layers: int) -> tuple[int,
 
     Neighbours are joined step by step, all pairs of the same kinds of modules in one step: first where that hides
     neither a branch nor a join, the deepest in the module tree first, then the cheapest; layers of more than four times
-    the mean cost last.
+    the mean cost, and the loss, last.
     """
     counts = [1] * len(segments)
     segments = list(segments)
@@ -198,7 +214,7 @@ def choose(graph: Graph, segments: list[Segment], max_layers: int) -> tuple[int,
         best = min(
             classes,
             key=lambda c: (
-                max(cost[k] + cost[k + 1] for k in classes[c]) > 4 * mean,
+                max(cost[k] + cost[k + 1] for k in classes[c]) > 4 * mean or c[1].startswith("loss:"),
                 not c[2],
                 -max(_common(segments[k], segments[k + 1]) for k in classes[c]),
                 max(cost[k] + cost[k + 1] for k in classes[c]),

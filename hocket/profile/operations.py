@@ -45,6 +45,16 @@ class Value:
     tensor: Tensor | None = None
 
 
+@dataclasses.dataclass(frozen=True)
+class Context:
+    """Modes around an operation: whether gradients are recorded, and autocast on `device` to `dtype`."""
+
+    gradients: bool
+    autocast: bool
+    device: str
+    dtype: torch.dtype
+
+
 @dataclasses.dataclass
 class Node:
     """One operation.
@@ -55,6 +65,7 @@ class Node:
         aliases: (value before, value after) for each tensor that changed in place.
         call: index of the innermost module call around it.
         mutates: storages that it wrote to.
+        context: the modes that it ran under, None for the usual ones: gradients, and no autocast.
     """
 
     target: Callable[..., Any] | str
@@ -65,6 +76,7 @@ class Node:
     call: int
     reads: tuple[int, ...]
     mutates: frozenset[int] = frozenset()
+    context: Context | None = None
     random: bool = False
     flops: float = 0.0
     moved_bytes: float = 0.0

@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 from hocket.errors import CaptureError
-from hocket.profile.operations import Call, Node, Ref, Value, flatten, function_name
+from hocket.profile.operations import Call, Context, Node, Ref, Value, flatten, function_name
 
 # Modules of torch.nn that only call their children: these are looked into, the other modules of torch.nn are not.
 _CONTAINERS = (
@@ -178,6 +178,7 @@ class Recorder(TorchFunctionMode):
                 "Compute it with tensors (torch.where), or keep it inside a module without children.",
             )
         inputs = [tensor for _, tensor in flatten((args, kwargs))]
+        context = _context(self.device.type)
         before = [tensor._version for tensor in inputs]
         rng = _rng_state(self.device)
         with _Cost() as cost:  # type: ignore[no-untyped-call]
@@ -197,7 +198,7 @@ class Recorder(TorchFunctionMode):
         index = len(self.nodes)
         fixed = fixed and not is_random and not uses_weights and not isinstance(target, str)
         node = Node(target, slim_args, slim_kwargs, [], [], self.stack[-1], tuple(dict.fromkeys(reads)))
-        node.random, node.flops = is_random, cost.flops
+        node.random, node.flops, node.context = is_random, cost.flops, context
         storages = set()
         for tensor in changed.values():
             old = self.values[self.number[id(tensor)]]
@@ -252,6 +253,13 @@ class _Bound:
     def parameters(self) -> Iterator[Tensor]:
         """The module's parameters."""
         return self.module.parameters()
+
+
+def _context(device: str) -> Context | None:
+    gradients, autocast = torch.is_grad_enabled(), torch.is_autocast_enabled(device)
+    if gradients and not autocast:
+        return None
+    return Context(gradients, autocast, device, torch.get_autocast_dtype(device))
 
 
 def _guess_flops(bound: Any, inputs: list[Tensor]) -> float:

@@ -6,6 +6,7 @@ that talk to each other, schedules or versions.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 
 from hocket.errors import InputError
 from hocket.profile.operations import Node, Ref
-from hocket.profile.steps import Step, cloned, flat_step, general_step, has_ref, prepare
+from hocket.profile.steps import Step, flat_step, general_step, has_ref, inside, prepare
 from hocket.profile.trace import all_modules
 
 if TYPE_CHECKING:
@@ -227,25 +228,21 @@ class Stage:
                 if v not in seen and v not in kept and not fixed[v] and trace.values[v].kind in ("node", "batch"):
                     dead.setdefault(i, []).append(v)
                 seen.add(v)
-        # A fixed tensor that is changed in place here is copied for each run.
-        written = frozenset(s for i in nodes for s in trace.nodes[i].mutates)
         out = []
         for k in self.layer_indices:
             layer = self.captured.layers[k]
             steps = []
             for i in layer.nodes:
                 node = trace.nodes[i]
-                for v in node.reads:
-                    if fixed[v] and trace.values[v].storage in written and trace.values[v].kind in ("node", "constant"):
-                        steps.append(cloned(v))
-                        fixed_storage = trace.values[v].storage
-                        written -= {fixed_storage}
                 steps.append(self._compile(node, tuple(dead.get(i, ()))))
             out.append((k, layer.random, steps))
         return out
 
     def _compile(self, node: Node, dead: tuple[int, ...]) -> Step:
         target = self._copies[node.target] if isinstance(node.target, str) else node.target
+        if node.context is not None:
+            here = node.context.device == self._captured_device.type
+            target = inside(replace(node.context, device=self.device.type) if here else node.context, target)
         args, kwargs = self._local(node.args), self._local(node.kwargs)
         call: Callable[..., Any] = partial(target, **kwargs) if kwargs and not has_ref(kwargs) else target
         if has_ref(kwargs) or any(has_ref(a) and not isinstance(a, Ref) for a in args):

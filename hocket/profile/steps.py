@@ -8,9 +8,10 @@ from collections.abc import Callable
 from operator import itemgetter
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from hocket.profile.operations import Ref
+from hocket.profile.operations import Context, Ref
 
 Step = Callable[[list[Any]], None]
 
@@ -36,11 +37,16 @@ def copy_tensor(tensor: Tensor) -> Tensor:
     return tensor.clone()
 
 
-def cloned(slot: int) -> Step:
-    def step(env: list[Any]) -> None:
-        env[slot] = env[slot].clone()
+def inside(context: Context, call: Callable[..., Any]) -> Callable[..., Any]:
+    """A call under the gradient and autocast modes that it was recorded under."""
 
-    return step
+    def under(*args: Any, **kwargs: Any) -> Any:
+        # Gradients are off where the model turned them off, and where they are off around the whole run.
+        autocast = torch.autocast(context.device, context.dtype, enabled=context.autocast)
+        with torch.set_grad_enabled(torch.is_grad_enabled() and context.gradients), autocast:
+            return call(*args, **kwargs)
+
+    return under
 
 
 def has_ref(thing: Any) -> bool:

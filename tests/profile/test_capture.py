@@ -1,6 +1,7 @@
 """Captured models, cut anywhere, compute exactly what the plain model computes; what cannot be captured is refused."""
 
 import copy
+import dataclasses
 import random
 
 import pytest
@@ -236,10 +237,13 @@ class InPlace(nn.Module):
         out = torch.zeros_like(x)
         out[:, 1:] = self.b(y)[:, 1:]
         out[:, 0] += 2
+        rows = torch.zeros(len(x), 6, dtype=x.dtype)
+        column = rows[:, 1]
+        column.add_(y.sum(dim=1))
         twice = y * 2
         left = twice[:, :3]
         left.add_(1.0)
-        return self.c(twice + out + left.sum())
+        return self.c(twice + out + rows + left.sum())
 
 
 def test_in_place():
@@ -250,6 +254,58 @@ def test_in_place():
     before = batch["item0"].clone()
     run_stages(captured.for_size(2), stages_of(captured.for_size(2), 2), batch)
     assert torch.equal(batch["item0"], before)
+
+
+def test_constants_written_to_are_refused():
+    """A plain tensor that a forward writes to is hidden state."""
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.total = nn.Linear(6, 3), torch.zeros(6).double()
+
+        def forward(self, x):
+            self.total += x.sum(0)
+            return self.a(x) + self.total.sum()
+
+    assert "register_buffer" in refusal(job_of(Model())).next_step
+
+
+def test_gradient_modes_inside_the_model():
+    """What ran without gradients runs without them again, also in the middle of a layer."""
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b, self.c = nn.Linear(6, 6), nn.Linear(6, 6), nn.Linear(6, 3)
+
+        def forward(self, x):
+            y = self.a(x)
+            with torch.no_grad():
+                target = self.b(y).tanh()
+            return self.c(y * target + y.detach())
+
+    check(job_of(Model()))
+
+
+def test_autocast_inside_the_model():
+    """What ran under autocast runs under it again."""
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = nn.Linear(6, 6), nn.Linear(6, 3)
+
+        def forward(self, x):
+            with torch.autocast("cpu", torch.bfloat16):
+                y = self.a(x)
+                z = (y @ y.t()).sum(0)
+            return self.b(y.float()) + z.float()[:, None]
+
+    job = job_of(Model())
+    job = dataclasses.replace(job, model=job.model.float(), data=[(x.float(), y) for x, y in job.data])
+    captured = check(job)
+    assert captured.tensor["a"].dtype is torch.bfloat16
 
 
 def test_structures_in_and_out_of_modules():

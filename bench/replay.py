@@ -1,0 +1,41 @@
+"""What executing a captured model costs beside running the model itself: ratio of medians, forward and backward.
+
+Run: python bench/replay.py
+"""
+
+import statistics
+import time
+
+import torch
+
+from hocket import zoo
+from hocket.profile.capture import Stage, capture
+
+
+def main(repetitions: int = 40) -> None:
+    """Print a line for each model of the zoo, small, where overhead shows most."""
+    torch.set_num_threads(1)
+    for name in ("gpt", "lstm", "vgg", "inception", "resnet"):
+        job = zoo.job(name, small=True)
+        begin = time.perf_counter()
+        captured = capture(job, 4)
+        capture_s = time.perf_counter() - begin
+        stage = Stage(captured, range(len(captured.layers)))
+        batch = job.batch(range(4))
+        values = {captured.batch_names[key]: value for key, value in batch.items()}
+        args, kwargs, loss_args, loss_kwargs = job.split(batch)
+        ours, theirs = [], []
+        for _ in range(repetitions):
+            begin = time.perf_counter()
+            stage.run(values)["loss"].backward()
+            ours.append(time.perf_counter() - begin)
+            begin = time.perf_counter()
+            job.loss(job.model(*args, **kwargs), *loss_args, **loss_kwargs).backward()
+            theirs.append(time.perf_counter() - begin)
+        ratio = statistics.median(ours[5:]) / statistics.median(theirs[5:])
+        layers = len(captured.layers)
+        print(f"{name:10s} {layers:3d} layers, captured in {capture_s:.2f} s, executed {ratio:.3f} x the model's own time")
+
+
+if __name__ == "__main__":
+    main()
