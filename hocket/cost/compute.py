@@ -1,0 +1,118 @@
+"""Seconds of a stage: sums over its layers at a microbatch's samples, and when its gradients are ready.
+
+Rules of this file: figures are those of the device type that was profiled; `model.py` scales them to another.
+Source: section 2.4.1 (T_l summed over the layers of a stage).
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from hocket.errors import InputError
+from hocket.profile.model import ModelProfile
+
+
+@dataclass(frozen=True)
+class LayerFigures:
+    """Every layer's figures at one number of samples; arrays of shape (layers,), `tensor_bytes` of shape (tensors,)."""
+
+    forward_s: np.ndarray
+    backward_s: np.ndarray
+    stash_bytes: np.ndarray
+    working_bytes: np.ndarray
+    tensor_bytes: np.ndarray
+
+
+class Columns:
+    """A profile's figures, interpolated once for each number of samples: share one among many plans of a profile."""
+
+    def __init__(self, profile: ModelProfile) -> None:
+        self.profile = profile
+        self._at: dict[int, LayerFigures] = {}
+
+    def at(self, samples: int) -> LayerFigures:
+        """All layers' figures for one microbatch of some samples."""
+        found = self._at.get(samples)
+        if found is None:
+            columns = ("forward_s", "backward_s", "stash_bytes", "working_bytes")
+            found = LayerFigures(
+                *(self.profile.column(name, samples) for name in columns), self.profile.tensor_bytes(samples)
+            )
+            self._at[samples] = found
+        return found
+
+    @cached_property
+    def parameters(self) -> dict[str, tuple[float, float, float]]:
+        """Bytes of weights, gradients and optimizer state of every parameter.
+
+        A profile knows these per layer: a parameter that has a layer for itself is exact, the rest of a layer is
+        divided evenly among its other parameters (which only matters when some of them are tied).
+        """
+        sizes: dict[str, tuple[float, float, float]] = {}
+        for layer in sorted(self.profile.layers, key=lambda layer: len(layer.parameters)):
+            unknown = [name for name in layer.parameters if name not in sizes]
+            if not unknown:
+                continue
+            known = [sizes[name] for name in layer.parameters if name in sizes]
+            whole = (layer.weights_bytes, layer.gradients_bytes, layer.optimizer_bytes)
+            rest = [max(0.0, total - sum(size[k] for size in known)) / len(unknown) for k, total in enumerate(whole)]
+            sizes.update(dict.fromkeys(unknown, (rest[0], rest[1], rest[2])))
+        return sizes
+
+
+def step_s(profile: ModelProfile, layers: Iterable[int]) -> float:
+    """Seconds of the optimizer step for some layers of one stage, a parameter that they share counted once."""
+    seen: set[str] = set()
+    total = 0.0
+    for i in layers:
+        layer = profile.layers[i]
+        if not (layer.parameters and seen.issuperset(layer.parameters)):
+            total += layer.step_s
+            seen.update(layer.parameters)
+    return total
+
+
+def ready_fractions(
+    backward_s: np.ndarray, layers: Sequence[int], groups: Sequence[Sequence[int]]
+) -> tuple[float, ...]:
+    """When each group of layers has its gradients, as a fraction of the stage's backward.
+
+    Arguments:
+        backward_s: of every layer of the profile.
+        layers: the stage's layers, ascending; the backward visits them from the last to the first.
+        groups: the layers whose gradients must be there, one group a bucket; never decreasing in time, because buckets
+            appear in the order of their numbers (hocket/program/order.py, rule 2).
+    """
+    seconds = backward_s[list(layers)]
+    total = float(seconds.sum())
+    if total <= 0:
+        return (1.0,) * len(groups)
+    behind = np.cumsum(seconds[::-1])[::-1] / total  # share of the backward that is over when this layer is done
+    position = {layer: k for k, layer in enumerate(layers)}
+    found, latest = [], 0.0
+    for group in groups:
+        at = float(behind[min(position[layer] for layer in group)]) if group else latest
+        latest = max(latest, min(1.0, at))
+        found.append(latest)
+    return tuple(found)
+
+
+def flops_factor(profile_type: str, rates: dict[str, float] | None, own: dict[str, float] | None, dtype: str) -> float:
+    """How many times as long a profiled second takes on another device type: the quotient of their peak rates.
+
+    Arguments:
+        rates: flops_per_s by data type of the profiled type, None when nobody describes it; own: of the other type.
+
+    Raises:
+        InputError: a type is unknown, or its rate for `dtype` is.
+    """
+    if not rates or not own or dtype not in rates or dtype not in own:
+        raise InputError(
+            "device type",
+            f"a profile of {profile_type!r} for other devices, without a {dtype} rate of both",
+            "types of the catalogue with their rates",
+            "Measure the profile on the cluster's own device type, or describe both types under `types`.",
+        )
+    return rates[dtype] / own[dtype]

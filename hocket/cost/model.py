@@ -1,0 +1,165 @@
+"""CostModel: what one plan's instructions cost on one cluster. The simulator asks nobody else."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import ceil
+
+from hocket.cost.compute import Columns, flops_factor, ready_fractions, step_s
+from hocket.cost.contention import Use, collective_uses, compute_uses, transfer_uses
+from hocket.cost.memory import Memory
+from hocket.cost.transfer import TransferTime, collective, message, swap
+from hocket.errors import InputError
+from hocket.hardware import catalog
+from hocket.hardware.cluster import Cluster
+from hocket.passes.borders import StageCut, check_cuts
+from hocket.profile.model import ModelProfile
+from hocket.program.instruction import Instruction, Kind, Value
+
+_COMPUTE = frozenset({Kind.FORWARD, Kind.BACKWARD, Kind.STEP})
+_COLLECTIVE = frozenset({Kind.ALL_REDUCE, Kind.REDUCE_SCATTER, Kind.ALL_GATHER})
+
+
+@dataclass(frozen=True)
+class CostModel:
+    """Seconds and bytes of the instructions of one plan.
+
+    Attributes:
+        profile: what the layers cost on the profiled device type.
+        cluster: what the plan runs on. A device of another type takes the profiled seconds times the quotient of the two
+            types' peak rates for the profile's data type (coarse: measure where it matters), or times its `factors`.
+        cuts: the stages.
+        samples: samples of each microbatch of one batch; microbatch m has samples[m % len(samples)].
+        launch_s: seconds that every forward, backward and step costs besides.
+        factors: seconds on a device type per profiled second, by name; goes before the quotient of peak rates.
+        columns: the profile's figures, to share among many plans; made when not given.
+    """
+
+    profile: ModelProfile
+    cluster: Cluster
+    cuts: tuple[StageCut, ...]
+    samples: tuple[int, ...]
+    launch_s: float = 0.0
+    factors: Mapping[str, float] = field(default_factory=dict)
+    columns: Columns | None = field(default=None, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if not self.samples or min(self.samples) < 1:
+            raise InputError("samples", str(self.samples), "at least one microbatch, each of at least one sample")
+        check_cuts(self.profile, self.cuts)
+
+    @classmethod
+    def for_batch(
+        cls,
+        profile: ModelProfile,
+        cluster: Cluster,
+        cuts: tuple[StageCut, ...],
+        batch_size: int,
+        microbatch_size: int,
+        columns: Columns | None = None,
+    ) -> "CostModel":
+        """The costs of a batch cut into microbatches, the last of which is ragged when they do not divide it."""
+        count = ceil(batch_size / microbatch_size)
+        last = batch_size - (count - 1) * microbatch_size
+        return cls(profile, cluster, cuts, (microbatch_size,) * (count - 1) + (last,), columns=columns)
+
+    @property
+    def batch_size(self) -> int:
+        """Samples of one batch."""
+        return sum(self.samples)
+
+    def samples_of(self, instruction: Instruction) -> int:
+        """Samples of an instruction's microbatch; for a step or a collective those of the first microbatch."""
+        if instruction.kind is Kind.STEP or instruction.kind in _COLLECTIVE:
+            return self.samples[0]
+        return self.samples[instruction.index % len(self.samples)]
+
+    @cached_property
+    def _columns(self) -> Columns:
+        return self.columns or Columns(self.profile)
+
+    @cached_property
+    def memory(self) -> Memory:
+        """Bytes of values and instructions."""
+        return Memory(self._columns, self.cuts)
+
+    @cached_property
+    def _factors(self) -> dict[str, float]:
+        """Seconds of each device type of the plan per profiled second."""
+        here = self.profile.device_type
+        found: dict[str, float] = {}
+        for device in sorted({d for cut in self.cuts for d in cut.devices}):
+            name = self.cluster.node_of(device).device_type
+            if name not in found:
+                given = self.factors.get(name)
+                found[name] = given if given is not None else 1.0 if name == here else self._quotient(name)
+        return found
+
+    def _quotient(self, name: str) -> float:
+        described = {kind.name: kind for kind in self.cluster.types}
+
+        def rates(kind: str) -> dict[str, float] | None:
+            if kind in described:
+                return described[kind].flops_per_s
+            return catalog.device_type(kind).flops_per_s if kind in catalog.names() else None
+
+        return flops_factor(self.profile.device_type, rates(self.profile.device_type), rates(name), self.profile.dtype)
+
+    def factor(self, device: int) -> float:
+        """Seconds on a device per profiled second.
+
+        Raises:
+            InputError: the profile is of another type than the device, and one of the two is unknown.
+        """
+        return self._factors[self.cluster.node_of(device).device_type]
+
+    def seconds(self, instruction: Instruction, samples: int | None = None) -> float:
+        """Seconds of a compute instruction alone on its device; 0 for load, drop and transfers.
+
+        Arguments:
+            samples: of its microbatch, when they shall be others than its index says.
+        """
+        if instruction.kind not in _COMPUTE:
+            return 0.0
+        layers = self.cuts[instruction.stage].layers
+        figures = self._columns.at(self.samples_of(instruction) if samples is None else samples)
+        if instruction.kind is Kind.STEP:
+            alone = step_s(self.profile, layers)
+        else:
+            column = figures.forward_s if instruction.kind is Kind.FORWARD else figures.backward_s
+            alone = float(column[list(layers)].sum())
+        return self.launch_s + alone * self.factor(instruction.device)
+
+    def transfer(self, instruction: Instruction, samples: int | None = None) -> TransferTime:
+        """Seconds of a send, a collective or a swap alone on its links; nothing for all others."""
+        size = self.samples_of(instruction) if samples is None else samples
+        values = instruction.reads or instruction.writes
+        if instruction.kind is Kind.SEND:
+            return message(self.cluster, instruction.device, instruction.peer, self.bytes_of(values, size))
+        if instruction.kind in _COLLECTIVE:
+            return collective(self.cluster, instruction.kind, instruction.group, self.bytes_of(values, size))
+        if instruction.kind in (Kind.SWAP_IN, Kind.SWAP_OUT):
+            return swap(self.cluster, instruction.device, self.bytes_of(values, size))
+        return TransferTime(0.0, 0.0)
+
+    def bytes_of(self, values: tuple[Value, ...], samples: int) -> float:
+        """Bytes of some values together."""
+        return sum(self.memory.value_bytes(value, samples) for value in values)
+
+    def ready_fractions(self, stage: int, samples: int) -> tuple[float, ...]:
+        """When each gradient bucket of a backward is there, as a fraction of the backward (rule 2 of order.py)."""
+        groups = self.memory.stages[stage].groups
+        return ready_fractions(self._columns.at(samples).backward_s, self.cuts[stage].layers, groups)
+
+    def uses(self, instruction: Instruction) -> tuple[Use, ...]:
+        """What an instruction shares with others while it runs."""
+        if instruction.kind is Kind.SEND:
+            return transfer_uses(self.cluster, ((instruction.device, instruction.peer),))
+        if instruction.kind in _COLLECTIVE:
+            return collective_uses(self.cluster, instruction.group)
+        return compute_uses(self.cluster, instruction.device) if instruction.kind in _COMPUTE else ()
+
+    def initial_bytes(self, device: int) -> float:
+        """What a device holds before the first instruction: weights, optimizer state and buffers of its stages."""
+        own = [self.memory.stages[s] for s, cut in enumerate(self.cuts) if device in cut.devices]
+        return sum(stage.weights_bytes + stage.optimizer_bytes + stage.buffers_bytes for stage in own)

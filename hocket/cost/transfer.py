@@ -1,0 +1,58 @@
+"""Seconds of transfers alone on their links: one message, and a ring collective.
+
+Rules of this file: a time has two parts, a latency in which nothing moves, and the seconds in which bytes move at the
+link's full bandwidth; `contention.py` says who shares the second part.
+Source: t(n) = alpha + n / beta; ring collectives as in hardware/links.py (`ring_all_reduce_s`).
+"""
+
+from typing import NamedTuple
+
+from hocket.errors import InputError
+from hocket.hardware.cluster import Cluster
+from hocket.program.instruction import Kind
+
+
+class TransferTime(NamedTuple):
+    """Seconds before bytes flow, and seconds of flow at full bandwidth."""
+
+    latency_s: float
+    flow_s: float
+
+
+def message(cluster: Cluster, source: int, target: int, size_bytes: float) -> TransferTime:
+    """One message between two devices, over their nearest common level."""
+    link = cluster.link_between(source, target)
+    return TransferTime(link.latency_s, size_bytes / link.bandwidth_bytes_per_s)
+
+
+# Steps of a ring, per member but one: an all-reduce goes round twice, its halves once.
+_ROUNDS = {Kind.ALL_REDUCE: 2, Kind.REDUCE_SCATTER: 1, Kind.ALL_GATHER: 1}
+
+
+def ring_bytes(kind: Kind, members: int, size_bytes: float) -> float:
+    """Bytes that every member sends to its neighbour in the ring."""
+    return _ROUNDS[kind] * (members - 1) / members * size_bytes
+
+
+def collective(cluster: Cluster, kind: Kind, group: tuple[int, ...], size_bytes: float) -> TransferTime:
+    """A ring collective of one bucket, at the figures of the level that the group spans."""
+    members = len(group)
+    if members < 2:
+        return TransferTime(0.0, 0.0)
+    level = cluster.levels[cluster.level_of(group)]
+    link = level.all_reduce or level.link
+    steps = _ROUNDS[kind] * (members - 1)
+    return TransferTime(steps * link.latency_s, ring_bytes(kind, members, size_bytes) / link.bandwidth_bytes_per_s)
+
+
+def swap(cluster: Cluster, device: int, size_bytes: float) -> TransferTime:
+    """One value between a device and its host."""
+    kind = cluster.type_of(device)
+    return TransferTime(kind.host_latency_s, size_bytes / kind.host_bandwidth_bytes_per_s)
+
+
+def ring_hops(group: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
+    """Neighbours in the ring of a collective: every member sends to the next, the last to the first."""
+    if len(set(group)) != len(group):
+        raise InputError("group", str(group), "each device once")
+    return tuple(zip(group, (*group[1:], group[0]), strict=True)) if len(group) > 1 else ()

@@ -1,0 +1,195 @@
+"""Tables: a lowered program with costs and a number of repetitions, as the flat arrays that the kernel plays.
+
+Rules of this file: every array is explained where it is made; costs are asked once for each signature and each number
+of samples, never for each node.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from hocket.cost.contention import capacity
+from hocket.cost.model import CostModel
+from hocket.program.instruction import Instruction, Kind
+from hocket.simulate.lower import PERIOD, Part, Skeleton
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where the nodes stand: prologue, then the period `repeats` times, then the epilogue; structure only."""
+
+    skeleton: Skeleton
+    repeats: int
+
+    @cached_property
+    def sizes(self) -> tuple[int, int, int]:
+        """Nodes of prologue, period and epilogue."""
+        prologue, period, epilogue = (len(part.signature) for part in self.skeleton.parts)
+        return prologue, period, epilogue
+
+    @property
+    def nodes(self) -> int:
+        """Nodes of the whole run."""
+        prologue, period, epilogue = self.sizes
+        return prologue + self.repeats * period + epilogue
+
+    def number(self, place: tuple[int, int, int]) -> int:
+        """Number of a node given as (part, node of the part, repetition); repetitions below 0 count from the end."""
+        part, node, repetition = place
+        prologue, period, _ = self.sizes
+        if part == PERIOD:
+            return prologue + (repetition % self.repeats) * period + node
+        return node if part < PERIOD else prologue + self.repeats * period + node
+
+    def structure(self) -> tuple[tuple[np.ndarray, ...], tuple[np.ndarray, ...], np.ndarray]:
+        """Arrays of the templates, of the edges, and how many edges lead to each node.
+
+        Templates: signature, lane, index, moves. Edges inside the period in compressed rows (pointer by node, distance to
+        the successor's number, posts), others as linked lists (head by node, next, successor, posts), first posts.
+        """
+        skeleton, (prologue, period, _) = self.skeleton, self.sizes
+        node = tuple(
+            np.array([x for part in skeleton.parts for x in column(part)], dtype=np.int64)
+            for column in (_signature, _lane, _index, _moves)
+        )
+        source, target, later, posts = (
+            (np.array(c, dtype=np.int64) for c in zip(*skeleton.inside, strict=True))
+            if skeleton.inside
+            else (np.zeros(0, dtype=np.int64),) * 4
+        )
+        t_ptr = np.concatenate(([0], np.cumsum(np.bincount(source, minlength=period))))
+        t_step = target - source + later * period
+        waits = np.zeros(self.nodes, dtype=np.int64)
+        if period:
+            inside = waits[prologue : prologue + self.repeats * period].reshape(self.repeats, period)
+            inside += np.bincount(target, minlength=period)
+            for r in range(min(self.repeats, int(later.max(initial=0)))):
+                np.subtract.at(inside[r], target[later > r], 1)
+        x_head = np.full(self.nodes, -1, dtype=np.int64)
+        count = len(skeleton.between)
+        x_next, x_to = np.full(count, -1, dtype=np.int64), np.zeros(count, dtype=np.int64)
+        x_posts = np.array([posts for _, _, posts in skeleton.between], dtype=np.bool_)
+        for k in range(count - 1, -1, -1):
+            first, second, _ = skeleton.between[k]
+            number = self.number(first)
+            x_to[k] = self.number(second)
+            x_next[k], x_head[number] = x_head[number], k
+        np.add.at(waits, x_to, 1)
+        first_posts = np.array([self.number(place) for place in skeleton.first_posts], dtype=np.int64)
+        return node, (t_ptr, t_step, posts.astype(np.bool_), x_head, x_next, x_to, x_posts, first_posts), waits
+
+
+def _signature(part: Part) -> list[int]:
+    return part.signature
+
+
+def _lane(part: Part) -> list[int]:
+    return part.lane
+
+
+def _index(part: Part) -> list[int]:
+    return part.index
+
+
+def _moves(part: Part) -> list[bool]:
+    return part.moves
+
+
+def cost_tables(skeleton: Skeleton, costs: CostModel) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
+    """Costs by signature and number of samples.
+
+    Returns:
+        size_class: for every microbatch of a batch, which of the different numbers of samples it has.
+        (work_s, latency_s, hold_bytes, hold_device, op_ptr, op_device, op_bytes, post_device, post_bytes): an entry for
+        signature s and class k stands at s * classes + k, but for latency and devices, which stand at s. Operations are
+        changes of a device's memory when the node ends; hold applies when it starts; post when its receive is posted.
+    """
+    kinds = sorted(set(costs.samples))
+    size_class = np.array([kinds.index(samples) for samples in costs.samples], dtype=np.int64)
+    count, classes = len(skeleton.signatures), len(kinds)
+    work, hold, post = (np.zeros((count, classes)) for _ in range(3))
+    latency = np.zeros(count)
+    hold_device, post_device = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64)
+    op_ptr, op_device, op_bytes = [0], [], []
+    for s, signature in enumerate(skeleton.signatures):
+        one = signature.members[0]
+        changes: dict[int, list[float]] = {}
+        for k, samples in enumerate(kinds):
+            latency_s, flow_s = costs.transfer(one, samples)
+            latency[s] = latency_s
+            share = 1.0
+            if signature.first_bucket >= 0 or signature.last_bucket >= 0:
+                ready = costs.ready_fractions(one.stage, samples)
+                start = ready[signature.first_bucket] if signature.first_bucket >= 0 else 0.0
+                share = (ready[signature.last_bucket] if signature.last_bucket >= 0 else 1.0) - start
+            work[s, k] = flow_s + costs.seconds(one, samples) * share
+            for member in signature.members:
+                net = costs.memory.net_bytes(member, samples)
+                if member.kind is Kind.RECEIVE:
+                    post_device[s], post[s, k] = member.device, net
+                    continue
+                if member.kind not in (Kind.SEND, Kind.ALL_REDUCE, Kind.REDUCE_SCATTER, Kind.ALL_GATHER):
+                    held = costs.memory.hold_bytes(member, samples)
+                    hold_device[s] = member.device
+                    hold[s, k] = held if signature.first_bucket < 0 else 0.0
+                    net = net - held if signature.last_bucket < 0 else 0.0
+                changes.setdefault(member.device, [0.0] * classes)[k] += net
+        for device, amounts in changes.items():
+            if any(amounts):
+                op_device.append(device)
+                op_bytes.append(amounts)
+        op_ptr.append(len(op_device))
+    operations = np.array(op_bytes, dtype=float).reshape(len(op_device), classes)
+    return size_class, (
+        work.ravel(),
+        latency,
+        hold.ravel(),
+        hold_device,
+        np.array(op_ptr, dtype=np.int64),
+        np.array(op_device, dtype=np.int64),
+        operations.ravel(),
+        post_device,
+        post.ravel(),
+    )
+
+
+def use_tables(skeleton: Skeleton, costs: CostModel) -> tuple[np.ndarray, ...]:
+    """Who shares what: (use_ptr, use_resource, use_load, use_governed) by lane, (share_ptr, share_lane) the lanes that
+    a resource governs, and capacity by resource. Resources that can never be short of capacity are left out.
+    """
+    first: dict[int, Instruction] = {}
+    for part in skeleton.parts:
+        for node, lane in enumerate(part.lane):
+            if lane not in first:
+                one = skeleton.signatures[part.signature[node]].members[0]
+                if one.kind not in (Kind.LOAD, Kind.DROP):
+                    first[lane] = one
+    uses = {lane: costs.uses(first[lane]) for lane in sorted(first)}
+    total: dict[Any, float] = {}
+    for found in uses.values():
+        for use in found:
+            total[use.resource] = total.get(use.resource, 0.0) + use.load
+    short = [r for r, load in total.items() if load > capacity(costs.cluster, r)]
+    number = {resource: k for k, resource in enumerate(short)}
+    shares: list[list[int]] = [[] for _ in short]
+    use_ptr, resources, loads, governed = [0], [], [], []
+    for lane in range(len(skeleton.lanes)):
+        for use in uses.get(lane, ()):
+            if use.resource in number:
+                resources.append(number[use.resource])
+                loads.append(use.load)
+                governed.append(use.governed)
+                if use.governed:
+                    shares[number[use.resource]].append(lane)
+        use_ptr.append(len(resources))
+    return (
+        np.array(use_ptr, dtype=np.int64),
+        np.array(resources, dtype=np.int64),
+        np.array(loads, dtype=float),
+        np.array(governed, dtype=np.bool_),
+        np.concatenate(([0], np.cumsum([len(lanes) for lanes in shares]))).astype(np.int64),
+        np.array([lane for lanes in shares for lane in lanes], dtype=np.int64),
+        np.array([capacity(costs.cluster, r) for r in short], dtype=float),
+    )

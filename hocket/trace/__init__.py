@@ -1,0 +1,1 @@
+"""What happened, instruction by instruction: one type for what was simulated and what was measured."""

@@ -1,0 +1,112 @@
+"""Chrome trace-event JSON, which Perfetto opens: processes are devices, threads are lanes, counters are memory, and an
+arrow goes from every send to its receive.
+
+Rules of this file: viewers count microseconds; the exact seconds stand beside them, so that reading is the inverse.
+Source: the Trace Event Format of the Chromium project.
+"""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from hocket.errors import InputError
+from hocket.files import parse_json
+from hocket.program.instruction import Kind
+from hocket.trace.trace import Event, Trace
+
+FORMAT = "hocket-trace-1"
+# Colours that Chrome knows by name; Perfetto chooses its own by the event's name.
+_COLOURS = {Kind.FORWARD: "thread_state_running", Kind.BACKWARD: "thread_state_runnable", Kind.STEP: "yellow"}
+
+
+def to_json(trace: Trace) -> str:
+    """The trace as text, an event a line."""
+    lines = ",\n".join(json.dumps(event, separators=(",", ":")) for event in _events(trace))
+    other = json.dumps({"format": FORMAT, "meta": dict(trace.meta)})
+    return f'{{"displayTimeUnit":"ms","otherData":{other},"traceEvents":[\n{lines}\n]}}\n'
+
+
+def _events(trace: Trace) -> Iterator[dict[str, Any]]:
+    lanes = sorted(set(trace.lanes), key=lambda lane: (lane[0], lane[1] != "compute", lane[1]))
+    thread = {lane: number for number, lane in enumerate(lanes)}
+    for device in trace.devices:
+        yield {"ph": "M", "pid": device, "name": "process_name", "args": {"name": f"device {device}"}}
+    for lane, number in thread.items():
+        yield {"ph": "M", "pid": lane[0], "tid": number, "name": "thread_name", "args": {"name": lane[1]}}
+        yield {"ph": "M", "pid": lane[0], "tid": number, "name": "thread_sort_index", "args": {"sort_index": number}}
+    sent: dict[tuple[int, int], list[Event]] = {}
+    received: dict[tuple[int, int], list[Event]] = {}
+    for e in trace.events:
+        shown: dict[str, Any] = {
+            "ph": "X",
+            "pid": e.device,
+            "tid": thread[(e.device, e.lane)],
+            "ts": e.start_s * 1e6,
+            "dur": (e.end_s - e.start_s) * 1e6,
+            "name": e.name,
+            "cat": str(e.kind),
+            "args": {"stage": e.stage, "index": e.index, "start_s": e.start_s, "end_s": e.end_s},
+        }
+        if e.kind in _COLOURS:
+            shown["cname"] = _COLOURS[e.kind]
+        yield shown
+        if e.kind is Kind.SEND and e.lane.startswith("send>"):
+            sent.setdefault((e.device, int(e.lane[5:])), []).append(e)
+        if e.kind is Kind.RECEIVE and e.lane.startswith("receive<"):
+            received.setdefault((int(e.lane[8:]), e.device), []).append(e)
+    number = 0
+    for pair, sends in sorted(sent.items()):
+        for send, receive in zip(sends, received.get(pair, ()), strict=False):
+            number += 1
+            for phase, e in (("s", send), ("f", receive)):
+                yield {
+                    "ph": phase,
+                    "id": number,
+                    "pid": e.device,
+                    "tid": thread[(e.device, e.lane)],
+                    "ts": (e.start_s if phase == "s" else e.end_s) * 1e6,
+                    "name": "transfer",
+                    "cat": "transfer",
+                    **({"bp": "e"} if phase == "f" else {}),
+                }
+    for device, (seconds, size) in trace.memory.items():
+        for at_s, held in zip(seconds.tolist(), size.tolist(), strict=True):
+            args = {"bytes": held}
+            yield {"ph": "C", "pid": device, "name": "memory", "ts": at_s * 1e6, "args": args, "id": repr(at_s)}
+
+
+def from_json(text: bytes | str, place: str = "trace") -> Trace:
+    """Read a trace that `to_json` wrote.
+
+    Raises:
+        InputError: not JSON, or not such a trace; it names the event.
+    """
+    data = parse_json(text, place)
+    if not isinstance(data, dict) or not isinstance(data.get("traceEvents"), list):
+        raise InputError(place, "no list 'traceEvents'", "a trace that hocket wrote")
+    other = data.get("otherData")
+    if not isinstance(other, dict) or other.get("format") != FORMAT or not isinstance(other.get("meta"), dict):
+        raise InputError(
+            f"{place}: otherData.format",
+            repr((other or {}).get("format") if isinstance(other, dict) else other),
+            repr(FORMAT),
+        )
+    lanes: dict[int, str] = {}
+    events: list[Event] = []
+    memory: dict[int, list[tuple[float, float]]] = {}
+    for number, entry in enumerate(data["traceEvents"]):
+        where = f"{place}: traceEvents.{number}"
+        try:
+            if entry["ph"] == "M" and entry["name"] == "thread_name":
+                lanes[int(entry["tid"])] = str(entry["args"]["name"])
+            elif entry["ph"] == "X":
+                args = entry["args"]
+                start_s, end_s = float(args["start_s"]), float(args["end_s"])
+                device, lane = int(entry["pid"]), lanes[int(entry["tid"])]
+                kind, stage, index = Kind(entry["cat"]), int(args["stage"]), int(args["index"])
+                events.append(Event(device, lane, str(entry["name"]), kind, stage, index, start_s, end_s))
+            elif entry["ph"] == "C":
+                memory.setdefault(int(entry["pid"]), []).append((float(entry["id"]), float(entry["args"]["bytes"])))
+        except (KeyError, TypeError, ValueError) as error:
+            raise InputError(where, f"{type(error).__name__} {error}", "an event that hocket wrote") from None
+    return Trace.of(events, memory, other["meta"])

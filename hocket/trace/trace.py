@@ -1,0 +1,183 @@
+"""Trace: when every instruction ran and how much memory every device held, simulated or measured.
+
+Rules of this file: columns inside, so that a million events cost no objects; `events` for people and small traces.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hocket.errors import InputError
+from hocket.files import read_bytes, write_atomic
+from hocket.program.instruction import Kind
+
+KINDS = tuple(Kind)
+Lane = tuple[int, str]
+
+
+class Event(NamedTuple):
+    """One instruction that ran."""
+
+    device: int
+    lane: str
+    name: str
+    kind: Kind
+    stage: int
+    index: int
+    start_s: float
+    end_s: float
+
+
+@dataclass(frozen=True, eq=False)
+class Trace:
+    """A frozen record of one run.
+
+    Attributes:
+        lanes: (device, lane) of each lane number; labels: names of instructions with {} for the index.
+        lane, kind, stage, index, label: of each event; shape (events,), `kind` counts in KINDS.
+        start_s, end_s: of each event, from one clock; shape (events,). A send and its receive start when both are ready.
+        memory_device, memory_s, memory_bytes: what a device held from a moment on, in the order of time for each device.
+        meta: plain data for people and for `compare`, such as {"source": "simulated", "program": "flush straight 4"}.
+    """
+
+    lanes: tuple[Lane, ...]
+    labels: tuple[str, ...]
+    lane: np.ndarray
+    kind: np.ndarray
+    stage: np.ndarray
+    index: np.ndarray
+    label: np.ndarray
+    start_s: np.ndarray
+    end_s: np.ndarray
+    memory_device: np.ndarray
+    memory_s: np.ndarray
+    memory_bytes: np.ndarray
+    meta: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls,
+        events: Iterable[Event],
+        memory: Mapping[int, Iterable[tuple[float, float]]] | None = None,
+        meta: Mapping[str, Any] | None = None,
+    ) -> "Trace":
+        """A trace from events and, for each device, (seconds, bytes) in the order of time."""
+        lanes: dict[Lane, int] = {}
+        labels: dict[str, int] = {}
+        rows = []
+        for e in events:
+            if not e.end_s >= e.start_s:
+                raise InputError(f"event {e.name}", f"from {e.start_s} s to {e.end_s} s", "an end not before the start")
+            lane = lanes.setdefault((e.device, e.lane), len(lanes))
+            label = labels.setdefault(e.name, len(labels))
+            rows.append((lane, KINDS.index(e.kind), e.stage, e.index, label, e.start_s, e.end_s))
+        points = [(device, s, size) for device, series in sorted((memory or {}).items()) for s, size in series]
+        integers = np.array([row[:5] for row in rows], dtype=np.int64).reshape(len(rows), 5)
+        seconds = np.array([row[5:] for row in rows], dtype=float).reshape(len(rows), 2)
+        return cls(
+            tuple(lanes),
+            tuple(labels),
+            *integers.T,
+            *seconds.T,
+            np.array([p[0] for p in points], dtype=np.int64),
+            np.array([p[1] for p in points], dtype=float),
+            np.array([p[2] for p in points], dtype=float),
+            dict(meta or {}),
+        )
+
+    def __len__(self) -> int:
+        return len(self.start_s)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Trace):
+            return NotImplemented
+        mine, theirs = self.memory, other.memory
+        return (
+            self.events == other.events
+            and dict(self.meta) == dict(other.meta)
+            and mine.keys() == theirs.keys()
+            and all(np.array_equal(a, b) for d in mine for a, b in zip(mine[d], theirs[d], strict=True))
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def name(self, event: int) -> str:
+        """Name of one event, as the program's instruction has it."""
+        return self.labels[self.label[event]].replace("{}", str(self.index[event]))
+
+    @cached_property
+    def device(self) -> np.ndarray:
+        """Device of each event; shape (events,)."""
+        return np.array([device for device, _ in self.lanes], dtype=np.int64)[self.lane]
+
+    @cached_property
+    def devices(self) -> tuple[int, ...]:
+        """All devices, ascending."""
+        return tuple(sorted({device for device, _ in self.lanes} | set(self.memory_device.tolist())))
+
+    @cached_property
+    def events(self) -> tuple[Event, ...]:
+        """All events by start, then device, lane and end."""
+        names = [self.name(k) for k in range(len(self))]
+        found = [
+            Event(*self.lanes[lane], name, KINDS[kind], stage, index, start, end)
+            for lane, name, kind, stage, index, start, end in zip(
+                self.lane.tolist(),
+                names,
+                self.kind.tolist(),
+                self.stage.tolist(),
+                self.index.tolist(),
+                self.start_s.tolist(),
+                self.end_s.tolist(),
+                strict=True,
+            )
+        ]
+        return tuple(sorted(found, key=lambda e: (e.start_s, e.device, e.lane, e.end_s, e.name)))
+
+    @cached_property
+    def memory(self) -> dict[int, tuple[np.ndarray, np.ndarray]]:
+        """For each device that has them: seconds, and bytes held from then on."""
+        found = {}
+        for device in sorted(set(self.memory_device.tolist())):
+            mask = self.memory_device == device
+            found[device] = (self.memory_s[mask], self.memory_bytes[mask])
+        return found
+
+    @property
+    def end(self) -> float:
+        """Seconds at which the last event ends; 0 without events."""
+        return float(self.end_s.max(initial=0.0))
+
+    def peak_memory_bytes(self) -> dict[int, float]:
+        """The most that each device held."""
+        return {device: float(size.max()) for device, (_, size) in self.memory.items()}
+
+    def to_json(self) -> str:
+        """The trace as Chrome trace-event JSON; `from_json` is the inverse."""
+        from hocket.trace.chrome import to_json
+
+        return to_json(self)
+
+    @classmethod
+    def from_json(cls, text: bytes | str, place: str = "trace") -> "Trace":
+        """Read a trace that `to_json` wrote.
+
+        Raises:
+            InputError: not JSON, or not such a trace; it names the event.
+        """
+        from hocket.trace.chrome import from_json
+
+        return from_json(text, place)
+
+    def save(self, path: str | Path) -> None:
+        """Write the trace whole or not at all; Perfetto and chrome://tracing open it."""
+        write_atomic(path, self.to_json())
+
+    @classmethod
+    def read(cls, path: str | Path) -> "Trace":
+        """Read a trace file."""
+        return cls.from_json(read_bytes(path), str(path))
