@@ -19,7 +19,10 @@ class Observer(Protocol):
         """Everything it reads is there: it starts."""
 
     def goes_on(self, periods: int) -> bool:
-        """Asked between periods, with how many this run has completed: before the first, after each.
+        """Asked between periods, with how many this run has completed or begun: 0, 1, 2, ... each once, ascending.
+
+        The question comes one period ahead (0 and 1 before the first, then at each boundary the next number), because
+        transfers run ahead of the compute lane by at most a period.
 
         False: leave out the periods that are left and run the epilogue. Every worker of a run gets False at the same
         number. It may block for as long as it takes to agree on that number.

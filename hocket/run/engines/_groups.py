@@ -1,0 +1,71 @@
+"""Groups: the process groups of one worker, and blocking transfers over them.
+
+Rules of this file: groups are made by all workers in the same order, with the connections between their members, before
+anything runs. gloo matches messages by tag and pair, so that one group carries all point-to-point lanes. NCCL ignores tags
+and runs what goes between two devices one after the other: there every direction of a pair has a group of its own.
+"""
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from hocket.program.instruction import Kind
+from hocket.program.program import Program
+
+_TAG = 0x40C
+
+
+class Groups:
+    """Point-to-point and collectives between the devices of a program."""
+
+    def __init__(self, program: Program, number: int, device: torch.device) -> None:
+        self._rank = {d: rank for rank, d in enumerate(program.devices)}
+        self._number, self._nccl = number, device.type == "cuda"
+        pairs: set[tuple[int, int]] = set()
+        collectives: set[tuple[int, ...]] = set()
+        for _, instruction in program.instructions():
+            if instruction.kind is Kind.SEND:
+                pairs.add((instruction.device, instruction.peer))
+            elif instruction.group:
+                collectives.add(instruction.group)
+        self._collectives = {group: self._made(group) for group in sorted(collectives)}
+        self._pairs: dict[tuple[int, int], dist.ProcessGroup] = {}
+        if self._nccl:
+            self._pairs = {pair: self._made(tuple(sorted(pair))) for pair in sorted(pairs)}
+            self._connect(device)
+        elif pairs:
+            whole = self._made(program.devices)
+            self._pairs = dict.fromkeys(pairs, whole)
+
+    def _made(self, devices: tuple[int, ...]) -> dist.ProcessGroup:
+        return dist.new_group([self._rank[d] for d in devices])
+
+    def _connect(self, device: torch.device) -> None:
+        # NCCL connects at first use, which blocks all members: here, where the order is the same for everybody.
+        for devices, group in (*self._collectives.items(), *self._pairs.items()):
+            if self._number in devices:
+                dist.all_reduce(torch.zeros(1, device=device), group=group)
+
+    def send(self, message: Tensor, peer: int) -> None:
+        """Send a contiguous tensor; over when the peer has it (gloo), or when the GPU has sent it (NCCL)."""
+        group = self._pairs[self._number, peer]
+        self._finish(group.send([message], self._place(peer), _TAG))
+
+    def receive(self, message: Tensor, peer: int) -> None:
+        """Receive into a contiguous tensor."""
+        group = self._pairs[peer, self._number]
+        self._finish(group.recv([message], self._place(peer), _TAG))
+
+    def all_reduce(self, tensor: Tensor, devices: tuple[int, ...]) -> None:
+        """Replace a contiguous tensor by the sum of all members' tensors."""
+        self._finish(self._collectives[devices].allreduce([tensor]))
+
+    def _place(self, peer: int) -> int:
+        """The peer's rank in the group that carries the messages."""
+        return int(peer > self._number) if self._nccl else self._rank[peer]
+
+    def _finish(self, work: dist.Work) -> None:
+        work.wait()
+        if self._nccl:
+            # `wait` only orders the lane's stream behind the transfer; a lane goes on when the transfer is over.
+            torch.cuda.current_stream().synchronize()

@@ -1,0 +1,153 @@
+"""Lanes of one device: which lane needs what another writes, and the inboxes through which they hand it over.
+
+Rules of this file: every lane owns what it holds, so that no lane locks anything. Whoever writes a value puts it into the
+inbox of the lane that reads it; which one that is follows from the program and is found once, before anything runs.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from queue import SimpleQueue
+from typing import Any
+
+from hocket.errors import ProgramError
+from hocket.program.instruction import COMPUTE, Instruction, Value
+from hocket.program.program import Program
+
+_PARTS = ("prologue", "period", "epilogue")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One instruction of a lane, and to which lanes its values go: (position in `writes`, lane)."""
+
+    instruction: Instruction
+    routes: tuple[tuple[int, str], ...]
+
+
+LaneParts = Mapping[str, tuple[Entry, ...]]
+
+
+def lanes_of(program: Program, device: int) -> dict[str, LaneParts]:
+    """Every lane of a device, its three parts as entries.
+
+    Raises:
+        ProgramError: a value that two lanes read, or a lane other than compute reads twice: it would not be known when
+            nobody needs it any more.
+    """
+    readers = _readers(program, device)
+    names = [lane for d, lane in program.lanes if d == device]
+    found: dict[str, LaneParts] = {}
+    for lane in names:
+        parts = {}
+        for part in _PARTS:
+            instructions = getattr(program, part).get((device, lane), ())
+            parts[part] = tuple(Entry(i, _routes(program, i, lane, part, readers)) for i in instructions)
+        found[lane] = parts
+    return found
+
+
+def _readers(program: Program, device: int) -> dict[Value, str]:
+    """Which lane reads each value, in a run of the program that is long enough for every value to be read."""
+    found: dict[Value, str] = {}
+    for lane, _, i in _unrolled(program, device, _span(program)):
+        for value in i.reads:
+            before = found.get(value)
+            if before is not None and (before != lane or lane != COMPUTE):
+                raise ProgramError(f"device {device}: {i.name}", f"{value} is read on {before} already", "one reader")
+            found[value] = lane
+    return found
+
+
+def _span(program: Program) -> int:
+    # A value that one repetition writes is read at the latest so many repetitions later: before it, at most the
+    # microbatches of the prologue were on their way.
+    return -(-program.admitted // program.stride) + 3
+
+
+def _unrolled(program: Program, device: int, repeats: int) -> Iterator[tuple[str, str, Instruction]]:
+    for d, lane in program.lanes:
+        if d == device:
+            for part in _PARTS:
+                for r in range(repeats) if part == "period" else (repeats if part == "epilogue" else 0,):
+                    for i in getattr(program, part).get((d, lane), ()):
+                        yield lane, part, program.shifted(i, r)
+
+
+def _routes(
+    program: Program, instruction: Instruction, lane: str, part: str, readers: Mapping[Value, str]
+) -> tuple[tuple[int, str], ...]:
+    # The first repetition's values have all been read in the run that was looked at; the epilogue comes at its end.
+    repeats = _span(program) if part == "epilogue" else 0
+    found = []
+    for position, value in enumerate(instruction.writes):
+        reader = readers.get(program.moved(value, repeats))
+        if reader is not None and reader != lane:
+            found.append((position, reader))
+    return tuple(found)
+
+
+class Stopped(Exception):
+    """Another lane has failed: this one ends."""
+
+
+_STOP = object()
+
+
+class Inbox:
+    """What a lane has been given: values by name, and signals in order."""
+
+    def __init__(self) -> None:
+        self.values: dict[Value, Any] = {}
+        self._signals: deque[Any] = deque()
+        self._queue: SimpleQueue[Any] = SimpleQueue()
+
+    def give(self, value: Value, thing: Any) -> None:
+        """Called by other lanes: the value is there."""
+        self._queue.put((value, thing))
+
+    def signal(self, what: Any) -> None:
+        """Called by other lanes: something that is not a value."""
+        self._queue.put((None, what))
+
+    def stop(self) -> None:
+        """Called by anybody: whoever waits here, now or later, gets Stopped."""
+        self._queue.put(_STOP)
+
+    def wait_for(self, values: Iterable[Value]) -> None:
+        """Until all of these are in `values`."""
+        for value in values:
+            while value not in self.values:
+                self._pull()
+
+    def next_signal(self) -> Any:
+        """The next signal, in the order in which they were given."""
+        while not self._signals:
+            self._pull()
+        return self._signals.popleft()
+
+    def _pull(self) -> None:
+        item = self._queue.get()
+        if item is _STOP:
+            self._queue.put(_STOP)
+            raise Stopped
+        value, thing = item
+        if value is None:
+            self._signals.append(thing)
+        else:
+            self.values[value] = thing
+
+
+def walk(
+    program: Program, parts: LaneParts, go_on: Callable[[int], bool]
+) -> Iterator[tuple[Instruction, tuple[tuple[int, str], ...]]]:
+    """A lane's instructions with their routes: prologue, periods for as long as `go_on(periods run)`, epilogue."""
+    for entry in parts["prologue"]:
+        yield entry.instruction, entry.routes
+    repeats = 0
+    while go_on(repeats):
+        for entry in parts["period"]:
+            yield program.shifted(entry.instruction, repeats), entry.routes
+        repeats += 1
+    for entry in parts["epilogue"]:
+        yield program.shifted(entry.instruction, repeats), entry.routes

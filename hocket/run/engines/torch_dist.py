@@ -1,0 +1,314 @@
+"""The distributed engine: one process a device, over gloo or NCCL.
+
+Rules of this file: the compute lane runs in the thread that calls `run`; every other lane has a thread of its own and
+executes its instructions in order, blocking (gloo's sends are rendezvous and cannot be polled; a blocking call lets go
+of the interpreter's lock). Lanes hand values over through inboxes, see _lanes.py. What an instruction means is device.py's.
+
+    worker = Worker(captured, plan, program, rank)      # every rank of the default process group, in the same order
+    worker.run(repeats)                                 # a segment: prologue, periods, epilogue
+    worker.state(); worker.load(state); worker.position # between segments: one version of every stage's weights
+"""
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from hocket.errors import InputError, InternalError, WorkerLost
+from hocket.plan.plan import Plan
+from hocket.profile.capture import Captured
+from hocket.program.instruction import COMPUTE, Instruction, Kind, Value
+from hocket.program.program import Program
+from hocket.run.data import Stream
+from hocket.run.device import Device
+from hocket.run.engines._groups import Groups
+from hocket.run.engines._handover import Handover
+from hocket.run.engines._lanes import Inbox, LaneParts, Stopped, lanes_of, walk
+from hocket.run.engines._messages import Layouts
+from hocket.run.observe import Observer, Unobserved
+from hocket.run.weights import Bucket
+
+_UPDATE_KINDS = (Kind.STEP, Kind.ALL_REDUCE, Kind.REDUCE_SCATTER, Kind.ALL_GATHER)
+
+
+class Record(NamedTuple):
+    """One instruction as it ran: begin and end on the worker's clock, seconds."""
+
+    instruction: Instruction
+    start_s: float
+    end_s: float
+
+
+class PeerLost(WorkerLost):
+    """A transfer failed: the peer died, or did not answer in time.
+
+    Attributes:
+        peers: devices on the other side; step: counted from 0; instruction: the transfer.
+    """
+
+    def __init__(self, device: int, peers: tuple[int, ...], step: int, instruction: Instruction, reason: str) -> None:
+        self.peers, self.step, self.instruction = peers, step, instruction
+        others = ", ".join(map(str, peers))
+        super().__init__(
+            f"device {device}: lost device {others} at step {step + 1} in `{instruction.name}` "
+            f"on lane {instruction.lane}: {reason}"
+        )
+
+
+class Worker:
+    """One device of a program.
+
+    Attributes:
+        position: samples of the data that are behind; set by `run`, and by whoever loads a checkpoint.
+        records: what ran in the last segment, if asked for, lane by lane.
+    """
+
+    def __init__(
+        self,
+        captured: Captured,
+        plan: Plan,
+        program: Program,
+        rank: int,
+        *,
+        device: torch.device | str = "cpu",
+        observer: Observer | None = None,
+        record: bool = False,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        """Join the others: a collective call, made by all ranks of the default process group.
+
+        Arguments:
+            rank: this process's; it runs the device program.devices[rank].
+            device: where its tensors live; with NCCL a CUDA device.
+            record: keep the times of every instruction.
+
+        Raises:
+            InputError: the group has not as many members as the program has devices.
+        """
+        if dist.get_world_size() != len(program.devices):
+            found = f"{dist.get_world_size()} workers"
+            raise InputError("workers", found, f"{len(program.devices)}, one for each device of the plan")
+        self.program, self.plan, self.position = program, plan, 0
+        self.number = program.devices[rank]
+        self._observer: Observer = observer or Unobserved()
+        self._clock, self._record = clock, record
+        self.records: list[Record] = []
+        self.device = Device(captured, plan, program, self.number, device, self._on_loss)
+        self._layouts = Layouts(captured, plan, {s: runner.part for s, runner in self.device.stages.items()})
+        self._lanes = lanes_of(program, self.number)
+        self._handover = Handover(self.device.device)
+        self._groups = Groups(program, self.number, self.device.device)
+        self._losses: list[tuple[int, Tensor, int]] = []
+        self._inboxes: dict[str, Inbox] = {}
+        self._failure: BaseException | None = None
+
+    # -- a segment
+
+    def run(self, repeats: int, observer: Observer | None = None) -> int:
+        """Run prologue, `repeats` periods (fewer if the observer says so) and epilogue; returns the periods run.
+
+        Raises:
+            PeerLost: a transfer failed. Afterwards this worker can only end its process: lanes may still be blocked.
+        """
+        self._observer = observer or self._observer
+        self._inboxes = {lane: Inbox() for lane in (COMPUTE, *self._lanes)}
+        self._failure, self.records = None, []
+        self._inboxes[COMPUTE].values = self.device.start(self.position)
+        others = {lane: parts for lane, parts in self._lanes.items() if lane != COMPUTE}
+        for lane, parts in others.items():
+            name = f"device {self.number} {lane}"
+            threading.Thread(target=self._thread, args=(lane, parts), name=name, daemon=True).start()
+        try:
+            periods = self._compute(repeats)
+            for _ in others:
+                lane_records = self._inboxes[COMPUTE].next_signal()
+                self.records += lane_records
+        except Stopped:
+            raise self._failure or InternalError("a lane was stopped for no reason") from self._failure
+        except BaseException as error:
+            self._fail(error)
+            raise
+        self._end(periods)
+        return periods
+
+    def _end(self, periods: int) -> None:
+        values = self._inboxes[COMPUTE].values
+        expected = set(self.program.final(self.number, periods))
+        if set(values) != expected:
+            odd = ", ".join(map(str, sorted(set(values) ^ expected)))
+            raise InternalError(f"device {self.number}: after the epilogue these are left or missing: {odd}")
+        self.position = self.device.stream.position(self.program.microbatches(periods))
+
+    def _compute(self, repeats: int) -> int:
+        inbox, device, observer, clock = self._inboxes[COMPUTE], self.device, self._observer, self._clock
+        store, records = inbox.values, self.records
+        ahead = _Ahead(repeats, observer, [box for lane, box in self._inboxes.items() if lane != COMPUTE])
+        for instruction, routes in walk(self.program, self._lanes[COMPUTE], ahead.go_on):
+            if self._failure is not None:
+                raise Stopped
+            for value in instruction.reads:
+                if value not in store:
+                    observer.waits(instruction)
+                    inbox.wait_for(instruction.reads)
+                    break
+            if self._handover.needed:
+                for value in instruction.reads:
+                    store[value] = self._handover.taken(store[value])
+            observer.runs(instruction)
+            start_s = clock()
+            early: set[Value] = set()
+            if routes and instruction.kind is Kind.BACKWARD:
+                device.execute(instruction, store, self._publisher(instruction, routes, early))
+            else:
+                device.execute(instruction, store)
+            if self._losses:
+                self._report(instruction)
+            if self._record:
+                self._handover.synchronize()
+                records.append(Record(instruction, start_s, clock()))
+            for position, lane in routes:
+                value = instruction.writes[position]
+                thing = store.pop(value)
+                if value not in early:
+                    self._inboxes[lane].give(value, self._handover.given(thing))
+        return ahead.run
+
+    def _publisher(
+        self, instruction: Instruction, routes: tuple[tuple[int, str], ...], early: set[Value]
+    ) -> Callable[[Value, Any], None]:
+        """Hands a finished gradient bucket to its all-reduce while the backward goes on (rule 2)."""
+        lane_of = {instruction.writes[position]: lane for position, lane in routes}
+
+        def publish(value: Value, bucket: Any) -> None:
+            if value in lane_of:
+                early.add(value)
+                self._inboxes[lane_of[value]].give(value, self._handover.given(bucket))
+
+        return publish
+
+    def _on_loss(self, microbatch: int, loss: Tensor, samples: int) -> None:
+        self._losses.append((microbatch, loss, samples))
+
+    def _report(self, instruction: Instruction) -> None:
+        # Reading a loss makes a GPU's queue run empty: there it waits for the step.
+        if self.device.device.type == "cpu" or instruction.kind is Kind.STEP:
+            for microbatch, loss, samples in self._losses:
+                self._observer.loss(microbatch, float(loss), samples)
+            self._losses.clear()
+
+    # -- the other lanes
+
+    def _thread(self, lane: str, parts: LaneParts) -> None:
+        inbox, records = self._inboxes[lane], []
+        try:
+            with self._handover.lane():
+                for instruction, routes in walk(self.program, parts, lambda periods: bool(inbox.next_signal())):
+                    inbox.wait_for(instruction.reads)
+                    start_s = self._clock()
+                    try:
+                        made = self._transfer(instruction, [inbox.values.pop(v) for v in instruction.reads])
+                    except (RuntimeError, ValueError) as error:
+                        raise self._lost(instruction, error) from error
+                    if self._record:
+                        records.append(Record(instruction, start_s, self._clock()))
+                    for position, reader in routes:
+                        self._inboxes[reader].give(instruction.writes[position], self._handover.given(made))
+                    del made
+            self._inboxes[COMPUTE].signal(records)
+        except Stopped:
+            return
+        except BaseException as error:
+            self._fail(error)
+
+    def _transfer(self, instruction: Instruction, things: list[Any]) -> Any:
+        """Do one send, receive or all-reduce, to its end; returns what it writes."""
+        if instruction.kind is Kind.SEND:
+            layout = self._layouts.of(instruction.reads[0])
+            message = layout.pack(self._handover.taken(things.pop()))
+            self._groups.send(message, instruction.peer)
+            return None
+        if instruction.kind is Kind.RECEIVE:
+            layout = self._layouts.of(instruction.writes[0])
+            message = layout.empty(self.device.device)
+            self._groups.receive(message, instruction.peer)
+            return layout.unpack(message)
+        if instruction.kind is Kind.ALL_REDUCE:
+            bucket: Bucket = self._handover.taken(things.pop())
+            for flat in bucket.flats:
+                self._groups.all_reduce(flat, instruction.group)
+            return bucket
+        raise InternalError(f"{instruction.name} is not a transfer that this engine knows")
+
+    def _lost(self, instruction: Instruction, error: Exception) -> PeerLost:
+        peers = (instruction.peer,) if instruction.peer >= 0 else instruction.group
+        reason = " ".join(str(error).split())[:200]
+        others = tuple(p for p in peers if p != self.number)
+        return PeerLost(self.number, others, self.step_of(instruction), instruction, reason)
+
+    def step_of(self, instruction: Instruction) -> int:
+        """In which step (batch) of the whole training an instruction of this segment is, from 0."""
+        updates = instruction.kind in _UPDATE_KINDS
+        microbatch = instruction.index * (self.program.rule.batch[instruction.stage] if updates else 1)
+        return self.device.stream.position(microbatch) // self.plan.batch_size
+
+    def _fail(self, error: BaseException) -> None:
+        if self._failure is None:
+            self._failure = error
+        for inbox in self._inboxes.values():
+            inbox.stop()
+
+    # -- between segments
+
+    def state(self) -> dict[str, Any]:
+        """Weights, buffers (`model.NAME`) and optimizer state (`optimizer.NAME.KEY`) of this device's stages."""
+        return self.device.state()
+
+    def wants(self, name: str) -> bool:
+        """Whether `load` uses the entry of this name."""
+        return self.device.wants(name)
+
+    def load(self, state: Mapping[str, Any], position: int) -> None:
+        """Go on from a state; entries of other devices are ignored.
+
+        Arguments:
+            position: samples of the data that are behind it.
+        """
+        self.device.load(state)
+        self.position = position
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The newest weights by global name, not copied."""
+        return self.device.tensors()
+
+    def stream(self) -> Stream:
+        """The data of the segment that is running, or that ran last."""
+        return self.device.stream
+
+
+class _Ahead:
+    """Asks the observer one period ahead, so that the other lanes may run ahead of compute by a period.
+
+    Without this a receive could not be posted before the compute lane has come to the end of its period, and a transfer
+    could not overlap it. The observer still gets every number once, ascending from 0 to the number of periods run.
+    """
+
+    def __init__(self, repeats: int, observer: Observer, lanes: list[Inbox]) -> None:
+        self._limit, self._observer, self._lanes = repeats, observer, lanes
+        self._asked = 0
+        self.run = 0
+
+    def go_on(self, periods: int) -> bool:
+        """Whether the compute lane runs another period after this many."""
+        self.run = periods
+        while self._asked <= min(periods + 1, self._limit):
+            goes_on = self._observer.goes_on(self._asked)
+            if not goes_on and self._asked < self._limit:
+                self._limit = self._asked
+            for lane in self._lanes:
+                lane.signal(self._asked < self._limit)
+            self._asked += 1
+        return periods < self._limit
