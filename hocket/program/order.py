@@ -30,9 +30,12 @@ def inputs_of(stages: Stages, stage: int, microbatch: int) -> tuple[Value, ...]:
     return own + tuple(Value(What.ACTIVATION, source, microbatch, stage) for source in shape.sources)
 
 
-def own_microbatches(stages: Stages, rule: Rule, stage: int, update: int, device: int) -> list[int]:
+def own_microbatches(stages: Stages, rule: Rule, stage: int, update: int, device: int) -> range:
     """The microbatches of one update that one replica runs, ascending."""
-    return [m for m in rule.microbatches(stage, update) if stages[stage].device(m) == device]
+    whole = rule.microbatches(stage, update)
+    devices = stages[stage].devices
+    first = whole.start + (devices.index(device) - whole.start) % len(devices)
+    return range(first, whole.stop, len(devices))
 
 
 def previous_in_update(stages: Stages, rule: Rule, stage: int, microbatch: int) -> int | None:

@@ -54,7 +54,7 @@ class Program:
         name: the strategy's name and configuration, for people.
         stages, rule: the structure that `check` proves the instructions against.
         stride: microbatches admitted in one period.
-        admitted: microbatches admitted in the prologue.
+        admitted: microbatches admitted outside of the period, in prologue and epilogue.
         prologue, period, epilogue: instructions by (device, lane).
     """
 

@@ -1,0 +1,76 @@
+"""How the update rules learn: one GPT, the same data, the same samples per update, four stages.
+
+    python bench/convergence.py [--steps 300] [--optimizer sgd|adam]
+
+Runs in the inline engine (all stages in one process), so that only the rule differs. Every update averages 16 samples:
+one microbatch of 16 where the rule updates after each (stashed, vertical, naive), four of 4 elsewhere. Prints the mean loss
+of every tenth of the run, and the last tenth's difference from the synchronous one. docs/convergence.md keeps a run.
+"""
+
+import argparse
+import json
+import statistics
+
+import torch
+
+from hocket.hardware.cluster import Cluster, Level
+from hocket.plan.plan import Plan, PlanStage
+from hocket.profile.capture import capture
+from hocket.profile.job import Job
+from hocket.run.engines.inline import run_inline
+from hocket.zoo.gpt import GPT, language_loss
+from hocket.zoo.text import VOCAB, Text
+
+STAGES, BATCH_SIZE, SEQ, SEED = 4, 16, 64, 0
+RUNS = (
+    ("sync (flush)", "flush", 4, {}),
+    ("delayed (2BW)", "two_bw", 4, {}),
+    ("stashed", "pipedream", 16, {}),
+    ("vertical", "pipedream", 16, {"vertical_sync": True}),
+    ("naive", "pipedream", 16, {"naive": True}),
+)
+OPTIMIZERS = {
+    "sgd": lambda parameters: torch.optim.SGD(parameters, lr=0.3, momentum=0.9),
+    "adam": lambda parameters: torch.optim.Adam(parameters, lr=2e-3),
+}
+
+
+def make_job(optimizer: str) -> Job:
+    """A small GPT on real text; the same weights for every rule."""
+    torch.manual_seed(SEED)
+    model = GPT(n_layer=4, d_model=64, n_head=4, seq=SEQ, vocab=VOCAB, tied=False)
+    return Job(model, language_loss, Text(SEQ), OPTIMIZERS[optimizer], BATCH_SIZE, name="gpt-convergence")
+
+
+def run(optimizer: str, strategy: str, microbatch_size: int, options: dict[str, bool], steps: int) -> list[float]:
+    """Mean loss of each tenth of a run."""
+    captured = capture(make_job(optimizer), microbatch_size)
+    names = [layer.name for layer in captured.layers]
+    borders = [0, *(next(i for i, n in enumerate(names) if n.startswith(f"blocks.{b}")) for b in range(1, STAGES)), len(names)]
+    stages = tuple(PlanStage(tuple(names[borders[s] : borders[s + 1]]), (s,)) for s in range(STAGES))
+    cluster = Cluster("inline", (Level("local", STAGES, 1e9),), "cpu-core")
+    plan = Plan(strategy, "gpt-convergence", BATCH_SIZE, microbatch_size, stages, cluster, options)
+    program = plan.compile(captured)
+    repeats = (steps * plan.microbatches - program.admitted) // program.stride
+    losses = [loss for _, loss, _ in run_inline(captured, plan, program, repeats).losses]
+    share = len(losses) // 10
+    return [statistics.fmean(losses[k * share : (k + 1) * share]) for k in range(10)]
+
+
+def main() -> None:
+    """Print one JSON line a rule."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--optimizer", choices=sorted(OPTIMIZERS), default="sgd")
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    synchronous = None
+    for name, strategy, microbatch_size, options in RUNS:
+        tenths = run(given.optimizer, strategy, microbatch_size, options, given.steps)
+        synchronous = synchronous or tenths[-1]
+        row = {"rule": name, "optimizer": given.optimizer, "loss_by_tenth": [round(x, 4) for x in tenths]}
+        print(json.dumps({**row, "last_tenth_beside_sync": round(tenths[-1] - synchronous, 4)}), flush=True)
+
+
+if __name__ == "__main__":
+    main()

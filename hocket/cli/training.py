@@ -1,0 +1,64 @@
+"""Commands that train: train, demo."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON lines: one a step, then the summary.")]
+
+
+def train(
+    job: Annotated[Path, typer.Argument(help="A Python file that defines `job` (a hocket.Job) or `make_job()`.")],
+    plan: Annotated[Path, typer.Argument(help="A plan file, from `hocket plan`.")],
+    steps: Annotated[int, typer.Option(help="Train until so many steps (batches) are done in all.")] = 100,
+    checkpoint: Annotated[Path | None, typer.Option(help="Folder of checkpoints; none are written without it.")] = None,
+    every: Annotated[int | None, typer.Option(help="Steps between two checkpoints; a tenth of what is to do by default.")] = None,
+    keep: Annotated[int, typer.Option(help="How many of the newest checkpoints stay.")] = 3,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on from the newest whole checkpoint, under any plan.")] = False,
+    device: Annotated[str, typer.Option(help="auto (as the plan's cluster says), cpu or cuda.")] = "auto",
+    threads: Annotated[int, typer.Option(help="Threads of each worker on a CPU.")] = 1,
+    pin: Annotated[bool, typer.Option("--pin", help="Pin worker i to core i.")] = False,
+    trace: Annotated[Path | None, typer.Option(help="Write the measured trace; Perfetto opens it.")] = None,
+    silence_s: Annotated[float, typer.Option(help="A worker without a sign of life for so long is lost.")] = 60.0,
+    json: Json = False,
+) -> None:
+    """Train as a plan says. Alone it starts local workers; under torchrun it joins. Ctrl-C checkpoints and leaves.
+
+    Example: hocket train job.py plan.yaml --steps 100 --checkpoint checkpoints
+
+    On many machines: torchrun --nnodes 2 --nproc-per-node 8 -m hocket train job.py plan.yaml
+    """
+    from hocket.run.display import listener
+    from hocket.run.loop import train as run
+
+    run(
+        job,
+        plan,
+        steps=steps,
+        listener=listener(json),
+        checkpoint=str(checkpoint) if checkpoint else None,
+        every=every,
+        keep=keep,
+        resume=resume,
+        device=device,
+        threads=threads,
+        pin=pin,
+        trace=str(trace) if trace else None,
+        silence_s=silence_s,
+    )
+
+
+def demo(
+    text: Annotated[Path | None, typer.Option(help="A text to train on; by default Python's own source files.")] = None,
+    output: Annotated[Path, typer.Option("-o", "--output", help="Folder for profile, plans, traces and report.html.")] = Path(
+        "hocket-demo"
+    ),
+    workers: Annotated[int, typer.Option("-n", "--workers", help="Local workers.")] = 2,
+    steps: Annotated[int, typer.Option(help="Steps to train under each strategy.")] = 40,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON document at the end.")] = False,
+) -> None:
+    """Profile, plan, prove, simulate, train and compare a small GPT on real text with local workers; writes report.html."""
+    from hocket.demo import run_demo
+
+    run_demo(text, output, workers, steps, json)

@@ -1,0 +1,160 @@
+"""The demo: the whole walk with a small GPT on real text and local workers, prediction laid beside what happened."""
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hocket.cli.output import print_json, print_table
+from hocket.errors import InputError
+from hocket.files import as_data, write_atomic
+from hocket.plan.open import Opened, problems_of
+from hocket.plan.predict import predict
+from hocket.plan.search import Candidate, search
+from hocket.profile.job import load_job
+from hocket.profile.measure import measure
+from hocket.report import DemoRow, demo_html
+from hocket.run.local_links import measure_local
+from hocket.run.loop import Summary, train
+from hocket.trace.trace import Trace
+from hocket.units import show_bytes, show_seconds
+
+JOB = Path(__file__).parent / "zoo" / "demo_job.py"
+MICROBATCH_SIZES = (1, 2, 4, 8)
+PROFILE_BUDGET_S = 20.0
+LINKS_BUDGET_S = 6.0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One strategy: what was predicted and what happened."""
+
+    candidate: Candidate
+    summary: Summary
+
+    @property
+    def row(self) -> DemoRow:
+        """The table's row."""
+        measured = self.summary.iteration_s or float("nan")
+        return DemoRow(
+            strategy=self.candidate.strategy,
+            config=self.candidate.config,
+            predicted_iteration_s=self.candidate.iteration_s,
+            measured_iteration_s=measured,
+            predicted_peak_bytes=max(self.candidate.peak_memory_bytes.values()),
+            measured_peak_bytes=max(self.summary.peak_memory_bytes.values(), default=0),
+            samples_per_s=self.summary.samples_per_s or 0.0,
+        )
+
+
+def run_demo(text: Path | None, output: Path, workers: int, steps: int, json: bool) -> None:
+    """The demo. Everything it makes lies in `output`; a second run writes over it.
+
+    Raises:
+        InputError: fewer than two workers, a text that cannot be read, a folder that cannot be written.
+    """
+    if workers < 2:
+        raise InputError("--workers", str(workers), ">= 2: one voice alone is no hocket")
+    say = _quiet if json else _loud
+    if text is not None:
+        os.environ["HOCKET_DEMO_TEXT"] = str(text.resolve())
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(str(output), str(error), "a folder that can be written") from None
+    began = time.perf_counter()
+
+    say("1  profile: every layer of the GPT, forward and backward, for four microbatch sizes")
+    job = load_job(JOB)
+    profile = measure(job, MICROBATCH_SIZES, budget_s=PROFILE_BUDGET_S)
+    profile.save(output / "profile.json")
+    weights = sum(layer.weights_bytes for layer in profile.layers)
+    say(f"   {len(profile.layers)} layers, {show_bytes(weights)} of weights")
+
+    say(f"2  links: {workers} workers send each other messages")
+    cluster = measure_local(workers, limit_s=LINKS_BUDGET_S)
+    cluster.save(output / "cluster.yaml")
+    link = cluster.levels[0]
+    say(f"   {link.bandwidth_bytes_per_s / 1e9:.2f} GB/s, {show_seconds(link.latency_s)} latency")
+
+    say("3  plan: every strategy's choices, simulated")
+    found = search(profile, cluster, job.batch_size, profile_path="profile.json")
+    best: dict[str, Candidate] = {}
+    for candidate in found.candidates:
+        if len({d for stage in candidate.plan.stages for d in stage.devices}) == workers:
+            best.setdefault(candidate.strategy, candidate)
+    say(f"   {found.considered} choices in {show_seconds(found.search_s)}")
+
+    say("4  prove: every plan, for every number of periods")
+    for name, candidate in best.items():
+        candidate.plan.save(output / f"{name}.yaml")
+        opened = Opened(candidate.plan, profile)
+        problems = problems_of(opened, opened.program)
+        if problems:
+            raise InputError(f"{name}.yaml", problems[0].message, "a legal program")
+        say(f"   {opened.program.name}: {len(opened.program)} instructions, legal")
+        predict(candidate.plan, profile)[0].save(output / f"{name}.predicted.json")
+
+    say(f"5  train: {steps} steps under each strategy, {workers} worker processes")
+    outcomes: list[Outcome] = []
+    for name, candidate in best.items():
+        summary = train(JOB, output / f"{name}.yaml", steps=steps, trace=str(output / f"{name}.measured.json"), pin=True)
+        outcomes.append(Outcome(candidate, summary))
+        row = outcomes[-1].row
+        say(
+            f"   {name:<15} {show_seconds(row.measured_iteration_s)} an iteration "
+            f"(predicted {show_seconds(row.predicted_iteration_s)}), loss {summary.losses[0]:.3f} -> {summary.losses[-1]:.3f}"
+        )
+
+    winner = min(outcomes, key=lambda outcome: outcome.row.measured_iteration_s).candidate
+    predicted, figures = predict(winner.plan, profile)
+    page = demo_html(
+        [outcome.row for outcome in outcomes],
+        {outcome.candidate.strategy: list(outcome.summary.losses) for outcome in outcomes},
+        winner.plan,
+        predicted,
+        figures,
+        Trace.read(output / f"{winner.strategy}.measured.json"),
+    )
+    write_atomic(output / "report.html", page)
+    wall_s = time.perf_counter() - began
+    if json:
+        print_json({"rows": [as_data(o.row) for o in outcomes], "losses": {o.candidate.strategy: o.summary.losses for o in outcomes}, "wall_s": wall_s, "report": str(output / "report.html")})
+        return
+    _print_rows(outcomes)
+    print(f"done in {show_seconds(wall_s)}; open {output / 'report.html'}, or any *.json trace in ui.perfetto.dev")
+
+
+def _print_rows(outcomes: list[Outcome]) -> None:
+    rows = []
+    for outcome in outcomes:
+        row = outcome.row
+        error = row.predicted_iteration_s / row.measured_iteration_s - 1
+        losses = outcome.summary.losses
+        rows.append(
+            [
+                row.strategy,
+                f"{row.config} b{outcome.candidate.plan.microbatch_size}",
+                show_seconds(row.predicted_iteration_s),
+                show_seconds(row.measured_iteration_s),
+                f"{error:+.1%}",
+                show_bytes(row.predicted_peak_bytes),
+                show_bytes(row.measured_peak_bytes),
+                f"{row.samples_per_s:.4g}",
+                f"{losses[0]:.3f} -> {losses[-1]:.3f}",
+            ]
+        )
+    columns = ["strategy", "config", "predicted", "measured", "error", "peak predicted", "peak measured", "samples/s", "loss"]
+    print_table("prediction beside measurement, per iteration", columns, rows, right=(2, 3, 4, 5, 6, 7))
+
+
+def _loud(line: str) -> None:
+    print(line, flush=True)
+
+
+def _quiet(line: str) -> None:
+    """Machines get one document at the end."""
+
+
