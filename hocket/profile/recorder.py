@@ -111,17 +111,22 @@ class Recorder(TorchFunctionMode):
         return len(self.values) - 1
 
     def _lookup(self, tensor: Tensor, reads: list[int]) -> Ref:
+        self._known_maker(tensor)
         number = self.number.get(id(tensor))
         if number is None:
-            if tensor.requires_grad:
-                self.refuse(
-                    "a tensor that requires a gradient and that no recorded operation made",
-                    "operations of torch, parameters registered in a module, and no custom autograd function in "
-                    "modules that have children",
-                )
             number = self.add(tensor, "constant", "", fixed=True)
         reads.append(number)
         return Ref(number)
+
+    def _known_maker(self, tensor: Tensor) -> None:
+        number = self.number.get(id(tensor))
+        # A custom autograd function marks results of operations that it did without gradients as requiring one.
+        if tensor.requires_grad != (number is not None and self.values[number].requires_grad):
+            self.refuse(
+                "a tensor whose gradient no recorded operation explains",
+                "operations of torch, and parameters that are registered in a module",
+                "Custom autograd functions may stand in modules other than the outermost.",
+            )
 
     def _template(self, thing: Any, reads: list[int]) -> Any:
         if isinstance(thing, Tensor):
@@ -236,6 +241,10 @@ class Recorder(TorchFunctionMode):
         self.stack.append(len(self.calls) - 1)
         whole = is_leaf(module) or path in self.opaque
         result = self._run(path, _Bound(plain, module), args, kwargs) if whole else plain(module, *args, **kwargs)
+        self.busy += 1
+        for _, tensor in flatten(result):
+            self._known_maker(tensor)
+        self.busy -= 1
         self.stack.pop()
         call.end = len(self.nodes)
         return result

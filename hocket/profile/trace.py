@@ -82,11 +82,11 @@ def record(
             recorder.add(parameter, "parameter", name, fixed=False)
         buffers = {f"{path}.{key}".lstrip("."): (m, key) for path, m in modules.items() for key in m._buffers}
         buffers = {name: owner for name, owner in buffers.items() if owner[0]._buffers[owner[1]] is not None}
-        start = {}
+        start, given = {}, {}
         for name, (module, key) in buffers.items():
             buffer = module._buffers[key]
             assert buffer is not None
-            start[name] = buffer.clone()
+            start[name], given[name] = buffer.clone(), buffer
             if id(buffer) not in recorder.number:
                 recorder.add(buffer, "buffer", name, fixed=True)
         for name, tensor in batch.items():
@@ -112,6 +112,10 @@ def record(
         finally:
             nn.Module.__call__ = plain  # type: ignore[method-assign]
             torch.jit.is_tracing = is_tracing  # type: ignore[attr-defined]
+        for name, (module, key) in buffers.items():
+            if module._buffers[key] is not given[name]:
+                hint = f"Change it in place, such as self.{key}.copy_(value)."
+                raise CaptureError(f"buffer {name}", "replaced by another tensor", "a buffer changed in place", hint)
         changed = frozenset(
             n for n, (m, k) in buffers.items() if m._buffers[k] is None or not _same(start[n], m._buffers[k])
         )

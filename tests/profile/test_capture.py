@@ -474,7 +474,66 @@ def test_hidden_parameters_are_refused():
         def forward(self, x):
             return self.hidden[0](self.a(x))
 
-    assert "requires a gradient" in refusal(job_of(Model())).found
+    assert "gradient" in refusal(job_of(Model())).found
+
+
+def test_buffers_changed_in_place_and_replaced():
+    """A buffer that glue between modules changes in place is a running statistic; one that is replaced is refused."""
+
+    class Average(nn.Module):
+        def __init__(self, replaces):
+            super().__init__()
+            self.a, self.b, self.replaces = nn.Linear(6, 6), nn.Linear(6, 3), replaces
+            self.register_buffer("mean", torch.zeros(6).double())
+
+        def forward(self, x):
+            y = self.a(x)
+            if self.replaces:
+                self.mean = (self.mean * 0.9 + y.mean(0) * 0.1).detach()
+            else:
+                with torch.no_grad():
+                    self.mean.mul_(0.9).add_(y.mean(0) * 0.1)
+            return self.b(y + self.mean)
+
+    error = refusal(job_of(Average(True)))
+    assert (error.place, error.found) == ("buffer mean", "replaced by another tensor")
+    job = job_of(Average(False))
+    captured = check(job)
+    batch = job.batch(range(4))
+    (stage,) = stages_of(captured.for_size(4), 1)
+    run_stages(captured.for_size(4), [stage], batch, recompute=True)
+    plain(job, batch)
+    torch.testing.assert_close(stage.buffers()["mean"], job.model.mean, rtol=1e-12, atol=0)
+
+
+class Doubling(torch.autograd.Function):
+    """A custom autograd function."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * 2
+
+
+class Doubled(nn.Module):
+    """Uses it beside a child."""
+
+    def __init__(self):
+        super().__init__()
+        self.a = nn.Linear(6, 6)
+
+    def forward(self, x):
+        return Doubling.apply(self.a(x))
+
+
+def test_custom_autograd_functions():
+    """Inside a module they make it one layer that runs its own code; at the root they are refused."""
+    captured = check(job_of(Around(Doubled())))
+    assert any("child is kept whole" in note for note in captured.notes)
+    assert "gradient" in refusal(job_of(Doubled(), loss=lambda out, target: out.square().mean())).found
 
 
 def test_errors_of_the_model_name_the_module():
