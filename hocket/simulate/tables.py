@@ -13,15 +13,23 @@ import numpy as np
 from hocket.cost.contention import capacity
 from hocket.cost.model import CostModel
 from hocket.program.instruction import Instruction, Kind
+from hocket.program.program import Program
 from hocket.simulate.lower import PERIOD, Part, Skeleton
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Where the nodes stand: prologue, then the period `repeats` times, then the epilogue; structure only."""
+    """Where the nodes stand: prologue, then the period `repeats` times, then the epilogue; structure only.
 
+    Attributes:
+        program: what was lowered; asked: the repetitions that were asked for.
+        repeats: the same, or 0 when the lowered program is the whole run unrolled.
+    """
+
+    program: Program
     skeleton: Skeleton
     repeats: int
+    asked: int
 
     @cached_property
     def sizes(self) -> tuple[int, int, int]:
@@ -43,6 +51,7 @@ class Layout:
             return prologue + (repetition % self.repeats) * period + node
         return node if part < PERIOD else prologue + self.repeats * period + node
 
+    @cached_property
     def structure(self) -> tuple[tuple[np.ndarray, ...], tuple[np.ndarray, ...], np.ndarray]:
         """Arrays of the templates, of the edges, and how many edges lead to each node.
 

@@ -1,0 +1,100 @@
+"""Predict: what a plan will do, by simulation; in full for people, in short for a search that tries thousands.
+
+Rules of this file: a program depends on stages, microbatches and options alone, so that plans which differ in layers share
+one lowered program; seconds and bytes are asked anew for each plan.
+"""
+
+import weakref
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+from hocket.cost.compute import Columns
+from hocket.cost.model import CostModel
+from hocket.hardware.cluster import Cluster
+from hocket.passes.borders import StageCut, stage_shapes
+from hocket.plan.plan import Plan, Predicted
+from hocket.profile.model import ModelProfile
+from hocket.program.program import StageShape
+from hocket.simulate.simulator import Outcome, lay_out, play
+from hocket.simulate.summary import Summary, steady_state, summarize
+from hocket.simulate.tables import Layout
+from hocket.strategies._choices import Choice, Situation
+from hocket.strategies._common import compile_strategy
+from hocket.trace.trace import Trace
+
+
+def predict(plan: Plan, profile: ModelProfile) -> tuple[Trace, Summary]:
+    """What a plan does: the trace of every instruction, and a summary.
+
+    Raises:
+        InputError: the plan does not fit the profile. RefusedError: its strategy does not support it.
+    """
+    outcome = _play(profile, plan.cluster, plan.strategy, plan.options, plan.cuts(profile), _batch(plan), record=True)
+    return outcome.trace, summarize(outcome)
+
+
+def predict_iteration(plan: Plan, profile: ModelProfile) -> Predicted:
+    """The short form of `predict`: seconds, samples per second, peaks and bubble, without a trace.
+
+    Raises:
+        InputError: the plan does not fit the profile. RefusedError: its strategy does not support it.
+    """
+    outcome = _play(profile, plan.cluster, plan.strategy, plan.options, plan.cuts(profile), _batch(plan), record=False)
+    return _short(outcome)
+
+
+def predict_choice(situation: Situation, strategy: str, choice: Choice) -> Predicted:
+    """As `predict_iteration`, for a strategy's choice that is no plan yet.
+
+    Raises:
+        RefusedError: the strategy does not support the choice.
+    """
+    batch = (situation.batch_size, choice.microbatch_size)
+    return _short(
+        _play(situation.profile, situation.cluster, strategy, choice.options, choice.stages, batch, record=False)
+    )
+
+
+def _batch(plan: Plan) -> tuple[int, int]:
+    return plan.batch_size, plan.microbatch_size
+
+
+def _short(outcome: Outcome) -> Predicted:
+    steady = steady_state(outcome)
+    rate = outcome.costs.batch_size / steady.iteration_s if steady.iteration_s > 0 else 0.0
+    return Predicted(steady.iteration_s, rate, outcome.peak_memory_bytes, steady.bubble_fraction)
+
+
+def _play(
+    profile: ModelProfile,
+    cluster: Cluster,
+    strategy: str,
+    options: Mapping[str, Any],
+    cuts: tuple[StageCut, ...],
+    batch: tuple[int, int],
+    record: bool,
+) -> Outcome:
+    costs = CostModel.for_batch(profile, cluster, cuts, *batch, columns=_columns(profile))
+    layout = _layout(strategy, stage_shapes(profile, cuts), len(costs.samples), tuple(sorted(options.items())))
+    return play(layout, costs, record=record)
+
+
+@lru_cache(maxsize=256)
+def _layout(
+    strategy: str, shapes: tuple[StageShape, ...], microbatches: int, options: tuple[tuple[str, Any], ...]
+) -> Layout:
+    """The lowered program, with as many repetitions as the steady state needs."""
+    return lay_out(compile_strategy(strategy, shapes, microbatches, dict(options)))
+
+
+# By identity: to hash a profile costs more than a prediction. The reference tells when an identity was given anew.
+_kept: dict[int, tuple["weakref.ref[ModelProfile]", Columns]] = {}
+
+
+def _columns(profile: ModelProfile) -> Columns:
+    """The profile's interpolated figures, kept as long as the profile lives."""
+    number = id(profile)
+    if number not in _kept or _kept[number][0]() is not profile:
+        _kept[number] = (weakref.ref(profile, lambda _: _kept.pop(number, None) and None), Columns(profile))
+    return _kept[number][1]

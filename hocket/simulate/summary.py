@@ -1,0 +1,253 @@
+"""Summary: what a person asks of a run, all of it derived from the kernel's times and the program's structure.
+
+Rules of this file: the steady state is what lies between the ends of two repetitions of the period, after the pipeline has
+filled and before it drains.
+"""
+
+from dataclasses import dataclass
+from math import gcd
+
+import numpy as np
+
+from hocket.cost.transfer import ring_bytes, ring_hops
+from hocket.program.instruction import COMPUTE, Kind, What
+from hocket.program.order import heir_of
+from hocket.program.program import Program
+from hocket.simulate.lower import COLLECTIVES, EPILOGUE, KINDS, PERIOD
+from hocket.simulate.outcome import Outcome
+
+_BUSY = tuple(KINDS.index(kind) for kind in (Kind.FORWARD, Kind.BACKWARD, Kind.STEP))
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A run in figures. Per iteration means: per batch of the plan, in the steady state.
+
+    Attributes:
+        iteration_s: seconds of one iteration; samples_per_s: at that pace.
+        bubble_fraction: idle time of the compute lanes by their busy time (section 4.2.2: t_pb / t_id).
+        utilization: by device, the share of time in which its compute lane is busy.
+        peak_memory_bytes: by device, over the whole run.
+        weight_versions, stashes: by stage, how many live at once at most on one of its replicas.
+        sent_bytes: per iteration, by the name of the cluster's level; sent_bytes_between: by "source>target" device.
+        swapped_bytes: per iteration, between devices and their hosts.
+        critical_path: instructions that make a period as long as it is, each released by the one before it.
+        makespan_s: of the whole run; instructions: that were simulated; wall_s: that simulating them took.
+    """
+
+    iteration_s: float
+    samples_per_s: float
+    bubble_fraction: float
+    utilization: dict[int, float]
+    peak_memory_bytes: dict[int, float]
+    weight_versions: tuple[int, ...]
+    stashes: tuple[int, ...]
+    sent_bytes: dict[str, float]
+    sent_bytes_between: dict[str, float]
+    swapped_bytes: float
+    critical_path: tuple[str, ...]
+    makespan_s: float
+    instructions: int
+    wall_s: float
+
+
+@dataclass(frozen=True)
+class Steady:
+    """The steady state: seconds of one period, and the busy seconds of every device in it.
+
+    Attributes:
+        last: the repetition whose end closes the measured span, -1 when the whole run was taken as one period.
+        periods: how many batches' worth one period trains.
+    """
+
+    period_s: float
+    busy_s: dict[int, float]
+    last: int
+    batches: float
+
+    @property
+    def iteration_s(self) -> float:
+        """Seconds of one batch."""
+        return self.period_s / self.batches
+
+    @property
+    def bubble_fraction(self) -> float:
+        """Idle by busy seconds of all compute lanes."""
+        busy = sum(self.busy_s.values())
+        return len(self.busy_s) * self.period_s / busy - 1 if busy > 0 else 0.0
+
+
+def steady_state(outcome: Outcome) -> Steady:
+    """Measure the steady state between the ends of two repetitions; of a program without any, the whole run."""
+    layout, program, batch = outcome.layout, outcome.program, len(outcome.costs.samples)
+    prologue, period, _ = layout.sizes
+    repeats = layout.repeats
+    if repeats < 2:
+        busy = _busy(outcome, 0, len(outcome.end_s), whole=True)
+        microbatches = max(1, program.microbatches(outcome.repeats))
+        return Steady(outcome.makespan_s, busy, -1, microbatches / batch)
+    ends = outcome.end_s[prologue : prologue + repeats * period].reshape(repeats, period).max(axis=1)
+    # The last repetition may run faster than the others, while the pipeline drains.
+    last = repeats - 2 if repeats > 3 else repeats - 1
+    first = (last - 1) // 2
+    seconds = float(ends[last] - ends[first]) / (last - first)
+    busy = _busy(outcome, first + 1, last + 1, whole=False)
+    return Steady(seconds, {d: b / (last - first) for d, b in busy.items()}, last, program.stride / batch)
+
+
+def _busy(outcome: Outcome, first: int, stop: int, whole: bool) -> dict[int, float]:
+    """Busy seconds of each device's compute lane in repetitions first to stop - 1, or in the whole run."""
+    skeleton = outcome.layout.skeleton
+    prologue, period, _ = outcome.layout.sizes
+    busy = dict.fromkeys(outcome.program.devices, 0.0)
+    duration = outcome.end_s - outcome.start_s
+    for part in skeleton.parts:
+        if not whole and part.number != PERIOD:
+            continue
+        kinds = np.array([KINDS.index(skeleton.signatures[s].members[0].kind) for s in part.signature], dtype=np.int64)
+        if part.number == PERIOD:
+            start, end = (0, outcome.layout.repeats) if whole else (first, stop)
+            span = duration[prologue + start * period : prologue + end * period].reshape(end - start, period)
+            seconds = span.sum(axis=0)
+        else:
+            base = 0 if part.number < PERIOD else len(duration) - len(kinds)
+            seconds = duration[base : base + len(kinds)]
+        lanes = np.bincount(
+            np.array(part.lane, dtype=np.int64)[np.isin(kinds, _BUSY)],
+            weights=seconds[np.isin(kinds, _BUSY)],
+            minlength=len(skeleton.lanes),
+        )
+        for (device, _), amount in zip(skeleton.lanes, lanes.tolist(), strict=True):
+            busy[device] += amount
+    return busy
+
+
+def summarize(outcome: Outcome) -> Summary:
+    """All figures of a run."""
+    steady = steady_state(outcome)
+    levels, between, swapped = _traffic(outcome)
+    versions, stashes = most_alive(outcome.program, What.WEIGHTS), most_alive(outcome.program, What.STASH)
+    period_s, iteration_s = steady.period_s, steady.iteration_s
+    return Summary(
+        iteration_s=iteration_s,
+        samples_per_s=outcome.costs.batch_size / iteration_s if iteration_s > 0 else 0.0,
+        bubble_fraction=steady.bubble_fraction,
+        utilization={d: busy / period_s if period_s > 0 else 0.0 for d, busy in steady.busy_s.items()},
+        peak_memory_bytes=outcome.peak_memory_bytes,
+        weight_versions=versions,
+        stashes=stashes,
+        sent_bytes=levels,
+        sent_bytes_between=between,
+        swapped_bytes=swapped,
+        critical_path=_critical_path(outcome, steady),
+        makespan_s=outcome.makespan_s,
+        instructions=outcome.instructions,
+        wall_s=outcome.wall_s,
+    )
+
+
+def most_alive(program: Program, what: What) -> tuple[int, ...]:
+    """By stage: how many values of a kind one replica holds at once at most (they live and die in the compute lane)."""
+    most = [0] * len(program.stages)
+    for device in program.devices:
+        alive = [0] * len(program.stages)
+        for value in program.initial(device):
+            if value.what is what:
+                alive[value.stage] += 1
+                most[value.stage] = max(most[value.stage], alive[value.stage])
+        lane = (device, COMPUTE)
+        for part in (program.prologue, program.period, program.epilogue):
+            for instruction in part.get(lane, ()):
+                for value in instruction.writes:
+                    if value.what is what and heir_of(instruction, value) is None:
+                        alive[value.stage] += 1
+                        most[value.stage] = max(most[value.stage], alive[value.stage])
+                inherited = {heir_of(instruction, value) for value in instruction.writes}
+                for value in instruction.frees:
+                    if value.what is what and value not in inherited:
+                        alive[value.stage] -= 1
+    return tuple(most)
+
+
+def _traffic(outcome: Outcome) -> tuple[dict[str, float], dict[str, float], float]:
+    """Bytes per iteration by level, by pair of devices, and between devices and hosts."""
+    costs, layout, cluster = outcome.costs, outcome.layout, outcome.costs.cluster
+    batch, stride = len(costs.samples), layout.skeleton.program.stride
+    periodic = layout.repeats > 0
+    rounds = batch // gcd(batch, stride) if periodic else 1
+    trained = rounds * stride if periodic else max(1, outcome.program.microbatches(outcome.repeats))
+    levels = {level.name: 0.0 for level in cluster.levels}
+    between: dict[tuple[int, int], float] = {}
+    swapped = 0.0
+    for part in layout.skeleton.parts:
+        if periodic and part.number != PERIOD:
+            continue
+        counts: dict[tuple[int, int], int] = {}
+        for s, index, moves in zip(part.signature, part.index, part.moves, strict=True):
+            for r in range(rounds):
+                key = (s, costs.samples[(index + r * stride * moves) % batch])
+                counts[key] = counts.get(key, 0) + 1
+        for (s, samples), count in counts.items():
+            one = layout.skeleton.signatures[s].members[0]
+            size = count * costs.bytes_of(one.reads or one.writes, samples) * batch / trained
+            if one.kind is Kind.SEND:
+                hops, each = ((one.device, one.peer),), size
+            elif one.kind in COLLECTIVES:
+                hops, each = ring_hops(one.group), ring_bytes(one.kind, len(one.group), size)
+            else:
+                swapped += size if one.kind in (Kind.SWAP_IN, Kind.SWAP_OUT) else 0.0
+                continue
+            for hop in hops:
+                levels[cluster.levels[cluster.level_between(*hop)].name] += each
+                between[hop] = between.get(hop, 0.0) + each
+    return levels, {f"{a}>{b}": size for (a, b), size in sorted(between.items())}, swapped
+
+
+def _critical_path(outcome: Outcome, steady: Steady) -> tuple[str, ...]:
+    """Back from the last node of the measured span, always to the node that released it, for one period."""
+    layout = outcome.layout
+    prologue, period, _ = layout.sizes
+    stop = prologue + (steady.last + 1) * period if steady.last >= 0 else layout.nodes
+    begin = stop - period if steady.last >= 0 else 0
+    if stop == 0:
+        return ()
+    node = begin + int(np.argmax(outcome.end_s[begin:stop]))
+    until = outcome.end_s[node] - steady.period_s
+    names = _Names(outcome)
+    path: list[str] = []
+    while node >= 0 and outcome.end_s[node] > until * (1 + 1e-12):
+        name = names.of(node)
+        if not path or path[-1] != name:  # a backward in several pieces is one instruction
+            path.append(name)
+        node = int(outcome.cause[node])
+    return tuple(reversed(path))
+
+
+class _Names:
+    """Names of nodes: device and instruction."""
+
+    def __init__(self, outcome: Outcome) -> None:
+        self._outcome = outcome
+        self._rows = []
+        for part in outcome.layout.skeleton.parts:
+            first: dict[int, int] = {}
+            for row, (_, start, end, *_rest) in enumerate(part.rows):
+                for node in range(start, end + 1):
+                    first.setdefault(node, row)
+            self._rows.append(first)
+
+    def of(self, number: int) -> str:
+        """Name of a node by its number in the run."""
+        layout, skeleton = self._outcome.layout, self._outcome.layout.skeleton
+        prologue, period, _ = layout.sizes
+        base = prologue + layout.repeats * period
+        if number < prologue:
+            part, node, rounds = 0, number, 0
+        elif number < base:
+            rounds, node = divmod(number - prologue, period)
+            part = PERIOD
+        else:
+            part, node, rounds = EPILOGUE, number - base, layout.repeats
+        lane, _, _, _, _, index, label, batch = skeleton.parts[part].rows[self._rows[part][node]]
+        moved = index + rounds * skeleton.program.stride // batch
+        return f"device {skeleton.lanes[lane][0]}: {skeleton.labels[label].replace('{}', str(moved))}"
