@@ -37,6 +37,7 @@ TORCH = (
             "storage",
             "timing",
             "trace",
+            "verify",
         )
     ),
 )

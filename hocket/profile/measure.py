@@ -24,6 +24,7 @@ from hocket.profile.memory import LayerBytes, count_bytes, optimizer_bytes
 from hocket.profile.model import Layer, ModelProfile
 from hocket.profile.model import Tensor as ProfileTensor
 from hocket.profile.timing import LEAST, WARM_UP, Clock, Marks, Times, timed
+from hocket.profile.verify import verify
 
 Progress = Callable[[int, int, str], None]
 
@@ -51,7 +52,7 @@ def measure(
         clock: seconds that pass, for CPUs.
 
     Raises:
-        CaptureError: the model cannot be cut into layers.
+        CaptureError: the model cannot be cut into layers, or the layers do not compute what the model computes.
         InputError: no usable microbatch size.
     """
     sizes = sorted({int(s) for s in microbatch_sizes if 1 <= s <= job.batch_size})
@@ -64,6 +65,8 @@ def measure(
     total = 2 * len(sizes) + 1
     captured = capture(job, max_layers=max_layers)
     sizes, notes = _usable(captured, sizes)
+    if not verify(captured.for_size(sizes[-1])):
+        notes.append("not compared with the model's own loss: it draws random numbers that the loss does not need")
     with _quiet(threads, place):
         columns: list[tuple[int, list[LayerBytes], Times]] = []
         for k, size in enumerate(sizes):

@@ -18,7 +18,7 @@ from hocket.profile.recorder import Recorder
 
 
 @contextmanager
-def _untouched(modules: dict[str, nn.Module], device: torch.device) -> Iterator[None]:
+def untouched(modules: dict[str, nn.Module], device: torch.device) -> Iterator[None]:
     """Give the model copies of its buffers, and put everything back afterwards."""
     owners = [(module, key, b) for module in modules.values() for key, b in module._buffers.items() if b is not None]
     copies = {id(b): b.clone() for _, _, b in owners}
@@ -77,7 +77,7 @@ def record(
     def stand_in(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
         return recorder.call_module(plain, module, args, kwargs)
 
-    with _untouched(modules, device), torch.enable_grad():
+    with untouched(modules, device), torch.enable_grad():
         for name, parameter in weights.items():
             recorder.add(parameter, "parameter", name, fixed=False)
         buffers = {f"{path}.{key}".lstrip("."): (m, key) for path, m in modules.items() for key in m._buffers}

@@ -1,6 +1,6 @@
 """What executing a captured model costs beside running the model itself: ratio of medians, forward and backward.
 
-Run: python bench/replay.py
+Run: python bench/bench_replay.py
 """
 
 import statistics
@@ -34,7 +34,9 @@ def main(repetitions: int = 40) -> None:
             theirs.append(time.perf_counter() - begin)
         ratio = statistics.median(ours[5:]) / statistics.median(theirs[5:])
         layers = len(captured.layers)
-        print(f"{name:10s} {layers:3d} layers, captured in {capture_s:.2f} s, executed {ratio:.3f} x the model's own time")
+        print(
+            f"{name:10s} {layers:3d} layers, captured in {capture_s:.2f} s, executed {ratio:.3f} x the model's own time"
+        )
 
 
 if __name__ == "__main__":

@@ -1,0 +1,87 @@
+"""A capture that computes something else than the model is found."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from hocket import zoo
+from hocket.errors import CaptureError
+from hocket.profile.capture import capture
+from hocket.profile.job import Job
+from hocket.profile.operations import Context
+from hocket.profile.verify import verify
+
+
+@pytest.mark.parametrize("name", list(zoo.SMALL))
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_zoo_is_captured_truly(name, dtype):
+    """Every model passes, with its dropout, and is left as it was."""
+    job = zoo.job(name, small=True, dtype=dtype, **({"dropout": 0.1} if name != "resnet" else {}))
+    state = {key: value.clone() for key, value in job.model.state_dict().items()}
+    random_state = torch.get_rng_state()
+    assert verify(capture(job, 4))
+    assert torch.equal(random_state, torch.get_rng_state())
+    assert all(torch.equal(value, state[key]) for key, value in job.model.state_dict().items())
+    assert all(p.grad is None for p in job.model.parameters())
+
+
+class Hidden(nn.Module):
+    """Counts its calls in a plain attribute, which no record can show."""
+
+    def __init__(self, power):
+        super().__init__()
+        self.a, self.b, self.calls, self.power = nn.Linear(6, 6), nn.Linear(6, 3), 0, power
+
+    def forward(self, x):
+        self.calls += 1
+        y = self.a(x)
+        return self.b(y * self.calls if self.power else y + 0 * self.calls)
+
+
+def job_of(model):
+    data = [(torch.randn(6), torch.tensor(k % 3)) for k in range(8)]
+    return Job(model, functional.cross_entropy, data, zoo.sgd, 4)
+
+
+def test_hidden_state_is_found():
+    """A forward that counts differs from its record; one that counts to no effect does not."""
+    assert verify(capture(job_of(Hidden(power=False))))
+    with pytest.raises(CaptureError) as caught:
+        verify(capture(job_of(Hidden(power=True))))
+    assert caught.value.place == "loss"
+
+
+def test_a_wrong_gradient_is_found():
+    """A branch without its gradient leaves the loss right; the parameter is named."""
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.branch, self.b = nn.Linear(6, 6), nn.Linear(6, 6), nn.Linear(6, 3)
+
+        def forward(self, x):
+            return self.b(self.a(x) + self.branch(x))
+
+    captured = capture(job_of(Model()))
+    assert verify(captured)
+    node = next(n for n in captured.trace.nodes if n.target == "branch")
+    node.context = Context(gradients=False, autocast=False, device="cpu", dtype=torch.bfloat16)
+    with pytest.raises(CaptureError) as caught:
+        verify(captured)
+    assert caught.value.place.startswith("gradient of branch.")
+
+
+def test_random_numbers_without_influence():
+    """Then a comparison would prove nothing, and it says so."""
+
+    class Wasteful(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a = nn.Linear(6, 3)
+
+        def forward(self, x):
+            functional.dropout(x)
+            return functional.dropout(self.a(x))
+
+    assert not verify(capture(job_of(Wasteful())))
