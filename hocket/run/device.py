@@ -8,7 +8,7 @@ instruction may start, is the engine's business. Objects behind the values:
     dw, sum Bucket                                  opt         the stage's StageWeights
 """
 
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from typing import Any
 
 import torch
@@ -78,6 +78,13 @@ class StageRunner:
             for stage in self._runs[size]:
                 stage.bind({name: slot.leaves[name] for name in stage.parameters() if name in slot.leaves})
             self._bound[size] = slot
+
+    def resident(self) -> Iterator[Tensor]:
+        """The newest weights, buffers, weights that are not trained, and constants."""
+        yield from self.weights.newest.leaves.values()
+        for stages in self._runs.values():
+            for stage in stages:
+                yield from (*stage.parameters().values(), *stage.buffers().values(), *stage.constants())
 
     def run(
         self, size: int, slot: Slot, values: dict[str, Tensor], seed_of: Callable[[int], int], again: bool
@@ -263,44 +270,31 @@ class Device:
         """Buffers by global name (not copied); running statistics are this device's own."""
         return {name: tensor for runner in self.stages.values() for name, tensor in runner.buffers.items()}
 
-    def state(self) -> dict[str, Any]:
-        """What a checkpoint needs, not copied: `model.NAME` for weights and buffers, `optimizer.NAME.KEY` for the
-        optimizer's state of a parameter (tensors, or plain numbers)."""
-        found: dict[str, Any] = {f"model.{n}": tensor for n, tensor in {**self.tensors(), **self.buffers()}.items()}
+    def resident(self) -> Iterator[Tensor]:
+        """Every tensor that stays from instruction to instruction before the first one runs."""
         for runner in self.stages.values():
-            for name, entries in runner.weights.state().items():
-                found.update({f"optimizer.{name}.{key}": value for key, value in entries.items()})
-        return found
+            yield from runner.resident()
 
-    def wants(self, name: str) -> bool:
-        """Whether `load` uses the entry of this name."""
-        kind, _, rest = name.partition(".")
-        if kind == "model":
-            return any(rest in r.weights.newest.leaves or rest in r.buffers for r in self.stages.values())
-        return kind == "optimizer" and any(
-            rest.rpartition(".")[0] in r.weights.newest.leaves for r in self.stages.values()
-        )
+    def state(self) -> dict[str, dict[str, Any]]:
+        """What goes on after this segment, by global name and not copied: {"weights": {name: tensor}, "buffers": {name:
+        tensor}, "optimizer": {name of a parameter: {key: tensor or number}}}."""
+        optimizer = {name: entries for r in self.stages.values() for name, entries in r.weights.state().items()}
+        return {"weights": self.tensors(), "buffers": self.buffers(), "optimizer": optimizer}
 
-    def load(self, state: Mapping[str, Any]) -> None:
+    def load(self, state: Mapping[str, Mapping[str, Any]]) -> None:
         """Take what `state` gave, here or on other devices; names that are not of this device are ignored.
 
         Raises:
             InputError: a weight of this device is missing.
         """
-        optimizer: dict[str, dict[str, Any]] = {}
-        for name, value in state.items():
-            kind, _, rest = name.partition(".")
-            if kind == "optimizer":
-                parameter, _, key = rest.rpartition(".")
-                optimizer.setdefault(parameter, {})[key] = value
         for runner in self.stages.values():
             for name in runner.weights.newest.leaves:
-                if f"model.{name}" not in state:
-                    raise InputError(f"model.{name}", "no such entry in the state", "every weight of the stage")
-            runner.weights.load({n: state[f"model.{n}"] for n in runner.weights.newest.leaves}, optimizer)
+                if name not in state["weights"]:
+                    raise InputError(f"state: {name}", "no such weight", "every weight of the stage")
+            runner.weights.load(state["weights"], state["optimizer"])
             for name, tensor in runner.buffers.items():
-                if f"model.{name}" in state:
-                    tensor.copy_(state[f"model.{name}"])
+                if name in state["buffers"]:
+                    tensor.copy_(state["buffers"][name])
 
 
 def _publisher(publish: Publish, accumulators: Mapping[int, Value]) -> Callable[[Bucket], None]:

@@ -5,6 +5,8 @@ anything runs. gloo matches messages by tag and pair, so that one group carries 
 and runs what goes between two devices one after the other: there every direction of a pair has a group of its own.
 """
 
+from collections.abc import Callable
+
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -13,6 +15,10 @@ from hocket.program.instruction import Kind
 from hocket.program.program import Program
 
 _TAG = 0x40C
+
+
+class TransferError(Exception):
+    """A transfer failed: a member is gone, or did not answer in time."""
 
 
 class Groups:
@@ -49,23 +55,26 @@ class Groups:
     def send(self, message: Tensor, peer: int) -> None:
         """Send a contiguous tensor; over when the peer has it (gloo), or when the GPU has sent it (NCCL)."""
         group = self._pairs[self._number, peer]
-        self._finish(group.send([message], self._place(peer), _TAG))
+        self._finish(lambda: group.send([message], self._place(peer), _TAG))
 
     def receive(self, message: Tensor, peer: int) -> None:
         """Receive into a contiguous tensor."""
         group = self._pairs[peer, self._number]
-        self._finish(group.recv([message], self._place(peer), _TAG))
+        self._finish(lambda: group.recv([message], self._place(peer), _TAG))
 
     def all_reduce(self, tensor: Tensor, devices: tuple[int, ...]) -> None:
         """Replace a contiguous tensor by the sum of all members' tensors."""
-        self._finish(self._collectives[devices].allreduce([tensor]))
+        self._finish(lambda: self._collectives[devices].allreduce([tensor]))
 
     def _place(self, peer: int) -> int:
         """The peer's rank in the group that carries the messages."""
         return int(peer > self._number) if self._nccl else self._rank[peer]
 
-    def _finish(self, work: dist.Work) -> None:
-        work.wait()
+    def _finish(self, begin: Callable[[], dist.Work]) -> None:
+        try:
+            begin().wait()
+        except RuntimeError as error:
+            raise TransferError(" ".join(str(error).split())[:200]) from error
         if self._nccl:
             # `wait` only orders the lane's stream behind the transfer; a lane goes on when the transfer is over.
             torch.cuda.current_stream().synchronize()

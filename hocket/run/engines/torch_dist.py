@@ -4,9 +4,9 @@ Rules of this file: the compute lane runs in the thread that calls `run`; every 
 executes its instructions in order, blocking (gloo's sends are rendezvous and cannot be polled; a blocking call lets go
 of the interpreter's lock). Lanes hand values over through inboxes, see _lanes.py. What an instruction means is device.py's.
 
-    worker = Worker(captured, plan, program, rank)      # every rank of the default process group, in the same order
-    worker.run(repeats)                                 # a segment: prologue, periods, epilogue
-    worker.state(); worker.load(state); worker.position # between segments: one version of every stage's weights
+    worker = Worker(captured, plan, program, number)  # a collective call: every rank of the default process group
+    worker.run(repeats, position)                     # a segment: prologue, periods, epilogue
+    worker.state(); worker.load(state)                # between segments: one version of every stage's weights
 """
 
 import threading
@@ -21,17 +21,19 @@ from torch import Tensor
 from hocket.errors import InputError, InternalError, WorkerLost
 from hocket.plan.plan import Plan
 from hocket.profile.capture import Captured
-from hocket.program.instruction import COMPUTE, Instruction, Kind, Value
+from hocket.program.instruction import COMPUTE, Instruction, Kind, Value, What
 from hocket.program.program import Program
-from hocket.run.data import Stream
 from hocket.run.device import Device
-from hocket.run.engines._groups import Groups
+from hocket.run.engines._groups import Groups, TransferError
 from hocket.run.engines._handover import Handover
 from hocket.run.engines._lanes import Inbox, LaneParts, Stopped, lanes_of, walk
+from hocket.run.engines._memory import Memory
 from hocket.run.engines._messages import Layouts
 from hocket.run.observe import Observer, Unobserved
 from hocket.run.weights import Bucket
+from hocket.trace.trace import Event
 
+_BORDERS = (What.ACTIVATION, What.GRADIENT)
 _UPDATE_KINDS = (Kind.STEP, Kind.ALL_REDUCE, Kind.REDUCE_SCATTER, Kind.ALL_GATHER)
 
 
@@ -63,7 +65,7 @@ class Worker:
     """One device of a program.
 
     Attributes:
-        position: samples of the data that are behind; set by `run`, and by whoever loads a checkpoint.
+        position: samples of the data that are behind the last segment.
         records: what ran in the last segment, if asked for, lane by lane.
     """
 
@@ -72,9 +74,9 @@ class Worker:
         captured: Captured,
         plan: Plan,
         program: Program,
-        rank: int,
-        *,
+        number: int,
         device: torch.device | str = "cpu",
+        *,
         observer: Observer | None = None,
         record: bool = False,
         clock: Callable[[], float] = time.perf_counter,
@@ -82,7 +84,7 @@ class Worker:
         """Join the others: a collective call, made by all ranks of the default process group.
 
         Arguments:
-            rank: this process's; it runs the device program.devices[rank].
+            number: which device of the program; that of rank r is program.devices[r].
             device: where its tensors live; with NCCL a CUDA device.
             record: keep the times of every instruction.
 
@@ -93,7 +95,7 @@ class Worker:
             found = f"{dist.get_world_size()} workers"
             raise InputError("workers", found, f"{len(program.devices)}, one for each device of the plan")
         self.program, self.plan, self.position = program, plan, 0
-        self.number = program.devices[rank]
+        self.number = number
         self._observer: Observer = observer or Unobserved()
         self._clock, self._record = clock, record
         self.records: list[Record] = []
@@ -103,21 +105,24 @@ class Worker:
         self._handover = Handover(self.device.device)
         self._groups = Groups(program, self.number, self.device.device)
         self._losses: list[tuple[int, Tensor, int]] = []
+        self._memory = Memory(self.device)
         self._inboxes: dict[str, Inbox] = {}
         self._failure: BaseException | None = None
 
     # -- a segment
 
-    def run(self, repeats: int, observer: Observer | None = None) -> int:
+    def run(self, repeats: int, position: int = 0) -> int:
         """Run prologue, `repeats` periods (fewer if the observer says so) and epilogue; returns the periods run.
+
+        Arguments:
+            position: samples of the data that are behind; where this segment begins.
 
         Raises:
             PeerLost: a transfer failed. Afterwards this worker can only end its process: lanes may still be blocked.
         """
-        self._observer = observer or self._observer
         self._inboxes = {lane: Inbox() for lane in (COMPUTE, *self._lanes)}
         self._failure, self.records = None, []
-        self._inboxes[COMPUTE].values = self.device.start(self.position)
+        self._inboxes[COMPUTE].values = self.device.start(position)
         others = {lane: parts for lane, parts in self._lanes.items() if lane != COMPUTE}
         for lane, parts in others.items():
             name = f"device {self.number} {lane}"
@@ -132,6 +137,8 @@ class Worker:
         except BaseException as error:
             self._fail(error)
             raise
+        finally:
+            self._memory.stop()
         self._end(periods)
         return periods
 
@@ -148,6 +155,7 @@ class Worker:
         store, records = inbox.values, self.records
         ahead = _Ahead(repeats, observer, [box for lane, box in self._inboxes.items() if lane != COMPUTE])
         for instruction, routes in walk(self.program, self._lanes[COMPUTE], ahead.go_on):
+            self._memory.look(ahead.run)
             if self._failure is not None:
                 raise Stopped
             for value in instruction.reads:
@@ -158,6 +166,8 @@ class Worker:
             if self._handover.needed:
                 for value in instruction.reads:
                     store[value] = self._handover.taken(store[value])
+            if self._memory.looking:
+                self._memory.arrived(store[value] for value in instruction.reads if value.what in _BORDERS)
             observer.runs(instruction)
             start_s = clock()
             early: set[Value] = set()
@@ -211,7 +221,7 @@ class Worker:
                     start_s = self._clock()
                     try:
                         made = self._transfer(instruction, [inbox.values.pop(v) for v in instruction.reads])
-                    except (RuntimeError, ValueError) as error:
+                    except TransferError as error:
                         raise self._lost(instruction, error) from error
                     if self._record:
                         records.append(Record(instruction, start_s, self._clock()))
@@ -245,9 +255,8 @@ class Worker:
 
     def _lost(self, instruction: Instruction, error: Exception) -> PeerLost:
         peers = (instruction.peer,) if instruction.peer >= 0 else instruction.group
-        reason = " ".join(str(error).split())[:200]
         others = tuple(p for p in peers if p != self.number)
-        return PeerLost(self.number, others, self.step_of(instruction), instruction, reason)
+        return PeerLost(self.number, others, self.step_of(instruction), instruction, str(error))
 
     def step_of(self, instruction: Instruction) -> int:
         """In which step (batch) of the whole training an instruction of this segment is, from 0."""
@@ -263,30 +272,25 @@ class Worker:
 
     # -- between segments
 
-    def state(self) -> dict[str, Any]:
-        """Weights, buffers (`model.NAME`) and optimizer state (`optimizer.NAME.KEY`) of this device's stages."""
+    def state(self) -> dict[str, dict[str, Any]]:
+        """This device's weights, buffers and optimizer state by global name; see Device.state."""
         return self.device.state()
 
-    def wants(self, name: str) -> bool:
-        """Whether `load` uses the entry of this name."""
-        return self.device.wants(name)
-
-    def load(self, state: Mapping[str, Any], position: int) -> None:
-        """Go on from a state; entries of other devices are ignored.
-
-        Arguments:
-            position: samples of the data that are behind it.
-        """
+    def load(self, state: Mapping[str, Mapping[str, Any]]) -> None:
+        """Go on from a state; entries of other devices are ignored."""
         self.device.load(state)
-        self.position = position
 
-    def tensors(self) -> dict[str, Tensor]:
-        """The newest weights by global name, not copied."""
-        return self.device.tensors()
+    def events(self) -> list[Event]:
+        """The records as events of a trace."""
+        return [
+            Event(self.number, i.lane, i.name, i.kind, i.stage, i.index, start_s, end_s)
+            for i, start_s, end_s in self.records
+        ]
 
-    def stream(self) -> Stream:
-        """The data of the segment that is running, or that ran last."""
-        return self.device.stream
+    @property
+    def peak_memory_bytes(self) -> int:
+        """The most bytes of tensors that this device held at once, so far as it was looked at; see _memory.py."""
+        return self._memory.peak_bytes
 
 
 class _Ahead:
