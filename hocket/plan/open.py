@@ -4,12 +4,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from hocket.cost.model import CostModel
 from hocket.errors import InputError
 from hocket.plan.plan import Plan
-from hocket.plan.predict import value_bytes
 from hocket.profile.model import ModelProfile
 from hocket.program.check import Problem
 from hocket.program.check import check as check_program
+from hocket.program.instruction import Value
 from hocket.program.program import Program
 
 
@@ -49,5 +50,11 @@ def open_plan(path: str | Path) -> Opened:
 
 def problems_of(opened: Opened, program: Program) -> tuple[Problem, ...]:
     """Every problem of a program under an opened plan's memory limits."""
-    capacity = {d: opened.plan.cluster.capacity_bytes(d) for d in program.devices}
-    return check_program(program, value_bytes=value_bytes(opened.plan, opened.profile), capacity_bytes=capacity)
+    plan, profile = opened.plan, opened.profile
+    costs = CostModel.for_batch(profile, plan.cluster, plan.cuts(profile), plan.batch_size, plan.microbatch_size)
+    capacity = {d: plan.cluster.capacity_bytes(d) for d in program.devices}
+
+    def value_bytes(value: Value) -> float:
+        return costs.bytes_of((value,), plan.microbatch_size)
+
+    return check_program(program, value_bytes=value_bytes, capacity_bytes=capacity)

@@ -11,8 +11,9 @@ from math import ceil
 
 from hocket.errors import InputError, RefusedError, nearest
 from hocket.hardware.cluster import Cluster
-from hocket.plan.plan import Plan, PlanStage, Predicted
-from hocket.plan.predict import predict
+from hocket.passes.borders import stage_shapes
+from hocket.plan.plan import Plan, PlanStage
+from hocket.plan.predict import predict_choice
 from hocket.profile.model import ModelProfile
 from hocket.strategies._choices import Choice, Situation
 from hocket.strategies._common import complete, config, members, strategy
@@ -24,7 +25,7 @@ TIE = 0.01  # plans within this share of the best count as equal (section 2.5.2:
 
 @dataclass(frozen=True)
 class Candidate:
-    """One simulated choice; `refused` is empty, or the reason why it cannot run here."""
+    """One simulated choice that fits."""
 
     strategy: str
     config: str
@@ -33,7 +34,6 @@ class Candidate:
     samples_per_s: float
     peak_memory_bytes: dict[int, float]
     bubble_fraction: float = 0.0
-    refused: str = ""
 
 
 @dataclass(frozen=True)
@@ -192,26 +192,25 @@ def make_plan(situation: Situation, name: str, choice: Choice, profile_path: str
 
 
 def _simulate(situation: Situation, name: str, choice: Choice, profile_path: str) -> Candidate | Refused:
-    plan = make_plan(situation, name, choice, profile_path)
-    shapes = plan.shapes(situation.profile)
-    label = f"{config(shapes)} b{choice.microbatch_size}" + (" recompute" if any(s.recompute for s in choice.stages) else "")
-    reason = strategy(name).supports(shapes, plan.microbatches, complete(name, choice.options))
+    shapes = stage_shapes(situation.profile, choice.stages)
+    microbatches = ceil(situation.batch_size / choice.microbatch_size)
+    recompute = " recompute" if any(stage.recompute for stage in choice.stages) else ""
+    label = f"{config(shapes)} b{choice.microbatch_size}{recompute}"
+    reason = strategy(name).supports(shapes, microbatches, complete(name, choice.options))
     if reason:
         return Refused(name, label, reason)
-    _, summary = predict(plan, situation.profile)
-    for device, peak in sorted(summary.peak_memory_bytes.items()):
-        capacity = situation.cluster.capacity_bytes(device)
-        if peak > capacity:
-            return Refused(name, label, f"device {device} needs {show_bytes(peak)} of {show_bytes(capacity)}")
-    predicted = Predicted(
-        summary.iteration_s, summary.samples_per_s, dict(summary.peak_memory_bytes), summary.bubble_fraction
-    )
+    predicted = predict_choice(situation, name, choice)
+    for device, peak_bytes in sorted(predicted.peak_memory_bytes.items()):
+        capacity_bytes = situation.cluster.capacity_bytes(device)
+        if peak_bytes > capacity_bytes:
+            return Refused(name, label, f"device {device} needs {show_bytes(peak_bytes)} of {show_bytes(capacity_bytes)}")
+    plan = replace(make_plan(situation, name, choice, profile_path), predicted=predicted)
     return Candidate(
         name,
         config(shapes),
-        replace(plan, predicted=predicted),
-        summary.iteration_s,
-        summary.samples_per_s,
-        dict(summary.peak_memory_bytes),
-        summary.bubble_fraction,
+        plan,
+        predicted.iteration_s,
+        predicted.samples_per_s,
+        predicted.peak_memory_bytes,
+        predicted.bubble_fraction,
     )
