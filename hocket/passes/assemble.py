@@ -115,10 +115,7 @@ def _parts(
             found = expand(stages, rule, device, task)
             compute += found
             part_of += [part] * len(found)
-        epilogue = sum(part <= _REPETITIONS for part in part_of)
-        compute = free_old_versions(rule, compute, total, epilogue)
-        part_of += [_REPETITIONS + 1] * (len(compute) - len(part_of))  # versions dropped at the end
-        for instruction, part in zip(compute, part_of, strict=True):
+        for instruction, part in zip(free_old_versions(compute), part_of, strict=True):
             parts[part][(device, COMPUTE)].append(instruction)
             for send in sends(stages, instruction):
                 receive = receive_of(send)

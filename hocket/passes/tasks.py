@@ -18,7 +18,7 @@ class Task(NamedTuple):
 
     work: Work
     stage: int
-    index: int
+    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody asks a task for
 
     def __str__(self) -> str:
         return f"{self.work}{self.stage}.{self.index}"

@@ -48,7 +48,7 @@ class Value(NamedTuple):
 
     what: What
     stage: int
-    index: int
+    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody asks a value for
     part: int = -1
 
     def __str__(self) -> str:
@@ -86,7 +86,7 @@ class Instruction:
         kind, stage: what, and of which stage (for send and receive: the stage that made the value).
         index: microbatch, or update for step and all_reduce.
         device, lane: where; instructions of one lane run one after the other.
-        reads, writes, frees: values on this device. `frees` is a subset of what is read (drop: reads nothing else).
+        reads, writes, frees: values on this device. `frees` is a subset of what is read (drop: all of it).
         peer: the other device of a send or receive, else -1.
         group: the devices of a collective, ascending, else empty.
         again: True for the forward that recomputes a stash.

@@ -1,0 +1,135 @@
+"""Every task exactly once, for every number of repetitions: what the stages and the rule say must be done, and no more.
+
+With P, Q, E the tasks of prologue, period and epilogue, and `>>` the shift by one period, a program does exactly its
+tasks after any number of repetitions if and only if it does so after none (P + E = all admitted in the prologue) and one
+more repetition adds exactly the tasks of one stride more (Q + (E >> 1) = E + those admitted in the period).
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from hocket.program.demands import PARTS
+from hocket.program.instruction import COMPUTE, REDUCE, Instruction, Kind, What, receive_lane, send_lane
+from hocket.program.order import reduce_group
+from hocket.program.problem import Place, Problem, problem_at
+from hocket.program.program import Lanes, Program
+
+
+class _Task(NamedTuple):
+    """What an instruction does, without its order: enough to say whether it is done once."""
+
+    device: int
+    kind: Kind
+    again: bool
+    stage: int
+    number: int  # microbatch or update
+    what: str  # of the value that a transfer carries
+    part: int  # its target, or the bucket of a collective
+    peer: int
+
+
+def count_problems(program: Program) -> list[Problem]:
+    """Tasks that are missing, and tasks that are there twice or do not belong."""
+    prologue, period, epilogue = (Counter(_tasks(program, part)) for part in PARTS)
+    first = Counter(_expected(program, 0, program.admitted))
+    found = _compare(program, prologue + epilogue, first, ("epilogue", "prologue"), "")
+    if found:
+        return found
+    later = Counter({_moved(program, task): count for task, count in epilogue.items()})
+    new = Counter(_expected(program, program.admitted, program.admitted + program.stride))
+    return _compare(
+        program, period + later, epilogue + new, ("period", "epilogue"), " in each repetition of the period"
+    )
+
+
+def _task(i: Instruction) -> _Task:
+    what, part = "", -1
+    if i.kind is Kind.SEND or i.kind is Kind.RECEIVE:
+        value = (i.reads or i.writes)[0]
+        what, part = value.what, value.part
+    elif i.kind is Kind.ALL_REDUCE:
+        part = i.writes[0].part
+    return _Task(i.device, i.kind, i.again, i.stage, i.index, what, part, i.peer)
+
+
+def _tasks(program: Program, part: str) -> Iterator[_Task]:
+    lanes: Lanes = getattr(program, part)
+    return (_task(i) for lane in lanes.values() for i in lane if i.kind is not Kind.DROP)
+
+
+def _moved(program: Program, task: _Task) -> _Task:
+    updates = task.kind in (Kind.STEP, Kind.ALL_REDUCE)
+    by = program.stride // program.rule.batch[task.stage] if updates else program.stride
+    return task._replace(number=task.number + by)
+
+
+def _expected(program: Program, start: int, end: int) -> Iterator[_Task]:
+    """The tasks that microbatches start to end - 1 need, and their updates."""
+    stages, rule = program.stages, program.rule
+    for s, shape in enumerate(stages):
+        kinds = [(Kind.FORWARD, False), (Kind.BACKWARD, False)]
+        kinds += [(Kind.LOAD, False)] if shape.batch else []
+        kinds += [(Kind.FORWARD, True)] if shape.recompute else []
+        for m in range(start, end):
+            device = shape.device(m)
+            for kind, again in kinds:
+                yield _Task(device, kind, again, s, m, "", -1, -1)
+            for t in shape.targets:
+                far = stages[t].device(m)
+                if far != device:
+                    yield _Task(device, Kind.SEND, False, s, m, What.ACTIVATION, t, far)
+                    yield _Task(far, Kind.RECEIVE, False, s, m, What.ACTIVATION, t, device)
+                    if s in stages[t].gradients:
+                        yield _Task(far, Kind.SEND, False, s, m, What.GRADIENT, t, device)
+                        yield _Task(device, Kind.RECEIVE, False, s, m, What.GRADIENT, t, far)
+        reduced = [b for b in range(shape.buckets) if len(reduce_group(stages, s, b)) > 1]
+        for u in range(start // rule.batch[s], end // rule.batch[s]):
+            for device in shape.devices:
+                yield _Task(device, Kind.STEP, False, s, u, "", -1, -1)
+                for b in reduced:
+                    yield _Task(device, Kind.ALL_REDUCE, False, s, u, "", b, -1)
+
+
+def _compare(
+    program: Program, has: "Counter[_Task]", should: "Counter[_Task]", parts: tuple[str, str], when: str
+) -> list[Problem]:
+    if has == should:
+        return []
+    found = [_missing(task, when) for task in should - has]
+    for task in has - should:
+        place, instruction = _find(program, task, parts)
+        times = "is there twice" if should[task] else "does not belong"
+        expected = f"it once{when}" if should[task] else f"only what the stages, the rule and the stride ask for{when}"
+        found.append(problem_at(place, instruction, "extra", times, expected, "Remove it."))
+    return found
+
+
+def _missing(task: _Task, when: str) -> Problem:
+    value = f" {task.what}.{task.stage}>{task.part}#{task.number}" if task.what else ""
+    value = f" bucket {task.part}" if task.kind is Kind.ALL_REDUCE else value
+    lane = COMPUTE
+    if task.kind is Kind.SEND:
+        lane = send_lane(task.peer)
+    elif task.kind is Kind.RECEIVE:
+        lane = receive_lane(task.peer)
+    elif task.kind is Kind.ALL_REDUCE:
+        lane = REDUCE
+    counter = "u" if task.kind in (Kind.STEP, Kind.ALL_REDUCE) else "#"
+    name = f"{task.kind}{' again' if task.again else ''} {task.stage} {counter}{task.number}{value}"
+    message = f"{name} is missing on device {task.device}, lane {lane}; expected it once{when}. Add it."
+    return Problem("missing", message, device=task.device, lane=lane)
+
+
+def _find(program: Program, task: _Task, parts: tuple[str, str]) -> tuple[Place, Instruction]:
+    """The last instruction that does a task, looked for in the parts where it can be one too many."""
+    for part in parts:
+        lanes: Lanes = getattr(program, part)
+        for (device, lane), instructions in lanes.items():
+            for position in reversed(range(len(instructions))):
+                one = instructions[position]
+                if device == task.device and one.kind is not Kind.DROP:
+                    own = _task(one)
+                    if own == task or (part == "epilogue" and parts[0] == "period" and _moved(program, own) == task):
+                        return Place(part, device, lane, position), one
+    raise AssertionError(f"{task} was counted but is not there")

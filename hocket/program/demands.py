@@ -1,0 +1,173 @@
+"""What must hold of each instruction by itself: its place, its lane, and exactly the values that order.py demands.
+
+Rules of this file: one instruction at a time, nothing of what others do; the first thing that is wrong is reported.
+"""
+
+from collections.abc import Iterable
+
+from hocket.program.instruction import (
+    COMPUTE,
+    REDUCE,
+    Instruction,
+    Kind,
+    Value,
+    What,
+    receive_lane,
+    send_lane,
+)
+from hocket.program.order import demanded, last_in_update, reduce_group
+from hocket.program.problem import Place, Problem, problem_at
+from hocket.program.program import Lanes, Program
+
+PARTS = ("prologue", "period", "epilogue")
+# Kinds that programs have today; the others gain their rules here with the first strategy that needs them.
+_KNOWN = frozenset(
+    {Kind.LOAD, Kind.FORWARD, Kind.BACKWARD, Kind.SEND, Kind.RECEIVE, Kind.ALL_REDUCE, Kind.STEP, Kind.DROP}
+)
+_ON_A_REPLICA = frozenset({Kind.LOAD, Kind.FORWARD, Kind.BACKWARD})
+_TRANSFERS = frozenset({Kind.SEND, Kind.RECEIVE})
+
+Wrong = tuple[str, str, str, str]  # code, found, expected, how to mend it
+
+
+def instruction_problems(program: Program) -> list[Problem]:
+    """Every instruction that is wrong by itself."""
+    found = []
+    for part in PARTS:
+        lanes: Lanes = getattr(program, part)
+        for (device, lane), instructions in lanes.items():
+            for position, instruction in enumerate(instructions):
+                wrong = _place(program, instruction, device, lane) or _values(program, instruction)
+                if wrong:
+                    code, what, expected, mend = wrong
+                    place = Place(part, device, lane, position)
+                    found.append(problem_at(place, instruction, code, what, expected, mend))
+    return found
+
+
+def transfer_ends(program: Program, value: Value) -> tuple[int, int] | None:
+    """(device that makes, device that takes) an activation or gradient; None when no border has such a value."""
+    stages = program.stages
+    if not (0 <= value.stage < len(stages) and value.part in stages[value.stage].targets):
+        return None
+    near, far = stages[value.stage].device(value.index), stages[value.part].device(value.index)
+    if value.what is What.ACTIVATION:
+        return near, far
+    if value.what is What.GRADIENT and value.stage in stages[value.part].gradients:
+        return far, near
+    return None
+
+
+def _place(program: Program, i: Instruction, device: int, lane: str) -> Wrong | None:
+    """What is wrong with where an instruction stands."""
+    if i.device != device or i.lane != lane:
+        return "place", f"says device {i.device}, lane {i.lane}", "the device and lane where it stands", ""
+    kind = i.kind
+    if kind not in _KNOWN:
+        return "kind", f"is a {kind}", f"one of {', '.join(sorted(_KNOWN))}: no other kind has a rule yet", ""
+    if not 0 <= i.stage < len(program.stages):
+        return "values", f"names stage {i.stage}", f"a stage from 0 to {len(program.stages) - 1}", ""
+    if i.index < 0:
+        return "values", f"has the index {i.index}", "an index >= 0", ""
+    if (i.peer >= 0) != (kind in _TRANSFERS) or bool(i.group) != (kind is Kind.ALL_REDUCE):
+        return "place", f"has peer {i.peer} and group {list(i.group)}", "peers in transfers, groups in collectives", ""
+    if i.again and kind is not Kind.FORWARD:
+        return "values", "is marked as done again", "that of forwards only", ""
+    if kind not in _TRANSFERS and kind is not Kind.DROP:
+        shape = program.stages[i.stage]
+        if device not in shape.devices:
+            return "place", f"is of stage {i.stage}", f"one of that stage's devices {list(shape.devices)}", ""
+        if kind in _ON_A_REPLICA and shape.device(i.index) != device:
+            return "place", f"is of microbatch {i.index}", f"device {shape.device(i.index)}, whose turn that is", ""
+    return _lane(i)
+
+
+def _lane(i: Instruction) -> Wrong | None:
+    match i.kind:
+        case Kind.SEND:
+            expected = send_lane(i.peer)
+        case Kind.RECEIVE:
+            expected = receive_lane(i.peer)
+        case Kind.ALL_REDUCE:
+            if i.lane.startswith(f"{REDUCE}@"):
+                return None
+            expected = f"{REDUCE}@..."
+        case _:
+            expected = COMPUTE
+    return None if i.lane == expected else ("lane", "stands in a wrong lane", f"lane {expected}", "Move it there.")
+
+
+def _values(program: Program, i: Instruction) -> Wrong | None:
+    """What is wrong with what an instruction reads, writes or frees."""
+    match i.kind:
+        case Kind.SEND | Kind.RECEIVE:
+            wrong = _transfer(program, i)
+        case Kind.ALL_REDUCE:
+            wrong = _all_reduce(program, i)
+        case Kind.DROP:
+            wrong = _differ(program, i, i.frees, ()) if i.frees else ("values", "drops nothing", "a value to free", "")
+        case _:
+            needed = demanded(program, i)
+            wrong = None if needed == (i.reads, i.writes) or needed is None else _differ(program, i, *needed)
+    if wrong or not i.frees:
+        return wrong
+    if any(value not in i.reads for value in i.frees) or len(set(i.frees)) != len(i.frees):
+        odd = next(v for v in i.frees if v not in i.reads or i.frees.count(v) > 1)
+        return "frees", f"frees {odd}, which it does not read or frees twice", "values that it reads, each once", ""
+    return None
+
+
+def _transfer(program: Program, i: Instruction) -> Wrong | None:
+    sends = i.kind is Kind.SEND
+    carried = i.reads if sends else i.writes
+    rest = i.writes if sends else i.reads
+    if len(carried) != 1 or rest:
+        return "values", f"reads {_list(i.reads)} and writes {_list(i.writes)}", "one value, sent or received", ""
+    value = carried[0]
+    ends = transfer_ends(program, value)
+    if (value.stage, value.index) != (i.stage, i.index) or ends is None:
+        return "values", f"carries {value}", f"an activation or gradient of stage {i.stage}, microbatch {i.index}", ""
+    maker, taker = ends
+    if (i.device, i.peer) != ((maker, taker) if sends else (taker, maker)):
+        return "place", f"has the peer {i.peer}", f"{value} to go from device {maker} to device {taker}", ""
+    if maker == taker:
+        return "place", f"carries {value}", f"no transfer: device {maker} makes and reads it", "Remove it."
+    return None
+
+
+def _all_reduce(program: Program, i: Instruction) -> Wrong | None:
+    bucket = i.writes[0].part if i.writes else -1
+    shape = program.stages[i.stage]
+    if not 0 <= bucket < shape.buckets:
+        return "values", f"writes {_list(i.writes)}", f"a sum of one of {shape.buckets} buckets of stage {i.stage}", ""
+    group = reduce_group(program.stages, i.stage, bucket)
+    if i.group != group:
+        return "place", f"has the group {list(i.group)}", f"{list(group)}, all who hold these weights", ""
+    last = last_in_update(program.stages, program.rule, i.stage, i.index, i.device)
+    if last is None:
+        return "values", f"is of update {i.index}", f"an update of which device {i.device} has a microbatch", ""
+    reads = (Value(What.ACCUMULATOR, i.stage, last, bucket),)
+    writes = (Value(What.REDUCED, i.stage, i.index, bucket),)
+    return None if (i.reads, i.writes) == (reads, writes) else _differ(program, i, reads, writes)
+
+
+def _differ(program: Program, i: Instruction, reads: tuple[Value, ...], writes: tuple[Value, ...]) -> Wrong | None:
+    """How the values of an instruction differ from those that are demanded; their order is free."""
+    for verb, has, should in (("read", i.reads, reads), ("write", i.writes, writes)):
+        if len(has) == len(should) and set(has) == set(should):
+            continue
+        odd, missing = [v for v in has if v not in should], [v for v in should if v not in has]
+        if not odd and not missing:
+            return "values", f"{verb}s a value twice in {_list(has)}", "each value once", ""
+        if [v.what for v in odd] == [v.what for v in missing] == [What.WEIGHTS] and i.kind is not Kind.STEP:
+            rule = program.rule
+            why = f"{missing[0]}: the rule {rule.kind!r} with update {rule.batch[i.stage]} and delay {rule.delay[i.stage]}"
+            return "version", f"{verb}s {odd[0]}", f"{why} gives it that version", f"Let it {verb} {missing[0]}."
+        what = [f"{verb}s {_list(odd)}"] if odd else []
+        what += [f"does not {verb} {_list(missing)}"] if missing else []
+        return "values", " and ".join(what), f"it to {verb} {_list(should)}", ""
+    return None
+
+
+def _list(values: Iterable[Value]) -> str:
+    return ", ".join(map(str, values)) or "nothing"

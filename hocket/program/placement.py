@@ -1,0 +1,120 @@
+"""When each compute instruction would run if a forward took one slot, a backward one or two, and all else no time.
+
+Rules of this file: order.py's readiness, but for frees and rendezvous, so that a program that is not legal can be placed
+as well, as far as it goes. Seconds live in the simulator.
+"""
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from hocket.program.instruction import COMPUTE, Instruction, Kind, Value
+from hocket.program.program import Lane, Lanes, Program
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """One instruction of a compute lane, from slot `start` until before slot `end`; `start` is -1 if it cannot start."""
+
+    part: str
+    repetition: int
+    position: int
+    instruction: Instruction
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    part: str
+    repetition: int
+    position: int
+    instruction: Instruction
+
+
+def place(program: Program, repeats: int = 1, forward_slots: int = 1, backward_slots: int = 2) -> dict[int, list[Slot]]:
+    """The compute lane of each device, in its order; instructions that can never start come last."""
+    lanes = _unrolled(program, repeats)
+    there: dict[tuple[int, Value], int] = {}
+    for device in program.devices:
+        there.update({(device, value): 0 for value in program.initial(device)})
+    arrived: dict[tuple[str, int], list[tuple[Lane, int]]] = {}
+    waiting: dict[tuple[int, Value], list[Lane]] = {}
+    at = dict.fromkeys(lanes, 0)
+    clock = dict.fromkeys(lanes, 0)
+    slots: dict[int, list[Slot]] = {device: [] for device in program.devices}
+    slots |= {device: [] for device, lane in lanes if lane == COMPUTE}
+    length = {Kind.FORWARD: forward_slots, Kind.BACKWARD: backward_slots}
+    queue = deque(lanes)
+
+    def write(device: int, value: Value, time: int) -> None:
+        if (device, value) not in there:
+            there[device, value] = time
+            queue.extend(waiting.pop((device, value), ()))
+
+    while queue:
+        lane = queue.popleft()
+        while at[lane] < len(lanes[lane]):
+            entry = lanes[lane][at[lane]]
+            instruction = entry.instruction
+            needed = instruction.writes if instruction.kind is Kind.RECEIVE else instruction.reads
+            keys = [(_sent(lane[0]) if instruction.kind is Kind.RECEIVE else lane[0], value) for value in needed]
+            absent = next((key for key in keys if key not in there), None)
+            if absent:
+                waiting.setdefault(absent, []).append(lane)
+                break
+            start = max([clock[lane], *(there[key] for key in keys)])
+            if instruction.kind is Kind.ALL_REDUCE:
+                group = arrived.setdefault((lane[1], at[lane]), [])
+                if (lane, start) not in group:
+                    group.append((lane, start))
+                if len(group) < len(instruction.group):
+                    break
+                start = max(time for _, time in group)
+                for other, _ in group:
+                    for value in lanes[other][at[other]].instruction.writes:
+                        write(other[0], value, start)
+                    clock[other], at[other] = start, at[other] + 1
+                queue.extend(other for other, _ in group if other != lane)
+                continue
+            end = clock[lane] = start + length.get(instruction.kind, 0)
+            at[lane] += 1
+            if instruction.kind is Kind.SEND:
+                for value in instruction.reads:
+                    write(_sent(instruction.peer), value, end)
+            for value in instruction.writes:
+                write(lane[0], value, end)
+            if lane[1] == COMPUTE:
+                slots[lane[0]].append(Slot(entry.part, entry.repetition, entry.position, instruction, start, end))
+    for (device, name), entries in lanes.items():
+        if name == COMPUTE:
+            for entry in entries[at[device, name] :]:
+                size = length.get(entry.instruction.kind, 0)
+                slots[device].append(
+                    Slot(entry.part, entry.repetition, entry.position, entry.instruction, -1, -1 + size)
+                )
+    return slots
+
+
+def _sent(device: int) -> int:
+    """Where what is on its way to a device is kept, beside the devices themselves."""
+    return -1 - device
+
+
+def _unrolled(program: Program, repeats: int) -> dict[Lane, list[_Entry]]:
+    found: dict[Lane, list[_Entry]] = {lane: [] for lane in program.lanes}
+    for part, repetition in _parts(repeats):
+        lanes: Lanes = getattr(program, part)
+        for lane, instructions in lanes.items():
+            found[lane].extend(
+                _Entry(part, repetition, position, program.shifted(instruction, repetition))
+                for position, instruction in enumerate(instructions)
+            )
+    return found
+
+
+def _parts(repeats: int) -> Iterator[tuple[str, int]]:
+    yield "prologue", 0
+    for repetition in range(repeats):
+        yield "period", repetition
+    yield "epilogue", repeats

@@ -1,0 +1,65 @@
+"""Problem: one thing that is wrong with a program, and where."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from hocket.program.instruction import Instruction
+from hocket.program.program import Program
+
+
+class Place(NamedTuple):
+    """Where an instruction stands: part, device, lane, and its position in that lane."""
+
+    part: str
+    device: int
+    lane: str
+    position: int
+
+    def instruction(self, program: Program) -> Instruction:
+        """The instruction that stands there."""
+        found: Instruction = getattr(program, self.part)[self.device, self.lane][self.position]
+        return found
+
+    def __str__(self) -> str:
+        return f"{self.part}, device {self.device}, lane {self.lane}, instruction {self.position}"
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing that is wrong.
+
+    Attributes:
+        code: a word for programs: structure, place, kind, lane, values, version, frees, missing, extra, meeting,
+            deadlock, unwritten, freed, race, twice, leak, memory.
+        message: for people: the instruction, its device and lane, what is wrong, what was expected, how to mend it.
+        part, device, lane, position: where; an empty part when no instruction stands there (one is missing, or the
+            structure itself is wrong), then -1 for what is unknown.
+        instruction: what stands there.
+    """
+
+    code: str
+    message: str
+    part: str = ""
+    device: int = -1
+    lane: str = ""
+    position: int = -1
+    instruction: Instruction | None = None
+
+    @property
+    def place(self) -> Place | None:
+        """Where, or None when no instruction stands there."""
+        return Place(self.part, self.device, self.lane, self.position) if self.part else None
+
+    def __str__(self) -> str:
+        return f"{self.code}: {self.message}"
+
+
+def problem_at(
+    place: Place, instruction: Instruction, code: str, found: str, expected: str = "", mend: str = ""
+) -> Problem:
+    """A problem of one instruction; its message names the instruction and all of its place."""
+    where = (
+        f"{instruction.name} on device {place.device}, lane {place.lane} ({place.part}, instruction {place.position})"
+    )
+    message = f"{where} {found}" + (f"; expected {expected}" if expected else "") + "." + (f" {mend}" if mend else "")
+    return Problem(code, message, *place, instruction)

@@ -1,0 +1,116 @@
+"""What must hold of a program's header: stages, borders, ties, replicas, rule and stride, before any instruction is read."""
+
+from collections.abc import Iterator
+
+from hocket.program.problem import Problem
+from hocket.program.program import Program
+
+
+def structure_problems(program: Program) -> list[Problem]:
+    """Everything that is wrong with the stages, the rule or the stride."""
+    found = list(_numbers(program))
+    return found or [*_borders(program), *_ties(program), *_rounds(program)]
+
+
+def tie_of(program: Program, stage: int, bucket: int) -> tuple[object, ...]:
+    """What two members of a collective must have in common: the same weights. Equal for buckets that are tied."""
+    tied = program.stages[stage].tied
+    for position, (tied_bucket, stages) in enumerate(tied):
+        if tied_bucket == bucket:
+            same = [b for b, other in tied[:position] if other == stages]
+            return ("tied", stages, len(same))
+    return (stage, bucket)
+
+
+def _wrong(message: str) -> Problem:
+    return Problem("structure", message)
+
+
+def _numbers(program: Program) -> Iterator[Problem]:
+    count = len(program.stages)
+    if not count:
+        yield _wrong("there are no stages; expected at least one.")
+    if len(program.rule.batch) != count:
+        yield _wrong(f"the rule is for {len(program.rule.batch)} stages; expected {count}, the number of stages.")
+    if program.stride < 1 or program.admitted < 0:
+        yield _wrong(f"stride {program.stride}, admitted {program.admitted}; expected stride >= 1 and admitted >= 0.")
+    for s, stage in enumerate(program.stages):
+        if not stage.devices or len(set(stage.devices)) != len(stage.devices) or min(stage.devices) < 0:
+            yield _wrong(
+                f"stage {s} has devices {list(stage.devices)}; expected at least one, each once, none below 0."
+            )
+        if stage.buckets < 1:
+            yield _wrong(f"stage {s} has {stage.buckets} gradient buckets; expected at least one.")
+        for name in ("sources", "targets", "gradients"):
+            stages = getattr(stage, name)
+            if list(stages) != sorted(set(stages)) or any(not 0 <= other < count for other in stages):
+                yield _wrong(
+                    f"stage {s} has {name} {list(stages)}; expected stages 0 to {count - 1}, ascending, each once."
+                )
+
+
+def _borders(program: Program) -> Iterator[Problem]:
+    stages = program.stages
+    for s, stage in enumerate(stages):
+        for source in stage.sources:
+            if source >= s:
+                yield _wrong(f"stage {s} reads from stage {source}; expected a stage before it.")
+            if s not in stages[source].targets:
+                yield _wrong(f"stage {s} has the source {source}, which does not have the target {s}; expected both.")
+        for target in stage.targets:
+            if s not in stages[target].sources:
+                yield _wrong(f"stage {s} has the target {target}, which does not have the source {s}; expected both.")
+        for source in stage.gradients:
+            if source not in stage.sources:
+                yield _wrong(f"stage {s} sends gradients to stage {source}; expected one of its sources.")
+
+
+def _ties(program: Program) -> Iterator[Problem]:
+    stages, rule = program.stages, program.rule
+    for s, stage in enumerate(stages):
+        buckets = [bucket for bucket, _ in stage.tied]
+        if len(set(buckets)) != len(buckets) or any(not 0 <= b < stage.buckets for b in buckets):
+            yield _wrong(f"stage {s} ties buckets {buckets}; expected buckets 0 to {stage.buckets - 1}, each once.")
+        for bucket, tied in stage.tied:
+            if s not in tied or any(not 0 <= other < len(stages) for other in tied) or list(tied) != sorted(set(tied)):
+                yield _wrong(
+                    f"stage {s} ties bucket {bucket} to stages {list(tied)}; expected itself among them, ascending."
+                )
+                continue
+            same = [other for _, other in stage.tied].count(tied)
+            for other in tied:
+                if [t for _, t in stages[other].tied].count(tied) != same:
+                    yield _wrong(
+                        f"stages {s} and {other} do not both tie weights to stages {list(tied)}; expected both."
+                    )
+                if rule.batch[other] != rule.batch[s]:
+                    yield _wrong(f"stages {s} and {other} share weights but update them at different times.")
+                shared = set(stages[other].devices) & set(stage.devices)
+                if other > s and shared:
+                    yield _wrong(
+                        f"stages {s} and {other} share weights and device {min(shared)}, where their gradients would not be "
+                        f"summed; expected them on different devices, or as one stage."
+                    )
+
+
+def _rounds(program: Program) -> Iterator[Problem]:
+    rule = program.rule
+    for s, stage in enumerate(program.stages):
+        replicas, batch = len(stage.devices), rule.batch[s]
+        if batch < replicas:
+            yield _wrong(
+                f"stage {s} updates after {batch} microbatches on {replicas} replicas; expected one for each replica."
+            )
+        if program.stride % replicas or program.stride % batch:
+            yield _wrong(
+                f"a stride of {program.stride} microbatches; expected a multiple of stage {s}'s {replicas} replicas "
+                f"and of the {batch} microbatches of its update."
+            )
+        if program.admitted % batch:
+            yield _wrong(
+                f"{program.admitted} microbatches admitted; expected whole updates of {batch} microbatches on stage {s}."
+            )
+    delays = set(rule.delay)
+    if (rule.kind == "sync" and delays != {0}) or (rule.kind == "vertical" and len(delays) > 1):
+        expected = "no delay" if rule.kind == "sync" else "one delay for all stages"
+        yield _wrong(f"a rule {rule.kind!r} with delays {list(rule.delay)}; expected {expected}.")

@@ -1,0 +1,187 @@
+"""Running a program without time: the order in which instructions can happen, who waits for whom, what lives and when.
+
+Rules of this file: it applies order.py's five rules and nothing else. Whether an instruction may start never becomes
+false again but by a free; so where every reader of a value is ordered before the one who frees it, all interleavings
+reach the same end, and running one of them proves all.
+
+Two instructions are ordered when a path leads from one to the other through lanes, values and meetings. A path is looked
+for inside one part only: parts are shifted copies of each other, so what is found there holds in every repetition.
+"""
+
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from hocket.program.instruction import Instruction, Kind, Value
+from hocket.program.meetings import meetings
+from hocket.program.order import early_writes
+from hocket.program.problem import Place, Problem, problem_at
+from hocket.program.program import Lane, Lanes, Program
+from hocket.program.waiting import waiting_problems
+
+
+@dataclass(slots=True)
+class Live:
+    """A value that is there: the event that wrote it, whether it was there early, and the last reader in each lane."""
+
+    event: int
+    early: bool = False
+    readers: dict[Lane, int] = field(default_factory=dict)
+
+
+State = dict[int, dict[Value, Live]]  # by device
+
+
+@dataclass
+class Untimed:
+    """One run of the parts of a program. An event is one instruction, or several that meet, in the order found."""
+
+    program: Program
+    live: State
+    gone: dict[tuple[int, Value], int] = field(default_factory=dict)
+    events: list[tuple[Place, ...]] = field(default_factory=list)
+    ran: list[tuple[Instruction, ...]] = field(default_factory=list)
+    before: list[tuple[int, ...]] = field(default_factory=list)
+    last: dict[Lane, int] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+    part_start: int = 0
+
+    @classmethod
+    def start(cls, program: Program) -> "Untimed":
+        """Before the first instruction; event 0 stands for what was there at first."""
+        live = {device: {v: Live(0) for v in program.initial(device)} for device in program.devices}
+        return cls(program, live, events=[()], ran=[()], before=[()])
+
+    def fork(self) -> "Untimed":
+        """A copy that can go on by itself."""
+        live = {d: {v: Live(x.event, x.early, dict(x.readers)) for v, x in row.items()} for d, row in self.live.items()}
+        logs = list(self.events), list(self.ran), list(self.before)
+        return Untimed(self.program, live, dict(self.gone), *logs, dict(self.last))
+
+    def run(self, part: str, repetition: int = 0) -> bool:
+        """Run one part as far as it goes; whether it came to its end. What is wrong is added to `problems`."""
+        lanes: Lanes = getattr(self.program, part)
+        if repetition:
+            lanes = {lane: tuple(self.program.shifted(i, repetition) for i in row) for lane, row in lanes.items()}
+        self.part_start = len(self.events)
+        meet = meetings(lanes)
+        at = dict.fromkeys(lanes, 0)
+        waiters: dict[tuple[int, Value], list[Lane]] = {}
+        queue = deque(lane for lane, row in lanes.items() if row[0].kind is not Kind.RECEIVE)
+        while queue:
+            lane = queue.popleft()
+            row = lanes[lane]
+            while at[lane] < len(row):
+                members = (lane, *meet.get(lane, ()))
+                if not self._ready(lanes, at, members, waiters):
+                    break
+                for device, value in self._happen(part, lanes, at, members):
+                    queue.extend(waiters.pop((device, value), ()))
+                for member in members:
+                    at[member] += 1
+                queue.extend(members[1:])
+        stuck = {lane: at[lane] for lane, row in lanes.items() if at[lane] < len(row)}
+        if stuck:
+            freed = {key: self.events[event] for key, event in self.gone.items()}
+            self.problems += waiting_problems(self.program, part, stuck, meet, self.live, freed)
+        return not stuck
+
+    def _ready(
+        self, lanes: Lanes, at: dict[Lane, int], members: tuple[Lane, ...], waiters: dict[tuple[int, Value], list[Lane]]
+    ) -> bool:
+        position = at[members[0]]
+        for lane in members:
+            if at[lane] != position:
+                return False
+            instruction = lanes[lane][position]
+            here = self.live[lane[0]]
+            for value in instruction.reads:
+                if value not in here:
+                    waiters.setdefault((lane[0], value), []).append(lane)
+                    return False
+        return True
+
+    def _happen(
+        self, part: str, lanes: Lanes, at: Mapping[Lane, int], members: tuple[Lane, ...]
+    ) -> Iterator[tuple[int, Value]]:
+        """Let one event happen; yields what was written, by device."""
+        event = len(self.events)
+        places = tuple(Place(part, *lane, at[lane]) for lane in members)
+        before: list[int] = []
+        ran = tuple(lanes[lane][at[lane]] for lane in members)
+        for lane, instruction in zip(members, ran, strict=True):
+            if lane in self.last:
+                before.append(self.last[lane])
+            here = self.live[lane[0]]
+            for value in instruction.reads:
+                live = here[value]
+                live.readers[lane] = event
+                if live.early and live.event:
+                    before.extend(self.before[live.event])  # ordered behind the writer's start only
+                else:
+                    before.append(live.event)
+            self.last[lane] = event
+        self.events.append(places)
+        self.ran.append(ran)
+        self.before.append(tuple(before))
+        for lane, place, instruction in zip(members, places, ran, strict=True):
+            here = self.live[lane[0]]
+            for value in instruction.frees:
+                self._free(event, place, instruction, value, here.pop(value))
+            early = early_writes(instruction)
+            for value in instruction.writes:
+                if value in here:
+                    self._twice(place, instruction, value, here[value])
+                here[value] = Live(event, value in early)
+                yield lane[0], value
+
+    def _free(self, event: int, place: Place, instruction: Instruction, value: Value, live: Live) -> None:
+        self.gone[place.device, value] = event
+        for lane, reader in live.readers.items():
+            if lane != (place.device, place.lane) and not self._ordered(lane, reader, event):
+                other = self._at(reader, lane)
+                self.problems.append(
+                    problem_at(
+                        place,
+                        instruction,
+                        "race",
+                        f"frees {value}, which {other.instruction(self.program).name} on device {other.device}, lane "
+                        f"{other.lane} ({other.part}, instruction {other.position}) may still read",
+                        "every reader to be done before",
+                        "Let the last reader free it.",
+                    )
+                )
+
+    def _twice(self, place: Place, instruction: Instruction, value: Value, live: Live) -> None:
+        self.problems.append(
+            problem_at(
+                place,
+                instruction,
+                "twice",
+                f"writes {value}, which is there already" + self.written_by(live, place.device),
+                "each value to be written once",
+            )
+        )
+
+    def _ordered(self, lane: Lane, reader: int, event: int) -> bool:
+        """Whether everything up to `reader` in a lane is over before an event starts, by a path in this part."""
+        least = max(reader, self.part_start)
+        seen: set[int] = set()
+        todo = [e for e in self.before[event] if e >= least]
+        while todo:
+            one = todo.pop()
+            if one in seen:
+                continue
+            seen.add(one)
+            if any((place.device, place.lane) == lane for place in self.events[one]):
+                return True
+            todo.extend(e for e in self.before[one] if e >= least)
+        return False
+
+    def _at(self, event: int, lane: Lane) -> Place:
+        return next(place for place in self.events[event] if (place.device, place.lane) == lane)
+
+    def written_by(self, live: Live, device: int) -> str:
+        """' (written by ...)' or nothing, for messages."""
+        places = [place for place in self.events[live.event] if place.device == device]
+        return f" (written by {places[0].instruction(self.program).name})" if places else ""
