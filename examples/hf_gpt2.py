@@ -1,0 +1,36 @@
+"""A job file: Hugging Face's GPT-2, unedited, with random weights from a config (needs `pip install hocket[hf]`).
+
+A sample is a dictionary; what the model's forward accepts goes to the model, and its output carries the loss.
+"""
+
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel
+
+from hocket import Job
+from hocket.zoo.text import VOCAB, Text
+
+
+class Samples:
+    """Real text as GPT-2 wants it: the model shifts the labels itself."""
+
+    def __init__(self, seq: int) -> None:
+        self.text = Text(seq=seq)
+
+    def __len__(self) -> int:
+        return len(self.text)
+
+    def __getitem__(self, i: int) -> dict[str, torch.Tensor]:
+        tokens, _ = self.text[i]
+        return {"input_ids": tokens, "labels": tokens}
+
+
+torch.manual_seed(0)
+
+job = Job(
+    model=GPT2LMHeadModel(GPT2Config(n_layer=4, n_embd=128, n_head=4, n_positions=128, vocab_size=VOCAB)),
+    loss=None,
+    data=Samples(seq=128),
+    optimizer=lambda parameters: torch.optim.Adam(parameters, lr=1e-3),
+    batch_size=16,
+    name="hf-gpt2",
+)
