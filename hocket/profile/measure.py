@@ -26,6 +26,9 @@ from hocket.profile.model import Tensor as ProfileTensor
 from hocket.profile.timing import LEAST, WARM_UP, Clock, Marks, Times, timed
 from hocket.profile.verify import verify
 
+# Layers' times add up to the undivided model's within a tenth on an idle machine.
+_BUSY = 1.3
+
 Progress = Callable[[int, int, str], None]
 
 
@@ -180,6 +183,12 @@ def _profile(
         whole_backward.append(wholes[1])
         said = f"microbatches of {size}: layers scaled by {factors[0]:.3f} forward and {factors[1]:.3f} backward"
         notes = (*notes, f"{said}, {len(times.forward)} iterations")
+        # Short times escape other programs, long ones do not: a wide gap between them tells of a busy machine.
+        if factors[0] > _BUSY:
+            notes = (
+                *notes,
+                f"microbatches of {size}: the machine seems to have been busy; measure again when it is idle",
+            )
     parameters = dict(job.model.named_parameters())
     layers = []
     for k, found in enumerate(captured.layers):

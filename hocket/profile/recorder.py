@@ -57,6 +57,27 @@ _FACTORIES = {
 }
 
 
+# Functions that return their argument itself when there is nothing to do, which may depend on the microbatch size: they
+# are recorded in any case, with a result of its own.
+_MAYBE_SAME = frozenset(
+    [
+        "contiguous",
+        "to",
+        "type",
+        "type_as",
+        "float",
+        "double",
+        "half",
+        "bfloat16",
+        "long",
+        "int",
+        "bool",
+        "flatten",
+        "reshape",
+    ]
+)
+
+
 def is_leaf(module: nn.Module) -> bool:
     """Whether a module is recorded as one node."""
     if next(module.children(), None) is None:
@@ -190,6 +211,8 @@ class Recorder(TorchFunctionMode):
             result = function(*args, **kwargs)
         is_random = not all(torch.equal(a, b) for a, b in zip(rng, _rng_state(self.device), strict=True))
         changed = {id(t): t for t, version in zip(inputs, before, strict=True) if t._version != version}
+        if name in _MAYBE_SAME and any(result is tensor for tensor in inputs):
+            result = result.view_as(result)
         found = list(flatten(result))
         if name.endswith(".__set__") or name == "set_":
             self.refuse(f"{name} on a tensor", "operations that make a new tensor or change one in place")

@@ -2,16 +2,20 @@
 
 import copy
 import dataclasses
+import functools
 import random
+from itertools import pairwise
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional
 
 from hocket import zoo
 from hocket.errors import CaptureError, InputError
-from hocket.profile.capture import capture
+from hocket.profile.capture import Stage, capture
 from hocket.profile.job import Job
 from hocket.profile.layers import Graph
 from tests.profile.splitting import plain, run_stages, stages_of
@@ -77,6 +81,24 @@ def test_dropout_is_the_same_whatever_the_cut_and_recomputed(name, options):
             assert_same(found, whole)
 
 
+@functools.cache
+def branching():
+    job = zoo.job("inception", small=True, dtype=torch.float64, dropout=0.0)
+    captured, batch = capture(job, 3), job.batch(range(3))
+    return captured, batch, run_stages(captured, stages_of(captured, 1), batch)
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.data())
+def test_any_cut_of_a_branching_model(data):
+    """Wherever a model with branches and joins is cut, the stages compute the same."""
+    captured, batch, expected = branching()
+    layers = len(captured.layers)
+    ends = sorted(data.draw(st.sets(st.integers(1, layers - 1), max_size=5)))
+    stages = [Stage(captured, range(a, b)) for a, b in pairwise([0, *ends, layers])]
+    assert_same(run_stages(captured, stages, batch), expected)
+
+
 def hugging_face(name, attention, dropout=0.0):
     transformers = pytest.importorskip("transformers", reason="the extra `hf` is not installed")
     transformers.logging.set_verbosity_error()
@@ -120,6 +142,11 @@ def test_hugging_face_with_a_mask(name):
     """A padding mask in the batch reaches every layer that needs it, and the model is still cut into layers."""
     captured = check(token_job(hugging_face(name, "sdpa"), mask=True))
     assert len(captured.layers) > 15
+
+
+def test_one_sample_has_the_same_layers():
+    """What a model can leave out for a single sample, such as a copy of what is contiguous anyway, is not missed."""
+    check(token_job(hugging_face("gpt2", "sdpa")), sizes=(1, 2))
 
 
 def test_hugging_face_dropout():
