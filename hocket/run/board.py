@@ -8,7 +8,7 @@ import json
 from datetime import timedelta
 from typing import Any
 
-import torch.distributed as dist
+from torch.distributed import Store  # type: ignore[attr-defined]
 
 from hocket.files import parse_json
 
@@ -16,7 +16,7 @@ from hocket.files import parse_json
 class Board:
     """The facts of one group of workers."""
 
-    def __init__(self, store: dist.Store | None, rank: int, workers: int, timeout_s: float = 3600.0) -> None:
+    def __init__(self, store: Store | None, rank: int, workers: int, timeout_s: float = 3600.0) -> None:
         """Make a board; `store` may be None for a single worker.
 
         Arguments:

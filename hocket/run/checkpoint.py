@@ -29,8 +29,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
-import torch.distributed.checkpoint as dcp
 from torch import Tensor
+from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
 from torch.distributed.checkpoint.api import CheckpointException
 
 from hocket.errors import HocketError, InputError
@@ -130,7 +130,7 @@ class Checkpoint:
         if state:
             try:
                 with _dcp():
-                    dcp.load(state, storage_reader=reader, no_dist=True)
+                    state_dict_loader.load(state, storage_reader=reader, no_dist=True)
             except CheckpointException as error:
                 raise InputError(str(self.path), _failures(error), "tensors that fit together") from None
         return state | {name: value for name, value in self.manifest.values.items() if wanted(name)}
@@ -257,7 +257,7 @@ def _write(part: Path, own: State, rank: int) -> dict[str, Any]:
     writer = TensorWriter(part / f"worker-{rank}.safetensors")
     try:
         with _dcp():
-            dcp.save(tensors, storage_writer=writer, no_dist=True)
+            state_dict_saver.save(tensors, storage_writer=writer, no_dist=True)
     except (OSError, HocketError) as error:
         return fact | {"problem": str(error)}
     except CheckpointException as error:

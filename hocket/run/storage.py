@@ -239,13 +239,13 @@ def _header(items: Sequence[WriteItem]) -> tuple[bytes, int]:
     return text + b" " * (-len(text) % _ALIGNMENT), at
 
 
-def _blocks(items: Sequence[WriteItem], planner: SavePlanner) -> Iterator[memoryview]:
+def _blocks(items: Sequence[WriteItem], planner: SavePlanner) -> Iterator[bytes | memoryview]:
     for item in items:
         tensor = planner.resolve_data(item)
         if not isinstance(tensor, Tensor):
             raise InternalError(f"{item.index.fqn} is not a tensor: plain values belong in the manifest")
         flat = tensor.detach().cpu().contiguous().reshape(-1)
-        yield memoryview(flat.view(torch.uint8).numpy() if flat.numel() else b"")
+        yield flat.view(torch.uint8).numpy().data if flat.numel() else b""
 
 
 def read_header(path: Path) -> Iterator[tuple[str, Piece]]:

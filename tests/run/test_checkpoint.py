@@ -233,7 +233,7 @@ def test_nothing_is_unpickled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 def test_state_that_is_neither_tensor_nor_number(tmp_path: Path) -> None:
     """An optimizer that keeps an object is named; nothing is written."""
-    with pytest.raises(InputError, match="optimizer.a.memo is a dict"):
+    with pytest.raises(InputError, match=r"optimizer\.a\.memo is a dict"):
         save(tmp_path, position(1), {**STATE, "optimizer.a.memo": {}}, alone())
     assert names_in(tmp_path) == []
 

@@ -1,0 +1,97 @@
+"""Collector: makes steps and a summary out of what the workers report.
+
+Rules of this file: no torch, no I/O. A report is a small dictionary that came as JSON; `event` says what it is:
+
+    start   first, steps, checkpoint    from worker 0, once it knows where to begin
+    loss    step, sum, samples          one microbatch: its mean loss times its samples; from whoever has the last stage
+    note    text                        from worker 0
+    saved   step, path                  from worker 0
+    done    steps, iteration_s, peak_memory_bytes, stopped
+    error   see failure.py
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import isfinite
+from statistics import median
+from typing import Any
+
+from hocket.plan.plan import Plan
+from hocket.run.loop import Listener, Summary
+
+Event = Mapping[str, Any]
+
+
+@dataclass
+class _Partial:
+    """A step of which not all microbatches have reported."""
+
+    total: float = 0.0
+    samples: int = 0
+
+
+class Collector:
+    """Takes the reports of all workers, in any order."""
+
+    def __init__(self, plan: Plan, listener: Listener) -> None:
+        self._plan, self._listener = plan, listener
+        self._steps: dict[int, _Partial] = {}
+        self._next: int | None = None
+        self._losses: list[float] = []
+        self.checkpoint: str | None = None
+        self.done: dict[int, Event] = {}
+
+    def take(self, rank: int, event: Event) -> None:
+        """One report of one worker."""
+        match event.get("event"):
+            case "start":
+                self._next = int(event["first"])
+                predicted = self._plan.predicted.iteration_s if self._plan.predicted else None
+                self._listener.started(self._next, int(event["steps"]), predicted)
+                self.checkpoint = event.get("checkpoint")
+                self._emit()
+            case "loss":
+                partial = self._steps.setdefault(int(event["step"]), _Partial())
+                # JSON has no NaN: a loss that is not a number comes as null, and makes the step's loss one.
+                partial.total += float("nan") if event["sum"] is None else float(event["sum"])
+                partial.samples += int(event["samples"])
+                self._emit()
+            case "note":
+                self._listener.note(str(event["text"]))
+            case "saved":
+                self.checkpoint = str(event["path"])
+                self._listener.note(f"saved {event['path']}")
+            case "done":
+                self.done[rank] = event
+
+    def _emit(self) -> None:
+        """Hand on the steps that are complete, in order; none before it is known which is the first."""
+        batch = self._plan.batch_size
+        if self._next is None:
+            return
+        while self._next in self._steps and self._steps[self._next].samples >= batch:
+            loss = self._steps.pop(self._next).total / batch
+            self._next += 1
+            self._losses.append(loss)
+            shown = loss if isfinite(loss) else None
+            self._listener.step({"step": self._next, "loss": shown, "samples": self._next * batch})
+
+    def summary(self, devices: tuple[int, ...]) -> Summary:
+        """The run's summary, when every worker is done.
+
+        Arguments:
+            devices: of the plan, by rank.
+        """
+        paces = [float(event["iteration_s"]) for event in self.done.values() if event["iteration_s"] is not None]
+        # In the steady state all workers have the same pace; the middle one is the least disturbed by noise.
+        iteration_s = median(paces) if paces else None
+        return Summary(
+            steps=max(int(event["steps"]) for event in self.done.values()),
+            losses=tuple(self._losses),
+            iteration_s=iteration_s,
+            samples_per_s=self._plan.batch_size / iteration_s if iteration_s else None,
+            predicted_iteration_s=self._plan.predicted.iteration_s if self._plan.predicted else None,
+            peak_memory_bytes={devices[rank]: int(e["peak_memory_bytes"]) for rank, e in sorted(self.done.items())},
+            stopped=any(event["stopped"] for event in self.done.values()),
+            checkpoint=self.checkpoint,
+        )

@@ -1,0 +1,74 @@
+"""Failure: what a worker says of its own end, and which of several ends was the first cause.
+
+Rules of this file: no torch. When one worker dies the others lose their connections a moment later: those errors are
+consequences, marked `peer`, and shown only when nothing better is known.
+"""
+
+import re
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hocket import errors
+from hocket.errors import HocketError, InputError, WorkerLost
+
+# How gloo, NCCL and the stores word a peer that is gone.
+_BROKEN = re.compile(
+    r"connection (closed|reset|refused|was|lost)|broken pipe|timed? ?out|timeout|gloo|nccl|socket|connectfullmesh"
+    r"|key not found|peer|remote process",
+    re.IGNORECASE,
+)
+_MAX_CHARACTERS = 20_000
+
+
+@dataclass(frozen=True)
+class Failure:
+    """One worker's end.
+
+    Attributes:
+        rank: which worker; at_s: when, on this machine's monotonic clock.
+        peer: whether it only lost its connection to another worker.
+        error: what to raise.
+    """
+
+    rank: int
+    at_s: float
+    peer: bool
+    error: HocketError
+
+
+def describe(error: BaseException, at_s: float, place: str) -> dict[str, Any]:
+    """An error as a report that can be sent as JSON.
+
+    Arguments:
+        place: where the worker stood, as Progress.place says.
+    """
+    found: dict[str, Any] = {"event": "error", "kind": type(error).__name__, "at_s": at_s, "place": place}
+    if isinstance(error, InputError):
+        return found | {"input": [error.place, error.found, error.expected, error.next_step], "peer": False}
+    if isinstance(error, HocketError):
+        return found | {"text": str(error), "peer": isinstance(error, WorkerLost)}
+    lines = traceback.format_exception(type(error), error, error.__traceback__)
+    text = f"{type(error).__name__}: {error}"
+    peer = isinstance(error, RuntimeError | OSError) and bool(_BROKEN.search(text))
+    return found | {"text": text[:_MAX_CHARACTERS], "trace": "".join(lines)[-_MAX_CHARACTERS:], "peer": peer}
+
+
+def understand(rank: int, event: Mapping[str, Any]) -> Failure:
+    """The failure that a report describes."""
+    at_s, peer = float(event["at_s"]), bool(event["peer"])
+    kind = getattr(errors, str(event["kind"]), None)
+    if "input" in event:
+        refused = kind if isinstance(kind, type) and issubclass(kind, InputError) else InputError
+        return Failure(rank, at_s, peer, refused(*(str(part) for part in event["input"])))
+    if "trace" not in event:
+        ours = kind if isinstance(kind, type) and issubclass(kind, HocketError) else WorkerLost
+        return Failure(rank, at_s, peer, ours(str(event["text"])))
+    text = f"worker {rank} failed {event['place']}: {event['text']}"
+    return Failure(rank, at_s, peer, WorkerLost(f"{text}\n{event['trace']}".rstrip()))
+
+
+def first_cause(failures: list[Failure]) -> Failure:
+    """The one to show: the earliest that is not a consequence, else the earliest."""
+    return min(failures, key=lambda failure: (failure.peer, failure.at_s, failure.rank))

@@ -1,0 +1,196 @@
+"""Train: the way in. Alone it starts local workers and watches them (launch.py); under `torchrun` it joins (join.py).
+
+Rules of this file: no torch, so that the process that watches stays small and starts at once. What people and machines see
+of a run goes through a Listener (display.py has two).
+"""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
+
+from hocket.errors import InputError, nearest
+from hocket.plan.plan import Plan
+from hocket.profile.job import Job
+
+DEVICES = ("auto", "cpu", "cuda")
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to run; every field can be written as JSON.
+
+    Attributes:
+        steps: train until so many steps are done in all, those before a resume included.
+        checkpoint: folder of checkpoints; every: steps between two of them (None: a tenth of what is to do), rounded up to
+            what the program can express; keep: how many of the newest stay.
+        resume: go on from the newest whole checkpoint, if there is one.
+        device: where tensors live: auto (as the plan's cluster says), cpu or cuda.
+        threads: of each worker on a CPU; pin: worker i on core i of those this process may use.
+        silence_s: a worker whose heart has not beaten for so long is lost; stall_s: so are workers that all have not
+            moved to another instruction for so long.
+        trace: file for the measured trace.
+    """
+
+    steps: int
+    checkpoint: str | None = None
+    every: int | None = None
+    keep: int = 3
+    resume: bool = False
+    device: str = "auto"
+    threads: int = 1
+    pin: bool = False
+    silence_s: float = 60.0
+    stall_s: float = 1800.0
+    trace: str | None = None
+
+    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "keep", "threads"):
+            if getattr(self, name) < 1:
+                raise InputError(name, str(getattr(self, name)), ">= 1")
+        if self.every is not None and self.every < 1:
+            raise InputError("every", str(self.every), ">= 1 step")
+        if self.every is not None and self.checkpoint is None:
+            raise InputError("every", str(self.every), "a folder for checkpoints", "Give --checkpoint DIR as well.")
+        if self.resume and self.checkpoint is None:
+            raise InputError("resume", "no folder", "the folder of the checkpoints", "Give --checkpoint DIR as well.")
+        if self.device not in DEVICES:
+            raise InputError("device", repr(self.device), f"one of {', '.join(DEVICES)}", nearest(self.device, DEVICES))
+        for name in ("silence_s", "stall_s"):
+            if not getattr(self, name) > 0:
+                raise InputError(name, str(getattr(self, name)), "> 0 seconds")
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What a run gave.
+
+    Attributes:
+        steps: steps trained in all; losses: mean loss of each step of this run, in order.
+        iteration_s: median seconds for `batch_size` samples over warm periods, prologue and epilogue left out; None when
+            nothing was trained. samples_per_s: at that pace. predicted_iteration_s: what the plan says.
+        peak_memory_bytes: by device of the plan.
+        stopped: whether it ended early because it was asked to; checkpoint: the newest one, if any.
+    """
+
+    steps: int
+    losses: tuple[float, ...] = field(default=(), repr=False)
+    iteration_s: float | None = None
+    samples_per_s: float | None = None
+    predicted_iteration_s: float | None = None
+    peak_memory_bytes: dict[int, int] = field(default_factory=dict)
+    stopped: bool = False
+    checkpoint: str | None = None
+
+    def line(self) -> dict[str, Any]:
+        """The last line for machines."""
+        names = ("iteration_s", "samples_per_s", "predicted_iteration_s", "steps", "stopped", "checkpoint")
+        peaks = {str(device): size for device, size in sorted(self.peak_memory_bytes.items())}
+        return {name: getattr(self, name) for name in names} | {"peak_memory_bytes": peaks}
+
+
+class Listener(Protocol):
+    """Who shows a run."""
+
+    def started(self, first: int, steps: int, predicted_iteration_s: float | None) -> None:
+        """Training goes from step `first` to step `steps`."""
+
+    def step(self, line: dict[str, Any]) -> None:
+        """One more step: {"step": steps trained, "loss": mean over its samples, "samples": trained in all}."""
+
+    def note(self, text: str) -> None:
+        """Something that a person should know."""
+
+    def finished(self, summary: Summary) -> None:
+        """It is over, and went well."""
+
+    def close(self) -> None:
+        """It is over, however it went."""
+
+
+@dataclass
+class Quiet:
+    """Shows nothing, or only hands each step on."""
+
+    on_step: Callable[[dict[str, Any]], None] | None = None
+
+    def started(self, first: int, steps: int, predicted_iteration_s: float | None) -> None:
+        """Show nothing."""
+
+    def step(self, line: dict[str, Any]) -> None:
+        """Hand it on."""
+        if self.on_step is not None:
+            self.on_step(line)
+
+    def note(self, text: str) -> None:
+        """Show nothing."""
+
+    def finished(self, summary: Summary) -> None:
+        """Show nothing."""
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def train(
+    job: Job | str | Path,
+    plan: Plan | str | Path,
+    *,
+    steps: int,
+    on_step: Callable[[dict[str, Any]], None] | None = None,
+    listener: Listener | None = None,
+    **options: Any,
+) -> Summary:
+    """Train a job as a plan says.
+
+    Arguments:
+        job: path of a job file; a Job object only where this process is a worker itself (under `torchrun`).
+        plan: a plan or its file.
+        steps, options: see Options.
+        on_step: called with each step's line, where no listener is given.
+
+    Raises:
+        InputError: what was given does not fit: job, plan, number of workers, checkpoints, a full disk.
+        WorkerLost: a worker died, failed or went silent; the message says where it stood.
+        KeyboardInterrupt: interrupted twice, or without a folder for checkpoints.
+    """
+    given = _options(steps, options)
+    if not isinstance(plan, Plan):
+        plan = Plan.read(plan)
+    listener = listener or Quiet(on_step)
+    try:
+        return _train(job, plan, given, listener)
+    finally:
+        listener.close()
+
+
+def _train(job: Job | str | Path, plan: Plan, options: Options, listener: Listener) -> Summary:
+    if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
+        from hocket.run.join import join
+
+        return join(job, plan, options, listener)
+    if isinstance(job, Job):
+        hint = "Write `job = ...` into a file and give its path, or start this script with torchrun."
+        raise InputError("job", "a Job object, which other processes cannot see", "the path of a job file", hint)
+    if not Path(job).is_file():
+        raise InputError(str(job), "no such file", "a Python file that defines `job` or `make_job()`")
+    from hocket.run.launch import launch
+
+    return launch(Path(job), plan, options, listener)
+
+
+def devices_of(plan: Plan) -> tuple[int, ...]:
+    """The plan's devices, ascending; worker i is the i-th of them."""
+    return tuple(sorted({device for stage in plan.stages for device in stage.devices}))
+
+
+def _options(steps: int, options: dict[str, Any]) -> Options:
+    known = [name for name in Options.__dataclass_fields__ if name != "steps"]
+    for name in options:
+        if name not in known:
+            raise InputError(f"train: {name}", "unknown option", f"one of {', '.join(known)}", nearest(name, known))
+    paths = {name: str(Path(options[name]).absolute()) for name in ("checkpoint", "trace") if options.get(name)}
+    return Options(steps, **(options | paths))

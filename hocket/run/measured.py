@@ -1,0 +1,45 @@
+"""Measured: the trace of a run, put together from what every worker recorded."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from hocket.errors import InputError
+from hocket.run.board import Board
+from hocket.trace.trace import Event, Trace
+
+# About 100 MB of text: what a viewer still opens.
+_MAX_EVENTS = 500_000
+
+
+def write_trace(path: Path, events: Iterable[Event], board: Board, meta: dict[str, Any]) -> None:
+    """Write what all workers recorded as one trace; every worker calls this, and all see the same folder.
+
+    The workers' clocks must be one, as on one machine; of several machines each device's times are only its own. Of very
+    long runs the end is written.
+
+    Raises:
+        InputError: it cannot be written; on every worker.
+    """
+    part = path.with_name(f".{path.name}.{board.rank}.part")
+    last = sorted(events, key=lambda event: event.start_s)[-_MAX_EVENTS // board.workers :]
+    problem = _saved(Trace.of(last, meta=meta), part)
+    problems = [fact["problem"] for fact in board.share({"problem": problem})]
+    if board.rank == 0 and not any(problems):
+        parts = [path.with_name(f".{path.name}.{rank}.part") for rank in range(board.workers)]
+        found = [event for one in parts for event in Trace.read(one).events]
+        start_s = min((event.start_s for event in found), default=0.0)
+        moved = [e._replace(start_s=e.start_s - start_s, end_s=e.end_s - start_s) for e in found]
+        problem = _saved(Trace.of(moved, meta=meta), path)
+    problems += [fact["problem"] for fact in board.share({"problem": problem})]
+    part.unlink(missing_ok=True)
+    if first := next(filter(None, problems), ""):
+        raise InputError(f"trace {path}", first, "a place that can be written")
+
+
+def _saved(trace: Trace, path: Path) -> str:
+    try:
+        trace.save(path)
+    except InputError as error:
+        return error.found
+    return ""

@@ -1,0 +1,128 @@
+"""Watched: the observer of one worker: its progress page, its losses, how long its periods take, when it stops.
+
+Rules of this file: no torch. It is called for every instruction: a few microseconds, and nothing that can block but the wait for the
+watcher's word (progress.py).
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable
+from statistics import median
+from typing import Any
+
+from hocket.program.instruction import COMPUTE, Instruction, Kind
+from hocket.program.program import Program
+from hocket.run.progress import Progress, State
+from hocket.run.steps import Pace, Segment, stop_in
+
+_KEPT_PERIODS = 4096
+# The first periods of a process pay for allocations and caches that the later ones find.
+_COLD_PERIODS = 2
+_UPDATE_KINDS = frozenset({Kind.STEP, Kind.ALL_REDUCE, Kind.REDUCE_SCATTER, Kind.ALL_GATHER})
+
+
+class Watched:
+    """An Observer.
+
+    Attributes:
+        limit: periods after which the segment that is running ends.
+        stopped: whether the run ends with it because it was asked to.
+    """
+
+    def __init__(
+        self,
+        progress: Progress,
+        report: Callable[[dict[str, Any]], None],
+        program: Program,
+        number: int,
+        pace: Pace,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        """Watch device `number` of a program."""
+        self._progress, self._report, self._clock, self._pace = progress, report, clock, pace
+        self._batch = program.rule.batch
+        self._segment = Segment(0, 0, 0, 0)
+        self._stop_at: int | None = None
+        self.limit = 0
+        self.stopped = False
+        # A period begins with its first compute instruction, moved on; that of the epilogue ends the last one.
+        first = next(iter(program.period.get((number, COMPUTE), ())), None)
+        self._mark = (first.kind, first.stage, first.again) if first else None
+        self._mark_index = first.index if first else 0
+        self._mark_stride = program.shifted(first, 1).index - first.index if first else 1
+        self._begun: int | None = None
+        self._last_s = 0.0
+        self._period_s: deque[float] = deque(maxlen=_KEPT_PERIODS)
+        self._measured = 0
+
+    def begin(self, segment: Segment) -> None:
+        """A segment is about to run."""
+        self._segment, self._begun, self.limit = segment, None, segment.periods
+        if self._stop_at is not None:
+            self._stop(self._stop_at)
+
+    def end(self) -> None:
+        """The segment is over: its last period ends here, where the epilogue did not begin with the same instruction."""
+        if self._begun is not None and self._begun == self.limit - 1:
+            self._period(self.limit)
+
+    # -- what the engine calls
+
+    def waits(self, instruction: Instruction) -> None:
+        """See Observer."""
+        self._progress.at(instruction, self._step(instruction), instruction.index, State.WAITING)
+        if self._mark is not None:
+            self._look(instruction)
+
+    def runs(self, instruction: Instruction) -> None:
+        """See Observer."""
+        self._progress.at(instruction, self._step(instruction), instruction.index, State.RUNNING)
+        if self._mark is not None:
+            self._look(instruction)
+
+    def goes_on(self, periods: int) -> bool:
+        """See Observer; the protocol is told in progress.py."""
+        self._progress.periods = self._segment.first_period + periods
+        if self._stop_at is None and self._progress.hold:
+            self._stop_at = self._progress.wait_for_stop()
+            self._stop(self._stop_at)
+        return periods < self.limit
+
+    def loss(self, microbatch: int, value: float, samples: int) -> None:
+        """See Observer."""
+        step = self._segment.first_step + microbatch // self._pace.microbatches
+        self._report({"event": "loss", "step": step, "sum": value * samples, "samples": samples})
+
+    # -- what the worker asks for
+
+    @property
+    def iteration_s(self) -> float | None:
+        """Median seconds for the microbatches of one step over warm periods; over all, when there were few."""
+        times = list(self._period_s)
+        cold = max(0, _COLD_PERIODS - (self._measured - len(times)))
+        found = times[cold:] or times
+        return median(found) * self._pace.microbatches / self._pace.stride if found else None
+
+    def _stop(self, stop_at: int) -> None:
+        segment = self._segment
+        self.limit = stop_in(self._pace, segment, stop_at)
+        self.stopped = segment.first_period + self.limit >= stop_at
+
+    def _look(self, instruction: Instruction) -> None:
+        if (instruction.kind, instruction.stage, instruction.again) == self._mark:
+            period, rest = divmod(instruction.index - self._mark_index, self._mark_stride)
+            if rest == 0 and period >= 0 and (self._begun is None or period == self._begun + 1):
+                self._period(period)
+
+    def _period(self, number: int) -> None:
+        now_s = self._clock()
+        if self._begun is not None:
+            self._period_s.append(now_s - self._last_s)
+            self._measured += 1
+        self._begun, self._last_s = number, now_s
+
+    def _step(self, instruction: Instruction) -> int:
+        microbatch = instruction.index
+        if instruction.kind in _UPDATE_KINDS:
+            microbatch *= self._batch[instruction.stage]
+        return self._segment.first_step + microbatch // self._pace.microbatches
