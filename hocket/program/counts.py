@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from hocket.program.demands import PARTS
-from hocket.program.instruction import COMPUTE, REDUCE, Instruction, Kind, What, receive_lane, send_lane
+from hocket.program.instruction import COMPUTE, REDUCE, Instruction, Kind, Value, What, receive_lane, send_lane
 from hocket.program.order import reduce_group
 from hocket.program.problem import Place, Problem, problem_at
 from hocket.program.program import Lanes, Program
@@ -106,8 +106,11 @@ def _compare(
 
 
 def _missing(task: _Task, when: str) -> Problem:
-    value = f" {task.what}.{task.stage}>{task.part}#{task.number}" if task.what else ""
-    value = f" bucket {task.part}" if task.kind is Kind.ALL_REDUCE else value
+    value = ""
+    if task.what:
+        value = f" {Value(What(task.what), task.stage, task.number, task.part)}"
+    elif task.kind is Kind.ALL_REDUCE:
+        value = f" {Value(What.REDUCED, task.stage, task.number, task.part)}"
     lane = COMPUTE
     if task.kind is Kind.SEND:
         lane = send_lane(task.peer)

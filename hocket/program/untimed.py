@@ -67,7 +67,7 @@ class Untimed:
         meet = meetings(lanes)
         at = dict.fromkeys(lanes, 0)
         waiters: dict[tuple[int, Value], list[Lane]] = {}
-        queue = deque(lane for lane, row in lanes.items() if row[0].kind is not Kind.RECEIVE)
+        queue = deque(lane for lane, row in lanes.items() if row[0].kind is not Kind.RECEIVE)  # their sends move them on
         while queue:
             lane = queue.popleft()
             row = lanes[lane]
@@ -79,7 +79,7 @@ class Untimed:
                     queue.extend(waiters.pop((device, value), ()))
                 for member in members:
                     at[member] += 1
-                queue.extend(members[1:])
+                queue.extend(member for member in members[1:] if lanes[member][0].kind is not Kind.RECEIVE)
         stuck = {lane: at[lane] for lane, row in lanes.items() if at[lane] < len(row)}
         if stuck:
             freed = {key: self.events[event] for key, event in self.gone.items()}

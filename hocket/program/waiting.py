@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 
+from hocket.errors import InternalError
 from hocket.program.instruction import Kind, Value, send_lane
 from hocket.program.meetings import Meetings
 from hocket.program.problem import Place, Problem, problem_at
@@ -70,7 +71,10 @@ def waiting_problems(
                     f"Move {instruction.name} behind what writes it, or that before this part.",
                 )
             )
-    return found or list(_circles(program, part, stuck, waits))
+    found = found or list(_circles(program, part, stuck, waits))
+    if not found:
+        raise InternalError(f"program {program.name} stands still in its {part}, and no reason was found: {dict(stuck)}")
+    return found
 
 
 def _circles(
