@@ -3,11 +3,13 @@
 import json
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from hocket.plan.plan import Plan
-from hocket.plan.search import Search
 from hocket.units import show_bytes, show_seconds
+
+if TYPE_CHECKING:
+    from hocket.plan.plan import Plan
+    from hocket.plan.search import Search
 
 
 def print_json(data: Any) -> None:
@@ -29,7 +31,7 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]
     Console(width=None if sys.stdout.isatty() else 140, highlight=False).print(table)
 
 
-def print_search(found: Search, limit: int) -> None:
+def print_search(found: "Search", limit: int) -> None:
     """Candidates best first, then the reasons of the refusals."""
     rows = []
     for candidate in found.candidates[:limit]:
@@ -59,7 +61,7 @@ def print_search(found: Search, limit: int) -> None:
         print(f"  refused: {name}: {reason}" + (f" (and {count - 1} more)" if count > 1 else ""))
 
 
-def search_json(found: Search) -> dict[str, Any]:
+def search_json(found: "Search") -> dict[str, Any]:
     """The search as plain data."""
     from hocket.files import as_data
 
@@ -82,7 +84,7 @@ def search_json(found: Search) -> dict[str, Any]:
     }
 
 
-def print_plan(plan: Plan) -> None:
+def print_plan(plan: "Plan") -> None:
     """A plan as a table of stages."""
     rows = []
     for s, stage in enumerate(plan.stages):
