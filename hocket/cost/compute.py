@@ -36,9 +36,12 @@ class Columns:
         """All layers' figures for one microbatch of some samples."""
         found = self._at.get(samples)
         if found is None:
-            columns = ("forward_s", "backward_s", "stash_bytes", "working_bytes")
             found = LayerFigures(
-                *(self.profile.column(name, samples) for name in columns), self.profile.tensor_bytes(samples)
+                forward_s=self.profile.column("forward_s", samples),
+                backward_s=self.profile.column("backward_s", samples),
+                stash_bytes=self.profile.column("stash_bytes", samples),
+                working_bytes=self.profile.column("working_bytes", samples),
+                tensor_bytes=self.profile.tensor_bytes(samples),
             )
             self._at[samples] = found
         return found

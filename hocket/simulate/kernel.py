@@ -99,7 +99,7 @@ def retime(
 ) -> tuple[int, int]:
     """Give new rates to all who share a resource with a lane that came or went; return order and heap size."""
     heap, where, time, rank = queue
-    use_ptr, use_resource, use_load, use_governed, share_ptr, share_lane, capacity = uses
+    use_ptr, use_resource, _, use_governed, share_ptr, share_lane, capacity = uses
     for u in range(use_ptr[lane], use_ptr[lane + 1]):
         resource = use_resource[u]
         for k in range(share_ptr[resource], share_ptr[resource + 1]):

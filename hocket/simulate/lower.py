@@ -6,11 +6,9 @@ lane before it is over is a chain of nodes, one up to each such bucket (order.py
 the same but for the samples of their microbatch.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from operator import itemgetter
 from types import MappingProxyType
-
-import numpy as np
 
 from hocket.errors import ProgramError
 from hocket.program.instruction import COUNTS_UPDATES, Instruction, Kind, Value, What, receive_lane, send_lane
@@ -20,8 +18,10 @@ from hocket.program.program import Lane, Lanes, Program
 COLLECTIVES = frozenset({Kind.ALL_REDUCE, Kind.REDUCE_SCATTER, Kind.ALL_GATHER})
 KINDS = tuple(Kind)
 _UPDATES = COLLECTIVES | {Kind.STEP}
+_NAMED = frozenset({Kind.SEND, Kind.RECEIVE, Kind.SWAP_IN, Kind.SWAP_OUT, Kind.DROP})  # by their value
 _KIND_NUMBER = {kind: number for number, kind in enumerate(KINDS)}
 _MARK = 8_888_888_888  # stands for the index while a label is made
+_KIND_OF_VALUE = itemgetter(0, 1, 3)  # what, stage and part of a value: all but its index
 PROLOGUE, PERIOD, EPILOGUE = range(3)
 
 
@@ -49,7 +49,7 @@ class Part:
         rows: (lane, first node, last node, kind, stage, index, label, batch) of every instruction.
         ends: first and last node of every lane; of a transfer the sender's lane, of a collective the first member's.
         writers: (node, lane, repetitions until it has its name) by (device, value).
-        reads: (node, lane, value).
+        reads: (node, lane, values).
     """
 
     number: int
@@ -60,8 +60,8 @@ class Part:
     moves: list[bool] = field(default_factory=list)
     rows: list[tuple[int, int, int, int, int, int, int, int]] = field(default_factory=list)
     ends: dict[Lane, tuple[int, int]] = field(default_factory=dict)
-    writers: dict[tuple[int, Value], tuple[int, Lane, int]] = field(default_factory=dict)
-    reads: list[tuple[int, Lane, Value]] = field(default_factory=list)
+    writers: dict[tuple[int, object], tuple[int, Lane, int]] = field(default_factory=dict)
+    reads: list[tuple[int, Lane, tuple[Value, ...]]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -123,6 +123,21 @@ def skeleton(program: Program, repeats: int | None = None) -> Skeleton:
         raise ProgramError(str(problem)) from None
 
 
+def _key(i: Instruction) -> object:
+    """What an instruction's cost depends on, but for its index."""
+    return (
+        i.kind,
+        i.stage,
+        i.device,
+        i.peer,
+        i.again,
+        i.group,
+        tuple(map(_KIND_OF_VALUE, i.writes)),
+        tuple(map(_KIND_OF_VALUE, i.frees)),
+        tuple(map(_KIND_OF_VALUE, i.reads)) if i.kind is Kind.SEND else (),
+    )
+
+
 class _IrregularError(Exception):
     """The period cannot be lowered once for all its repetitions."""
 
@@ -143,6 +158,8 @@ class _Lowering:
         self.inside: list[tuple[int, int, int, bool]] = []
         self.posted: list[tuple[int, int, int]] = []
         self.reach = 0
+        self.stride = program.stride
+        self.updates = tuple(program.stride // batch for batch in program.rule.batch)
         self.initial = {device: frozenset(program.initial(device)) for device in program.devices}
         self.watched = self._watched()
 
@@ -167,17 +184,14 @@ class _Lowering:
 
     # ---- names that move on with the period
 
-    def _stride(self, what: What, stage: int) -> int:
-        stride = self.program.stride
-        return stride // self.program.rule.batch[stage] if what in COUNTS_UPDATES else stride
-
-    def _folded(self, value: Value) -> tuple[Value, int]:
+    def _folded(self, value: Value) -> tuple[object, int]:
         """The value's name in the period before it, and after how many repetitions it has its own."""
-        stride = self._stride(value.what, value.stage)
+        what, stage, index, part = value
+        stride = self.updates[stage] if what in COUNTS_UPDATES else self.stride
         if stride == 0:
             raise _IrregularError(f"{value} stays the same in all repetitions")
-        rounds, index = divmod(value.index, stride)
-        return value._replace(index=index), rounds
+        rounds, first = divmod(index, stride)
+        return (what, stage, first, part), rounds
 
     def _watched(self) -> frozenset[tuple[int, int, int, int]]:
         """Accumulators that another lane reads: (device, stage, bucket, microbatch within the period)."""
@@ -240,7 +254,7 @@ class _Lowering:
             for value in instruction.writes:
                 if (instruction.device, value) not in part.writers:
                     self._wrote(part, instruction.device, value, previous, lane)
-            part.reads += [(nodes[0], lane, value) for value in instruction.reads]
+            part.reads.append((nodes[0], lane, instruction.reads))
             self._row(part, lane, instruction, nodes[0], previous)
             part.ends[lane] = (part.ends[lane][0] if lane in part.ends else nodes[0], previous)
 
@@ -268,7 +282,7 @@ class _Lowering:
             if previous >= 0:
                 self._edge(part, previous, node, True)
             previous = node
-            part.reads += [(node, lane, value) for value in send.reads]
+            part.reads.append((node, lane, send.reads))
             for value in receive.writes:
                 self._wrote(part, receive.device, value, node, there)
             self._row(part, lane, send, node, node)
@@ -295,7 +309,7 @@ class _Lowering:
                 self._edge(part, previous, node, False)
             previous = node
             for side, member in zip(sides, members, strict=True):
-                part.reads += [(node, side, value) for value in member.reads]
+                part.reads.append((node, side, member.reads))
                 for value in member.writes:
                     self._wrote(part, side[0], value, node, side)
                 self._row(part, side, member, node, node)
@@ -303,7 +317,7 @@ class _Lowering:
 
     def _node(self, part: Part, lane: Lane, members: tuple[Instruction, ...], first: int = -1, last: int = -1) -> int:
         one = members[0]
-        key = (first, last, *(self._key(member) for member in members))
+        key = (first, last, *map(_key, members))
         number = self.signatures.get(key)
         if number is None:
             number = self.signatures[key] = len(self.made)
@@ -315,23 +329,8 @@ class _Lowering:
         part.moves.append(moves)
         return len(part.signature) - 1
 
-    @staticmethod
-    def _key(i: Instruction) -> object:
-        return (
-            i.kind,
-            i.stage,
-            i.device,
-            i.again,
-            i.group,
-            tuple([(v.what, v.stage, v.part) for v in i.writes]),
-            tuple([(v.what, v.stage, v.part) for v in i.frees]),
-            tuple([(v.what, v.stage, v.part) for v in i.reads]) if i.kind is Kind.SEND else (),
-        )
-
     def _wrote(self, part: Part, device: int, value: Value, node: int, lane: Lane) -> None:
-        key, rounds = (value, 0)
-        if part.number == PERIOD:
-            key, rounds = self._folded(value)
+        key, rounds = self._folded(value) if part.number == PERIOD else (value, 0)
         part.writers[(device, key)] = (node, lane, rounds)
 
     def _row(self, part: Part, lane: Lane, i: Instruction, first: int, last: int) -> None:
@@ -340,8 +339,10 @@ class _Lowering:
         part.rows.append((self.number[lane], first, last, _KIND_NUMBER[i.kind], i.stage, i.index, label, batch))
 
     def _label(self, i: Instruction) -> int:
-        values = (i.reads or i.writes)[:1] if i.kind not in COLLECTIVES else i.writes[:1]
-        key = (i.kind, i.stage, i.again, tuple([(v.what, v.stage, v.part, v.index - i.index) for v in values]))
+        named = i.writes if i.kind in COLLECTIVES else (i.reads or i.writes) if i.kind in _NAMED else ()
+        value = named[0] if named else None
+        shown = (value.what, value.stage, value.part, value.index - i.index) if value is not None else ()
+        key = (i.kind, i.stage, i.again, shown)
         found = self.label_of.get(key)
         if found is None:
             mark = {v: v._replace(index=_MARK) if v.index == i.index else v for v in (*i.reads, *i.writes)}
@@ -349,6 +350,8 @@ class _Lowering:
                 i, index=_MARK, reads=tuple(mark[v] for v in i.reads), writes=tuple(mark[v] for v in i.writes)
             )
             text = marked.name.replace(str(_MARK), "{}")
+            if shown and shown[3] and self.program.period:
+                raise _IrregularError(f"{i.name} names a value of another index")
             found = self.label_of[key] = self.labels.setdefault(text, len(self.labels))
         return found
 
@@ -362,65 +365,56 @@ class _Lowering:
 
     def _data(self, part: Part) -> None:
         """Edges from the writer of a value to its readers in other lanes."""
-        number = part.number
-        seen: set[tuple[int, int, int]] = set()
-        for node, lane, value in part.reads:
-            for source, target in self._writers(number, node, lane, value):
-                if number == PERIOD and source[0] == PERIOD and source[2] <= 0:
-                    edge = (source[1], node, -source[2])
-                    if edge not in seen:
-                        seen.add(edge)
-                        self.inside.append((*edge, False))
+        for node, lane, values in part.reads:
+            for value in values:
+                if part.number == PERIOD:
+                    self._read_in_period(node, lane, value)
                 else:
-                    self.between.append((source, target, False))
+                    self._read(part, node, lane, value)
 
-    def _writers(
-        self, number: int, node: int, lane: Lane, value: Value
-    ) -> Iterator[tuple[tuple[int, int, int], tuple[int, int, int]]]:
-        """Who writes what a node reads, for all repetitions of it; sources in the same lane are left out.
-
-        For a reader in the period, a source (PERIOD, node, -d) means: d repetitions before the reader's.
-        """
+    def _read_in_period(self, node: int, lane: Lane, value: Value) -> None:
+        """Who writes what a node of the period reads, in all repetitions of it."""
         device = lane[0]
-        here = (number, node, 0)
-        if number != PERIOD:
-            own = self.parts[number].writers.get((device, value))
-            if own is not None:
-                if own[1] != lane:
-                    yield (number, own[0], 0), here
-                return
-        if number == PROLOGUE:
-            if value not in self.initial[device]:
-                raise self._unwritten(device, lane, value)
-            return
-        if not self.program.period:
-            found = self.parts[PROLOGUE].writers.get((device, value))
-            if found is None and value not in self.initial[device]:
-                raise self._unwritten(device, lane, value)
-            if found is not None and found[1] != lane:
-                yield (PROLOGUE, found[0], 0), here
-            return
         name, rounds = self._folded(value)
         writer = self.parts[PERIOD].writers.get((device, name))
         if writer is None:
             raise self._unwritten(device, lane, value)
         later = writer[2] - rounds
-        if later < 0 or (later == 0 and number == EPILOGUE):
+        if later < 0:
             raise _IrregularError(f"{value} is written in a later repetition than it is read in")
-        self.reach = max(self.reach, later)
-        if number == EPILOGUE:
-            if writer[1] != lane:
-                yield (PERIOD, writer[0], -later), here
+        if writer[1] is not lane and writer[1] != lane:
+            self.inside.append((writer[0], node, later, False))
+        if later == 0:
             return
-        if writer[1] != lane:
-            yield (PERIOD, writer[0], -later), here
-        for r in range(later):
+        self.reach = max(self.reach, later)
+        for r in range(later):  # the first repetitions read what the prologue wrote
             moved = self.program.moved(value, r)
             found = self.parts[PROLOGUE].writers.get((device, moved))
             if found is None and moved not in self.initial[device]:
                 raise self._unwritten(device, lane, moved)
             if found is not None and found[1] != lane:
-                yield (PROLOGUE, found[0], 0), (PERIOD, node, r)
+                self.between.append(((PROLOGUE, found[0], 0), (PERIOD, node, r), False))
+
+    def _read(self, part: Part, node: int, lane: Lane, value: Value) -> None:
+        """Who writes what a node of prologue or epilogue reads."""
+        device = lane[0]
+        source, found = (part.number, 0), part.writers.get((device, value))
+        if found is None and part.number == EPILOGUE:
+            if self.program.period:
+                name, rounds = self._folded(value)
+                found = self.parts[PERIOD].writers.get((device, name))
+                later = found[2] - rounds if found is not None else 0
+                if later < 1:
+                    raise self._unwritten(device, lane, value)
+                self.reach = max(self.reach, later)
+                source = (PERIOD, -later)
+            else:
+                source, found = (PROLOGUE, 0), self.parts[PROLOGUE].writers.get((device, value))
+        if found is None:
+            if value not in self.initial[device]:
+                raise self._unwritten(device, lane, value)
+        elif found[1] != lane:
+            self.between.append(((source[0], found[0], source[1]), (part.number, node, 0), False))
 
     def _unwritten(self, device: int, lane: Lane, value: Value) -> ProgramError | _IrregularError:
         if self.program.period:
@@ -444,13 +438,3 @@ class _Lowering:
                     self.inside.append((last, first, 1, posts))
                     self.reach = max(self.reach, 1)
                 previous = (part.number, last, -1 if part.number == PERIOD else 0)
-
-
-def as_arrays(part: Part) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Signature, lane, index and whether the index moves on, of a part's nodes."""
-    return (
-        np.array(part.signature, dtype=np.int64),
-        np.array(part.lane, dtype=np.int64),
-        np.array(part.index, dtype=np.int64),
-        np.array(part.moves, dtype=np.int64),
-    )

@@ -4,7 +4,10 @@ Rules of this file: it moves arrays between the lowered program and the kernel; 
 is the kernel's, seconds and bytes are the cost model's.
 """
 
+import gc
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from time import perf_counter
 from typing import Any
@@ -57,8 +60,24 @@ def lay_out(program: Program, repeats: int | None = None) -> Layout:
     if repeats is not None and repeats < 0:
         raise InputError("repeats", str(repeats), ">= 0")
     count = enough_repeats(program) if repeats is None else repeats
-    lowered = skeleton(program, count)
-    return Layout(program, lowered, count if lowered.parts[PERIOD].rows else 0, count)
+    with _collector_paused():
+        lowered = skeleton(program, count)
+        layout = Layout(program, lowered, count if lowered.parts[PERIOD].rows else 0, count)
+        _ = layout.structure
+    return layout
+
+
+@contextmanager
+def _collector_paused() -> Iterator[None]:
+    """No garbage collection: lowering makes many small tuples and no cycles, and to look for cycles costs half the time."""
+    if not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 def play(

@@ -191,7 +191,8 @@ def _traffic(outcome: Outcome) -> tuple[dict[str, float], dict[str, float], floa
             one = layout.skeleton.signatures[s].members[0]
             size = count * costs.bytes_of(one.reads or one.writes, samples) * batch / trained
             if one.kind is Kind.SEND:
-                hops, each = ((one.device, one.peer),), size
+                hops: tuple[tuple[int, int], ...] = ((one.device, one.peer),)
+                each = size
             elif one.kind in COLLECTIVES:
                 hops, each = ring_hops(one.group), ring_bytes(one.kind, len(one.group), size)
             else:

@@ -72,7 +72,7 @@ def _events(trace: Trace) -> Iterator[dict[str, Any]]:
     for device, (seconds, size) in trace.memory.items():
         for at_s, held in zip(seconds.tolist(), size.tolist(), strict=True):
             args = {"bytes": held}
-            yield {"ph": "C", "pid": device, "name": "memory", "ts": at_s * 1e6, "args": args, "id": repr(at_s)}
+            yield {"ph": "C", "pid": device, "name": "memory", "ts": at_s * 1e6, "args": args, "at_s": at_s}
 
 
 def from_json(text: bytes | str, place: str = "trace") -> Trace:
@@ -106,7 +106,7 @@ def from_json(text: bytes | str, place: str = "trace") -> Trace:
                 kind, stage, index = Kind(entry["cat"]), int(args["stage"]), int(args["index"])
                 events.append(Event(device, lane, str(entry["name"]), kind, stage, index, start_s, end_s))
             elif entry["ph"] == "C":
-                memory.setdefault(int(entry["pid"]), []).append((float(entry["id"]), float(entry["args"]["bytes"])))
+                memory.setdefault(int(entry["pid"]), []).append((float(entry["at_s"]), float(entry["args"]["bytes"])))
         except (KeyError, TypeError, ValueError) as error:
             raise InputError(where, f"{type(error).__name__} {error}", "an event that hocket wrote") from None
     return Trace.of(events, memory, other["meta"])

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -19,7 +19,8 @@ KINDS = tuple(Kind)
 Lane = tuple[int, str]
 
 
-class Event(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Event:
     """One instruction that ran."""
 
     device: int
@@ -79,14 +80,19 @@ class Trace:
         integers = np.array([row[:5] for row in rows], dtype=np.int64).reshape(len(rows), 5)
         seconds = np.array([row[5:] for row in rows], dtype=float).reshape(len(rows), 2)
         return cls(
-            tuple(lanes),
-            tuple(labels),
-            *integers.T,
-            *seconds.T,
-            np.array([p[0] for p in points], dtype=np.int64),
-            np.array([p[1] for p in points], dtype=float),
-            np.array([p[2] for p in points], dtype=float),
-            dict(meta or {}),
+            lanes=tuple(lanes),
+            labels=tuple(labels),
+            lane=integers[:, 0],
+            kind=integers[:, 1],
+            stage=integers[:, 2],
+            index=integers[:, 3],
+            label=integers[:, 4],
+            start_s=seconds[:, 0],
+            end_s=seconds[:, 1],
+            memory_device=np.array([p[0] for p in points], dtype=np.int64),
+            memory_s=np.array([p[1] for p in points], dtype=float),
+            memory_bytes=np.array([p[2] for p in points], dtype=float),
+            meta=dict(meta or {}),
         )
 
     def __len__(self) -> int:
@@ -124,7 +130,7 @@ class Trace:
         """All events by start, then device, lane and end."""
         names = [self.name(k) for k in range(len(self))]
         found = [
-            Event(*self.lanes[lane], name, KINDS[kind], stage, index, start, end)
+            Event(self.lanes[lane][0], self.lanes[lane][1], name, KINDS[kind], stage, index, start, end)
             for lane, name, kind, stage, index, start, end in zip(
                 self.lane.tolist(),
                 names,
