@@ -71,6 +71,7 @@ def sweep(
     stages = np.full(depth * size, -1, dtype=np.int32)
     trail = np.zeros((depth * size if record else 1, 2), dtype=np.int32)
     carried = np.zeros(links)
+    roomiest = capacity.max()
     limit = limit_s * (1 + SLACK)
     row = places * used_count * levels
     stages[(cuts - 1) * row] = 0
@@ -90,7 +91,7 @@ def sweep(
                 x = cell // (levels * used_count)
                 if x >= devices:
                     continue
-                xm = x % period
+                xm, room = x % period, devices - x
                 if prune:
                     if levels > 1 and unit[1, x] != component:
                         component = unit[1, x]
@@ -99,7 +100,7 @@ def sweep(
                         continue
                     ahead[p] = here
                 if levels > 1 and not all_devices:  # leave devices idle: one, or all up to the next component
-                    step = 1 if every_place else spans[1] - x % spans[1]
+                    step = 1 if every_place else min(spans[1] - x % spans[1], room)
                     p_next = max(p, together[xm, step + 1])
                     there = base + ((x + step) * used_count + u) * levels + p_next
                     for k in range(1, levels):
@@ -113,7 +114,6 @@ def sweep(
                             trail[there, 1] = 0
                 if s + 1 >= depth and depth > 1:
                     continue
-                room = devices - x
                 for at in range(start[j], start[j + 1]):
                     i = listed[at]
                     time = seconds[j] - seconds[i]
@@ -129,6 +129,19 @@ def sweep(
                     for t in range(ties):
                         if (tied_inside[t, j] & ~tied_inside[t, i]) == 3:
                             size_w -= tied[t]
+                    own = size_w, fixed[j] - fixed[i], stash[j] - stash[i], activation[i], max_versions, recompute
+                    placed = u if counted else x
+                    if use_memory and fewest <= most:
+                        # More replicas have fewer inputs in flight each: the least number that fits, by bisection.
+                        if _need(own, (placed + 2 * most - 1) // most) > roomiest:
+                            continue
+                        above = most
+                        while fewest < above:
+                            middle = (fewest + above) // 2
+                            if _need(own, (placed + 2 * middle - 1) // middle) > roomiest:
+                                fewest = middle + 1
+                            else:
+                                above = middle
                     for r in range(fewest, most + 1):
                         worst = max(cost[here], time / r)
                         if j < cuts - 1:
@@ -161,10 +174,7 @@ def sweep(
                             for k in range(1, levels):
                                 carried[k - 1] = load[here, k - 1] if unit[k, x + r] == unit[k, x] else 0.0
                         if use_memory:
-                            flight = ((u if counted else x) + 2 * r - 1) // r
-                            kept = stash[j] - stash[i]
-                            need = size_w * min(flight, max_versions) + fixed[j] - fixed[i] + activation[i] * flight
-                            need += kept if recompute else kept * flight
+                            need = _need(own, (placed + 2 * r - 1) // r)
                             fits = True
                             for d in range(x, x + r):
                                 if need > capacity[d]:
@@ -191,6 +201,14 @@ def sweep(
             if found > 0:
                 return found, cost[where], where, trail
     return 0, np.inf, 0, trail
+
+
+@numba.njit(cache=True)
+def _need(own, flight):  # type: ignore[no-untyped-def]  # pragma: no cover - compiled
+    """Bytes on one device of a stage with `flight` inputs in flight, as `_partition_memory.stage_bytes` has it."""
+    weights, fixed, stash, received, max_versions, recompute = own
+    kept = stash if recompute else stash * flight
+    return weights * min(flight, max_versions) + fixed + kept + received * flight
 
 
 @numba.njit(cache=True)
@@ -232,10 +250,13 @@ def _finished(stages, cost, base, row, cheapest):  # type: ignore[no-untyped-def
 
 
 @numba.njit(cache=True)
-def search(low_s, high_s, graph, topology, memory, max_replicas, every_count, all_devices, max_stages):  # type: ignore[no-untyped-def]  # pragma: no cover
-    """The smallest bottleneck of any pipeline, or infinity when there is none at or below high_s."""
+def search(low_s, high_s, graph, topology, memory, max_replicas, every_count, all_devices, max_stages, record):  # type: ignore[no-untyped-def]  # pragma: no cover
+    """The smallest bottleneck of any pipeline, at least low_s, or infinity when there is none at or below high_s.
+
+    record is False: as an argument it has the same type as in a sweep on its own, which is then compiled once.
+    """
     found, cost, _, _ = sweep(
-        high_s, graph, topology, memory, max_replicas, every_count, all_devices, max_stages, False
+        high_s, graph, topology, memory, max_replicas, every_count, all_devices, max_stages, record
     )
     if found == 0:
         return np.inf
@@ -248,7 +269,7 @@ def search(low_s, high_s, graph, topology, memory, max_replicas, every_count, al
         probe = not probe and high - low < 0.02 * high
         limit = below if probe else 0.5 * (low + below)
         found, cost, _, _ = sweep(
-            limit, graph, topology, memory, max_replicas, every_count, all_devices, max_stages, False
+            limit, graph, topology, memory, max_replicas, every_count, all_devices, max_stages, record
         )
         if found > 0:
             high = min(cost, limit)

@@ -15,7 +15,7 @@ import numpy as np
 from hocket.profile.model import ModelProfile
 from hocket.strategies._pipedream_cost import Stages
 
-MAX_COUNTED_DEVICES = 64
+MAX_COUNTED_DEVICES = 32
 
 
 @dataclass(frozen=True)
@@ -64,25 +64,27 @@ def kernel_memory(
     stash: np.ndarray,
     fixed: np.ndarray,
     activation: np.ndarray,
-    devices: int,
+    positions: int,
+    group: int,
     copies: int,
 ) -> tuple[bool, bool, np.ndarray, np.ndarray, np.ndarray, np.ndarray, int, bool]:
     """The rule as the compiled sweep reads it: capacity by position, counted from the pipeline's end.
 
-    On many devices those that are in use are not counted one by one: idle ones among them count as used, so that more
-    inputs in flight are reckoned with than there are, never fewer.
+    A position holds `group` devices. On many positions those in use are not counted one by one: idle ones among them
+    count as used, so that more inputs in flight are reckoned with than there are, never fewer.
     """
     if rule is None:
         return False, False, stash, fixed, activation, np.zeros(1), 1, False
-    by_copy = np.array(rule.capacity_bytes[: devices * copies], dtype=float).reshape(copies, devices)
+    by_copy = np.array(rule.capacity_bytes).reshape(copies, -1)[:, -positions * group :]
+    capacity = by_copy.reshape(copies, positions, group).min(axis=(0, 2))
     versions = 2**31 - 1 if rule.weight_versions is None else rule.weight_versions
     return (
         True,
-        devices <= MAX_COUNTED_DEVICES,
+        positions <= MAX_COUNTED_DEVICES,
         stash,
         fixed,
         activation,
-        np.ascontiguousarray(by_copy.min(axis=0)[::-1]),
+        np.ascontiguousarray(capacity[::-1]),
         versions,
         rule.recompute,
     )

@@ -1,7 +1,9 @@
 """A cluster as the partitioner sees it: what each run of consecutive devices costs for synchronising and for borders.
 
 Devices are filled in order, so a replicated stage is a run [x, x + r). What it costs depends on x only through the
-position inside the outermost level's components, so the tables are small for clusters of any size.
+position inside the outermost level's components, so the tables are small. On more than MAX_POSITIONS devices, groups of
+consecutive devices that divide or make up whole components act as one, so that a position holds `group` devices and
+replicas come in multiples of it.
 """
 
 from dataclasses import dataclass
@@ -9,20 +11,22 @@ from dataclasses import dataclass
 import numba
 import numpy as np
 
-from hocket.hardware.cluster import Cluster
+from hocket.hardware.cluster import Cluster, Level
 from hocket.strategies._pipedream_cost import Sync, level_spans
+
+MAX_POSITIONS = 64
 
 
 @dataclass(frozen=True)
 class Topology:
-    """Tables over runs of devices in one of `copies` equal parts of the cluster, all used in the same way.
+    """Tables over runs of positions in one of `copies` equal parts of the cluster, all used in the same way.
 
     Attributes:
-        devices: of one copy.
-        period: devices in one component below the outermost level.
-        spans: devices in one component below each level; unit: which of those holds a position, per level.
-        sync: seconds a byte of weights on each component's link; shape (levels, period, devices + 1), by run.
-        together: innermost level that contains a run; shape (period, devices + 2).
+        positions: in one copy, each of `group` devices.
+        period: positions in one component below the outermost level.
+        spans: positions in one component below each level; unit: which of those holds a position, per level.
+        sync: seconds a byte of weights on each component's link; shape (levels, period, positions + 1), by run.
+        together: innermost level that contains a run; shape (period, positions + 2).
         border: seconds a byte over each level.
         shared: whether the loads of a component's link add up.
         steep: whether each level has at most half the bandwidth of the one inside it. Then it never pays to start a
@@ -30,7 +34,8 @@ class Topology:
             costs at least w / B_outer already.
     """
 
-    devices: int
+    positions: int
+    group: int
     copies: int
     period: int
     spans: np.ndarray
@@ -42,45 +47,69 @@ class Topology:
     steep: bool
 
 
-def topology(cluster: Cluster, copies: int, sync: Sync) -> Topology:
-    """Tables for one of `copies` parts of a cluster; `copies` divides the width of the outermost level."""
-    levels = [level for level in cluster.levels if level.width > 1] or list(cluster.levels[:1])
+def joined_levels(cluster: Cluster) -> list[Level]:
+    """The levels that join anything: those of width 1 are left out."""
+    return [level for level in cluster.levels if level.width > 1] or list(cluster.levels[:1])
+
+
+def groups(cluster: Cluster, copies: int) -> list[int]:
+    """Sizes of group to try, ascending: each with the first MAX_POSITIONS groups of a copy, the last with all of it."""
+    spans = level_spans(joined_levels(cluster))
+    devices = cluster.devices // copies
+    sizes = [1]
+    while sizes[-1] * MAX_POSITIONS < devices:
+        least = min(2 * sizes[-1], devices)
+        sizes.append(
+            next(
+                size
+                for size in range(least, devices + 1)
+                if (size * MAX_POSITIONS < devices or devices % size == 0)
+                and all(size % span == 0 or span % size == 0 for span in spans)
+            )
+        )
+    return sizes
+
+
+def topology(cluster: Cluster, copies: int, sync: Sync, group: int, positions: int) -> Topology:
+    """Tables for the first `positions` groups of `group` devices of each of `copies` equal parts of a cluster."""
+    levels = joined_levels(cluster)
     widths = np.array([level.width for level in levels], dtype=np.int64)
     spans = np.array(level_spans(levels), dtype=np.int64)
-    devices = int(spans[-1] * widths[-1]) // copies
     bandwidths = np.array([(level.all_reduce or level.link).bandwidth_bytes_per_s for level in levels])
     parallel = np.full(len(levels), copies, dtype=float)
     parallel[-1] = 1.0
-    period = int(spans[-1])
-    table, together = _tables(widths, spans, bandwidths, devices, copies, sync == "ring")
+    coarse = np.maximum(spans // group, 1)
+    table, together = _tables(widths, spans, bandwidths, positions, group, copies, sync == "ring")
     return Topology(
-        devices,
+        positions,
+        group,
         copies,
-        period,
-        spans,
+        int(coarse[-1]),
+        coarse,
         table,
         together,
         1 / (np.array([level.bandwidth_bytes_per_s for level in levels]) * parallel),
         np.array([level.shared for level in levels]),
-        np.arange(devices + 1) // spans[:, None],
+        np.arange(positions + 1) // coarse[:, None],
         bool(np.all(bandwidths[1:] * 2 <= bandwidths[:-1])),
     )
 
 
 @numba.njit(cache=True)
 def _tables(
-    widths: np.ndarray, spans: np.ndarray, bandwidths: np.ndarray, devices: int, copies: int, ring: bool
+    widths: np.ndarray, spans: np.ndarray, bandwidths: np.ndarray, positions: int, group: int, copies: int, ring: bool
 ) -> tuple[np.ndarray, np.ndarray]:  # pragma: no cover - compiled
-    levels, period = len(widths), spans[-1]
-    sync = np.zeros((levels, period, devices + 1))
-    together = np.zeros((period, devices + 2), dtype=np.int64)
-    for x in range(period):
-        for r in range(1, devices + 2):
+    levels, period = len(widths), max(spans[-1] // group, 1)
+    sync = np.zeros((levels, period, positions + 1))
+    together = np.zeros((period, positions + 2), dtype=np.int64)
+    for at in range(period):
+        for count in range(1, positions + 2):
+            x, r = at * group, count * group
             last = x + r - 1
             for k in range(levels - 1):
                 if x // spans[k + 1] != last // spans[k + 1]:
-                    together[x, r] = k + 1
-            if r > devices:
+                    together[at, count] = k + 1
+            if count > positions:
                 continue
             for k in range(levels):
                 first_unit, last_unit = x // spans[k], last // spans[k]
@@ -95,7 +124,7 @@ def _tables(
                 if k == levels - 1:
                     most *= copies
                 if ring:
-                    sync[k, x, r] = 2.0 * (most - 1) / (most * bandwidths[k] * r * copies)
+                    sync[k, at, count] = 2.0 * (most - 1) / (most * bandwidths[k] * r * copies)
                 else:
-                    sync[k, x, r] = 2.0 * (most - 1) / (bandwidths[k] * units * copies)
+                    sync[k, at, count] = 2.0 * (most - 1) / (bandwidths[k] * units * copies)
     return sync, together
