@@ -1,0 +1,169 @@
+"""Workers that die, raise, fall silent or are told to stop: the run ends at once with one clear error, and can go on."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from hocket.errors import InputError, WorkerLost
+from hocket.run.checkpoint import names_in
+from hocket.run.loop import train
+from tests.system.tiny import Recorder, plan, worker_of, workers_left, write_job
+
+# More steps than anybody waits for: these runs end by what is done to them.
+FOREVER = 10**6
+
+
+def kill(rank: int) -> Callable[[], None]:
+    """What kills a worker."""
+    return lambda: worker_of(rank).send_signal(signal.SIGKILL)
+
+
+@pytest.mark.parametrize(
+    ("rank", "listener", "trouble"),
+    [
+        (1, Recorder(), {"start": "if RANK == '1': os.kill(os.getpid(), signal.SIGKILL)"}),
+        (1, Recorder(at_step=5, act=kill(1)), {}),
+        (0, Recorder(at_note="saved", act=kill(0)), {}),
+        (0, Recorder(), {"trouble": "self.taken == 37 and RANK == '0' and os.kill(os.getpid(), signal.SIGKILL)"}),
+    ],
+    ids=["starting", "training", "saving", "loading"],
+)
+def test_a_killed_worker_is_named(tmp_path: Path, rank: int, listener: Recorder, trouble: dict[str, str]) -> None:
+    """kill -9 at any moment: the error names the worker, its signal and where it stood; nobody is left running."""
+    job = write_job(tmp_path, **trouble)
+    with pytest.raises(WorkerLost) as caught:
+        train(job, plan("flush"), steps=FOREVER, checkpoint=tmp_path / "saved", every=8, listener=listener)
+    said = str(caught.value)
+    place = r"(before its first instruction|at step \d+ in `[a-z_]+ \d [#u]\d+`|after step \d+ while it saved a checkpoint)"
+    assert re.match(rf"worker {rank} \(pid \d+\) was killed by signal 9 {place}; the others were stopped; ", said)
+    assert said.split("; ")[2].startswith(
+        "resume with --resume" if names_in(tmp_path / "saved") else "no checkpoint was made yet"
+    )
+    if trouble.get("trouble"):
+        found = re.search(r"at step (\d+) in `load 0 #(\d+)`", said)
+        assert found is not None
+        assert int(found[1]) == int(found[2]) // 4 + 1  # four microbatches a step
+    assert caught.value.exit_code == 3
+    assert workers_left() == []
+    assert listener.closed
+
+
+def test_resume_after_a_kill(tmp_path: Path) -> None:
+    """What was saved before the kill goes on, and gives the losses that an undisturbed run gives, bit for bit."""
+    job, whole, broken, resumed = write_job(tmp_path), Recorder(), Recorder(at_step=7, act=kill(1)), Recorder()
+    train(job, plan("flush"), steps=12, listener=whole)
+    with pytest.raises(WorkerLost):
+        train(job, plan("flush"), steps=FOREVER, checkpoint=tmp_path / "saved", every=3, listener=broken)
+    done = int(names_in(tmp_path / "saved")[-1].removeprefix("step-"))
+    assert done % 3 == 0
+    train(job, plan("flush"), steps=done + 4, checkpoint=tmp_path / "saved", resume=True, listener=resumed)
+    assert [line["step"] for line in resumed.lines] == list(range(done + 1, done + 5))
+    known = {line["step"]: line["loss"] for line in [*whole.lines, *broken.lines]}
+    assert all(known[line["step"]] == line["loss"] for line in resumed.lines if line["step"] in known)
+    assert broken.losses[: len(whole.losses)] == whole.losses[: len(broken.losses)]
+
+
+def test_a_stopped_worker_is_noticed(tmp_path: Path) -> None:
+    """A worker that is frozen while the others wait for it is reported like a dead one."""
+    listener = Recorder(at_step=3, act=lambda: worker_of(0).send_signal(signal.SIGSTOP))
+    with pytest.raises(
+        WorkerLost, match=r"worker 0 \(pid \d+\) has not answered for \d+ s \(it is stopped\) at step \d+"
+    ):
+        train(write_job(tmp_path), plan("flush"), steps=FOREVER, silence_s=6, listener=listener)
+    assert workers_left() == []
+
+
+def test_workers_that_wait_for_ever_are_noticed(tmp_path: Path) -> None:
+    """A worker whose heart beats but which never ends its instruction is found by nobody moving any more."""
+    job = write_job(tmp_path, trouble="self.taken == 20 and RANK == '0' and signal.pause()")
+    with pytest.raises(WorkerLost, match=r"no worker has moved for \d+ s; worker 0 \(pid \d+\) stands at step \d+ in `load"):
+        train(job, plan("flush"), steps=FOREVER, stall_s=3)
+
+
+def test_a_worker_that_raises_shows_its_own_error(tmp_path: Path) -> None:
+    """The error of the job is shown with its traceback, not those of the others that lost their connection."""
+    job = write_job(tmp_path, trouble="assert not (self.taken == 20 and RANK == '0'), 'no such sample'")
+    with pytest.raises(WorkerLost) as caught:
+        train(job, plan("flush"), steps=FOREVER)
+    first, *rest = str(caught.value).splitlines()
+    assert re.fullmatch(r"worker 0 failed at step \d+ in `load 0 #\d+`: AssertionError: no such sample", first)
+    assert any("__getitem__" in line for line in rest)
+
+
+def test_a_job_file_that_raises(tmp_path: Path) -> None:
+    """A mistake in the job file is the user's: one InputError, whichever worker met it first."""
+    job = write_job(tmp_path, start="raise ValueError('nonsense')")
+    with pytest.raises(InputError, match="ValueError: nonsense") as caught:
+        train(job, plan("flush"), steps=4)
+    assert caught.value.place == str(job)
+    assert caught.value.exit_code == 2
+
+
+def test_interrupt_saves_and_leaves(tmp_path: Path) -> None:
+    """The first Ctrl-C ends all workers at the same step, saved; going on gives what an undisturbed run gives."""
+    job, whole, resumed = write_job(tmp_path), Recorder(), Recorder()
+    listener = Recorder(at_step=3, act=lambda: os.kill(os.getpid(), signal.SIGINT))
+    folder = tmp_path / "saved"
+    summary = train(job, plan("flush"), steps=FOREVER, checkpoint=folder, listener=listener)
+    assert summary.stopped
+    assert names_in(folder) == [f"step-{summary.steps:08d}"]
+    assert summary.steps == len(listener.lines)
+    assert any("--resume goes on" in note and str(folder) in note for note in listener.notes)
+    train(job, plan("flush"), steps=summary.steps + 3, checkpoint=folder, resume=True, listener=resumed)
+    train(job, plan("flush"), steps=summary.steps + 3, listener=whole)
+    assert listener.losses + resumed.losses == whole.losses
+
+
+def test_interrupt_of_an_asynchronous_pipeline(tmp_path: Path) -> None:
+    """With weight versions in flight, too, every worker drains behind the same microbatch and what is saved is whole."""
+    listener = Recorder(at_step=3, act=lambda: os.kill(os.getpid(), signal.SIGTERM))
+    job, folder = write_job(tmp_path), tmp_path / "saved"
+    chosen = plan("pipedream", (2, (0,)), (2, (1,)), (3, (2,)))
+    summary = train(job, chosen, steps=FOREVER, checkpoint=folder, listener=listener)
+    assert summary.stopped
+    assert names_in(folder) == [f"step-{summary.steps:08d}"]
+    again = train(job, chosen, steps=summary.steps + 2, checkpoint=folder, resume=True)
+    assert again.steps >= summary.steps + 2
+
+
+def test_a_second_interrupt_ends_at_once(tmp_path: Path) -> None:
+    """Whoever does not want to wait presses again."""
+
+    def twice() -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    listener = Recorder(at_step=2, act=twice)
+    with pytest.raises(KeyboardInterrupt, match="at once"):
+        train(write_job(tmp_path), plan("flush"), steps=FOREVER, checkpoint=tmp_path / "saved", listener=listener)
+    assert workers_left() == []
+
+
+def test_interrupt_without_a_folder(tmp_path: Path) -> None:
+    """With nowhere to save there is nothing to wait for."""
+    listener = Recorder(at_step=2, act=lambda: os.kill(os.getpid(), signal.SIGINT))
+    with pytest.raises(KeyboardInterrupt, match="nothing was saved"):
+        train(write_job(tmp_path), plan("flush"), steps=FOREVER, listener=listener)
+    assert workers_left() == []
+
+
+def test_workers_die_with_the_watcher(tmp_path: Path) -> None:
+    """kill -9 of the process that watches leaves no worker behind."""
+    job = write_job(tmp_path)
+    plan("flush").save(tmp_path / "plan.yaml")
+    script = "import sys; from hocket.run.display import Lines; from hocket.run.loop import train; "
+    script += "train(sys.argv[1], sys.argv[2], steps=10**6, listener=Lines(sys.stdout, sys.stderr))"
+    command = [sys.executable, "-c", script, str(job), str(tmp_path / "plan.yaml")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as watcher:
+        assert watcher.stdout is not None
+        assert b'"step": 1' in watcher.stdout.readline()
+        workers = [worker_of(rank, watcher.pid) for rank in (0, 1)]
+        watcher.kill()
+    assert psutil.wait_procs(workers, timeout=30)[1] == []
