@@ -1,0 +1,102 @@
+"""Helps for the tests of run/: small jobs, and plans that cut them into runs of layers of equal number."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hocket import zoo
+from hocket.hardware.cluster import Cluster, Level
+from hocket.plan.plan import Plan, PlanStage
+from hocket.profile.capture import Captured, capture
+
+CLUSTER = Cluster("test", (Level("local", 8, 1e9),), device_type="cpu-core")
+
+
+def adam(parameters: Iterable[Any]) -> torch.optim.Optimizer:
+    """Adam, with a rate at which small models stay well conditioned."""
+    return torch.optim.Adam(parameters, lr=1e-3)
+
+
+def momentum(parameters: Iterable[Any]) -> torch.optim.Optimizer:
+    """Momentum SGD; batch normalisation over two samples amplifies rounding, which a small step keeps small."""
+    return torch.optim.SGD(parameters, lr=0.02, momentum=0.9)
+
+
+OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {"adam": adam, "momentum": momentum}
+MODELS: dict[str, dict[str, Any]] = {
+    "gpt": {"dropout": 0.1},
+    "gpt untied": {"dropout": 0.1, "tied": False},
+    "gpt plain": {"dropout": 0.0},
+    "lstm": {"dropout": 0.1},
+    "lstm plain": {"dropout": 0.0},
+    "inception": {"dropout": 0.1, "image": 40, "blocks": (1, 0, 1)},
+}
+
+
+@cache
+def captured(model: str, optimizer: str = "momentum", dtype: torch.dtype = torch.float64) -> Captured:
+    """A small job of the zoo, captured; the same object in every test, which leave it as it is."""
+    job = zoo.job(
+        model.split()[0],
+        small=True,
+        dtype=dtype,
+        batch_size=8,
+        samples=50,
+        optimizer=OPTIMIZERS[optimizer],
+        **MODELS[model],
+    )
+    return capture(job, 2)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One way to run a model: numbers of replicas by stage; `rounds` > 1 lets stages go round the devices again."""
+
+    strategy: str
+    widths: tuple[int, ...]
+    batch_size: int = 8
+    microbatch_size: int = 2
+    recompute: bool = False
+    rounds: int = 1
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        parts = [self.strategy, "-".join(map(str, self.widths)), f"{self.batch_size}by{self.microbatch_size}"]
+        parts += ["recompute"] * self.recompute + [f"v{self.rounds}"] * (self.rounds > 1)
+        return " ".join([*parts, *(f"{k}={v}" for k, v in self.options.items())])
+
+    def plan(self, graph: Captured) -> Plan:
+        """The plan for a captured model; replicated stages have two gradient buckets."""
+        starts = [sum(self.widths[:s]) for s in range(len(self.widths))]
+        devices = [tuple(range(a, a + w)) for a, w in zip(starts, self.widths, strict=True)] * self.rounds
+        names = [layer.name for layer in graph.layers]
+        ends = [round(len(names) * k / len(devices)) for k in range(len(devices) + 1)]
+        stages = []
+        for s, own in enumerate(devices):
+            layers = tuple(names[ends[s] : ends[s + 1]])
+            half = len(layers) // 2
+            buckets = (layers[half:], layers[:half]) if len(own) > 1 else ()
+            stages.append(PlanStage(layers, own, self.recompute, buckets))
+        return Plan(self.strategy, "test", self.batch_size, self.microbatch_size, tuple(stages), CLUSTER, self.options)
+
+
+def assert_same_weights(found: dict[str, Tensor], expected: dict[str, Tensor], tolerance: float) -> None:
+    """Every found tensor equals the expected one to a tolerance relative to its largest entry."""
+    assert found
+    for name, tensor in found.items():
+        scale = float(expected[name].abs().max())
+        error = float((tensor - expected[name]).abs().max()) / scale
+        assert error <= tolerance, f"{name}: relative error {error:.1e}"
+
+
+def assert_same_losses(
+    found: list[tuple[int, float, int]], expected: list[tuple[int, float, int]], tolerance: float
+) -> None:
+    """The same microbatches with the same numbers of samples and the same losses."""
+    assert [(m, n) for m, _, n in found] == [(m, n) for m, _, n in expected]
+    for (m, a, _), (_, b, _) in zip(found, expected, strict=True):
+        assert abs(a - b) <= tolerance * abs(b), f"microbatch {m}: {a!r}, not {b!r}"
