@@ -1,0 +1,130 @@
+"""Real workers for the tests of the distributed engine: processes that meet in a folder and leave their results there."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from hocket.run.engines.torch_dist import Worker
+from hocket.run.observe import Unobserved
+from tests.run.plans import Case, captured
+
+# (case, model, optimizer, repetitions of the period, where the observer ends it) by number of workers.
+Run = tuple[Case, str, str, int, int | None]
+RUNS: dict[int, list[Run]] = {
+    2: [
+        (Case("gpipe", (1, 1), batch_size=7), "gpt", "adam", 5, None),
+        (Case("gpipe", (1, 1), batch_size=32), "gpt", "momentum", 3, None),
+        (Case("flush", (1, 1), batch_size=32), "gpt", "momentum", 3, None),
+        (Case("interleaved", (1, 1), rounds=2), "lstm", "momentum", 5, None),
+        (Case("data_parallel", (2,)), "gpt", "adam", 5, None),
+        (Case("pipedream", (1, 1)), "lstm", "momentum", 12, None),
+        (Case("pipedream", (1, 1), options={"naive": True}), "gpt untied", "momentum", 12, 7),
+        (Case("two_bw", (1, 1)), "gpt", "adam", 8, 4),
+    ],
+    3: [
+        (Case("flush", (2, 1), recompute=True), "gpt", "adam", 5, None),
+        (Case("model_parallel", (1, 1, 1)), "inception", "momentum", 3, None),
+        (Case("pipedream", (2, 1)), "gpt untied", "momentum", 8, 5),
+        (Case("two_bw", (2, 1), batch_size=7), "lstm", "adam", 6, None),
+    ],
+}
+
+
+class Noted(Unobserved):
+    """Keeps the losses and the questions; ends the run at a given period."""
+
+    def __init__(self, end: int | None) -> None:
+        self.end = end
+        self.asked: list[int] = []
+        self.losses: list[tuple[int, float, int]] = []
+
+    def goes_on(self, periods: int) -> bool:
+        """Until the end."""
+        self.asked.append(periods)
+        return self.end is None or periods < self.end
+
+    def loss(self, microbatch: int, value: float, samples: int) -> None:
+        """Keep it."""
+        self.losses.append((microbatch, value, samples))
+
+
+def join(folder: Path, rank: int, workers: int) -> None:
+    """Meet the others."""
+    torch.set_num_threads(1)
+    store = dist.FileStore(str(folder / "meeting"), workers)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=workers, timeout=timedelta(seconds=60))
+
+
+def run_all(folder: Path, rank: int, workers: int) -> None:
+    """All cases for this number of workers; results as files of tensors and JSON."""
+    join(folder, rank, workers)
+    for number, (case, model, optimizer, repeats, end) in enumerate(RUNS[workers]):
+        graph = captured(model, optimizer)
+        plan = case.plan(graph)
+        program = plan.compile(graph)
+        noted = Noted(end)
+        worker = Worker(graph, plan, program, program.devices[rank], observer=noted, record=True)
+        periods = worker.run(repeats)
+        facts: dict[str, Any] = {
+            "device": worker.number,
+            "periods": periods,
+            "asked": list(noted.asked),
+            "losses": list(noted.losses),
+            "position": worker.position,
+            "peak_memory_bytes": worker.peak_memory_bytes,
+            "events": [(e.lane, e.name, e.start_s, e.end_s) for e in worker.events()],
+        }
+        # Another segment, from the state that the first one left.
+        state = {part: dict(entries) for part, entries in worker.state().items()}
+        weights = {name: tensor.clone() for name, tensor in state["weights"].items()}
+        torch.save(weights, folder / f"{number}-{rank}.pt")
+        worker.load({**state, "weights": weights})
+        noted.end = None
+        worker.run(1, worker.position)
+        torch.save(worker.state()["weights"], folder / f"{number}-{rank}-more.pt")
+        (folder / f"{number}-{rank}.json").write_text(json.dumps(facts))
+    dist.destroy_process_group()
+
+
+def be_killed(folder: Path, rank: int, workers: int) -> None:
+    """Train until the last rank dies; the others note the error that ends them and when."""
+    join(folder, rank, workers)
+    graph = captured("gpt")
+    plan = Case("flush", (1,) * workers).plan(graph)
+    program = plan.compile(graph)
+
+    class Dying(Unobserved):
+        def goes_on(self, periods: int) -> bool:
+            if periods == 4 and rank == workers - 1:
+                (folder / "died").write_text(str(time.monotonic()))
+                os.kill(os.getpid(), 9)
+            return True
+
+    worker = Worker(graph, plan, program, program.devices[rank], observer=Dying())
+    try:
+        worker.run(100_000)
+    except Exception as error:
+        fact = {"kind": type(error).__name__, "text": str(error), "at_s": time.monotonic()}
+        (folder / f"error-{rank}.json").write_text(json.dumps(fact))
+    os._exit(3)
+
+
+def start(what: str, folder: Path, workers: int) -> list[subprocess.Popen[bytes]]:
+    """Start the workers."""
+    top = Path(__file__).resolve().parents[3]
+    return [
+        subprocess.Popen([sys.executable, "-m", "tests.run.engines.workers", what, str(folder), str(rank), str(workers)], cwd=top)
+        for rank in range(workers)
+    ]
+
+
+if __name__ == "__main__":
+    {"run_all": run_all, "be_killed": be_killed}[sys.argv[1]](Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]))
