@@ -1,0 +1,121 @@
+"""demo_html: how the demo ends. Every strategy that was tried, prediction beside measurement, and how the loss fell."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import isfinite, nan
+
+from hocket.plan.plan import Plan
+from hocket.report import facts
+from hocket.report.charts import loss_curves, paired_bars
+from hocket.report.page import draw, render
+from hocket.report.svg import show_time
+from hocket.simulate.summary import Summary
+from hocket.trace.trace import Trace
+from hocket.units import show_bytes
+
+
+@dataclass(frozen=True)
+class DemoRow:
+    """One strategy: what was predicted and what was measured; nan where it was not.
+
+    Attributes:
+        config: as the papers write it, such as '15-1'.
+        predicted_peak_bytes, measured_peak_bytes: of the device that holds the most.
+        samples_per_s: measured.
+    """
+
+    strategy: str
+    config: str
+    predicted_iteration_s: float
+    measured_iteration_s: float
+    predicted_peak_bytes: float
+    measured_peak_bytes: float
+    samples_per_s: float
+
+    @property
+    def error(self) -> float:
+        """(predicted - measured) / measured iteration time; nan where it was not measured."""
+        real = self.measured_iteration_s
+        return (self.predicted_iteration_s - real) / real if isfinite(real) and real > 0 else nan
+
+
+def demo_html(
+    rows: Sequence[DemoRow],
+    losses: Mapping[str, Sequence[float]],
+    plan: Plan | None = None,
+    trace: Trace | None = None,
+    summary: Summary | None = None,
+    measured: Trace | None = None,
+    *,
+    log_loss: bool = False,
+) -> str:
+    """The page that the demo ends with.
+
+    Arguments:
+        losses: by strategy, the loss of each step.
+        plan, trace, summary, measured: the best plan, what was predicted of it and what happened; without the first
+            three there are no timelines.
+
+    Returns:
+        A whole HTML document: no file or address outside it is needed.
+    """
+    best = min(
+        (r for r in rows if isfinite(r.measured_iteration_s)), key=lambda r: r.measured_iteration_s, default=None
+    )
+    drawn = draw(plan, trace, summary, measured) if plan and trace and summary else None
+    return render(
+        "demo.html",
+        title="Hocket demo: prediction beside measurement",
+        rows=[(row is best, _cells(row)) for row in rows],
+        tiles=_tiles(rows, losses, best),
+        bars=paired_bars(
+            [(f"{r.strategy} {r.config}", r.predicted_iteration_s, r.measured_iteration_s) for r in rows],
+            "Iteration time, predicted and measured",
+        ),
+        losses=loss_curves(losses, log_loss) if any(losses.values()) else None,
+        plan=plan,
+        sentence=facts.sentence(plan) if plan else "",
+        about=facts.about_strategy(plan) if plan else "",
+        config=facts.configuration(plan) if plan else "",
+        drawn=drawn,
+    )
+
+
+def _cells(row: DemoRow) -> tuple[str, ...]:
+    return (
+        row.strategy,
+        row.config,
+        show_time(row.predicted_iteration_s),
+        _known(row.measured_iteration_s, show_time(row.measured_iteration_s)),
+        _known(row.error, facts.signed(row.error)),
+        show_bytes(row.predicted_peak_bytes),
+        _known(row.measured_peak_bytes, show_bytes(row.measured_peak_bytes)),
+        f"{row.samples_per_s:,.4g}",
+    )
+
+
+def _known(value: float, shown: str) -> str:
+    return shown if isfinite(value) else "–"
+
+
+def _tiles(
+    rows: Sequence[DemoRow], losses: Mapping[str, Sequence[float]], best: DemoRow | None
+) -> tuple[facts.Tile, ...]:
+    errors = [abs(row.error) for row in rows if isfinite(row.error)]
+    found = [facts.Tile("strategies", str(len(rows)), "predicted, then trained")]
+    if best is not None:
+        slowest = max(r.measured_iteration_s for r in rows if isfinite(r.measured_iteration_s))
+        times = f"{slowest / best.measured_iteration_s:.2f} × as fast as the slowest"
+        found.append(
+            facts.Tile("fastest", best.strategy, f"{show_time(best.measured_iteration_s)} an iteration, {times}")
+        )
+    if errors:
+        mean = sum(errors) / len(errors)
+        found.append(
+            facts.Tile("prediction error", f"{mean:.1%}", f"mean of absolute errors; at most {max(errors):.1%}")
+        )
+    ends = [(v[0], v[-1], name) for name, v in losses.items() if v and isfinite(v[-1])]
+    if ends:
+        first, last, name = min(ends, key=lambda end: (end[1], end[2]))
+        found.append(facts.Tile("lowest loss", f"{last:.4g}", f"{name}, from {first:.4g}"))
+    return tuple(found)

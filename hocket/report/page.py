@@ -1,0 +1,131 @@
+"""report_html: one plan, what is predicted of it, and what was measured, as one HTML file that needs nothing else."""
+
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from hocket import __version__
+from hocket.plan.plan import Plan
+from hocket.report import facts
+from hocket.report.charts import utilization
+from hocket.report.memory import MemoryCurve, Record, memory_curves
+from hocket.report.palette import stylesheet
+from hocket.report.svg import show_time
+from hocket.report.timeline import Timeline, rows_of, timeline
+from hocket.report.window import Window, choose
+from hocket.simulate.summary import Summary
+from hocket.trace.compare import compare
+from hocket.trace.trace import Event, Trace
+
+TEMPLATES = Path(__file__).parent / "templates"
+
+
+@dataclass(frozen=True)
+class Drawings:
+    """Everything that is drawn of one plan."""
+
+    window: Window
+    timelines: tuple[Timeline, ...]
+    memory: tuple[MemoryCurve, ...]
+    measured_memory: bool
+    utilization: Markup
+    events: list[Event]
+
+
+def report_html(plan: Plan, trace: Trace, summary: Summary, measured: Trace | None = None) -> str:
+    """The report of one plan.
+
+    Arguments:
+        trace, summary: what is predicted, from `hocket.plan.predict.predict`.
+        measured: what happened, to be laid beside it.
+
+    Returns:
+        A whole HTML document: no file or address outside it is needed, and it is the same to the byte each time.
+    """
+    drawn = draw(plan, trace, summary, measured)
+    return render(
+        "report.html",
+        title=f"{plan.model}: {plan.strategy} {facts.configuration(plan)}",
+        plan=plan,
+        config=facts.configuration(plan),
+        sentence=facts.sentence(plan),
+        about=facts.about_strategy(plan),
+        chips=facts.chips(plan),
+        tiles=facts.tiles(plan, summary, measured),
+        drawn=drawn,
+        differences=facts.difference_tables(compare(trace, measured)) if measured is not None else (),
+        stages=facts.stage_table(plan, summary),
+        traffic=facts.traffic_table(plan, summary, drawn.events, drawn.window),
+        levels=facts.level_table(plan, summary),
+    )
+
+
+def draw(plan: Plan, trace: Trace, summary: Summary, measured: Trace | None) -> Drawings:
+    """Timelines (the measured one on the same scale), memory and utilisation of the same window."""
+    path = set(summary.critical_path)
+    window = choose(trace, plan.microbatches, around_s=_span_of(trace, path))
+    span_s, real = window.seconds, None
+    if measured is not None:
+        real = choose(measured, plan.microbatches, window.count)
+        span_s = max(span_s, real.seconds)
+    devices, events = rows_of(plan, trace), window.events(trace)
+    title = f"Predicted: {window.describe()}"
+    found = [timeline(plan, trace, window, events, span_s, title, lambda e: f"device {e.device}: {e.name}" in path)]
+    record = None
+    if measured is not None and real is not None:
+        record = Record(measured, real)
+        title = f"Measured: {real.describe()}"
+        found.append(timeline(plan, measured, real, real.events(measured), span_s, title))
+    capacity = {device: plan.cluster.capacity_bytes(device) for device in devices}
+    return Drawings(
+        window,
+        tuple(found),
+        memory_curves(Record(trace, window), record, span_s, devices, capacity, summary.peak_memory_bytes),
+        bool(record and record.trace.memory),
+        utilization(events, window, devices),
+        events,
+    )
+
+
+def render(template: str, **values: Any) -> str:
+    """Fill a template; whatever is not `Markup` is escaped."""
+    return _environment().get_template(template).render(values, palette=Markup(stylesheet()), version=__version__)
+
+
+@cache
+def _environment() -> Environment:
+    found = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    found.globals["show_time"] = show_time
+    return found
+
+
+def _span_of(trace: Trace, path: set[str]) -> tuple[float, float] | None:
+    """From the start to the end of the instructions of a critical path; None where the trace has none of them."""
+    if not path:
+        return None
+    wanted = {device_name.partition(": ")[2] for device_name in path}
+    # Names repeat over devices and only few events are on the path: ask by index first, and build few names.
+    indices = {int(part) for name in wanted for part in _numbers(name)}
+    near = [
+        k
+        for k, index in enumerate(trace.index.tolist())
+        if index in indices and f"device {trace.lanes[trace.lane[k]][0]}: {trace.name(k)}" in path
+    ]
+    if not near:
+        return None
+    return float(trace.start_s[near].min()), float(trace.end_s[near].max())
+
+
+def _numbers(name: str) -> list[str]:
+    return [part[1:] for part in name.split() if part[:1] in "#u" and part[1:].isdigit()]

@@ -1,0 +1,139 @@
+"""Colours of a report: one per kind of instruction, safe for colour-blind readers, the same on light and dark pages.
+
+Rules of this file: a fill stands out from both pages (contrast 3:1 or more, WCAG 1.4.11), what is written on it from the
+fill (4.5:1 or more, WCAG 1.4.3); forward and backward differ as blue and orange, which every common kind of colour
+blindness tells apart. The tests compute the contrasts.
+"""
+
+from dataclasses import dataclass
+
+from hocket.program.instruction import Kind
+
+
+@dataclass(frozen=True)
+class Paint:
+    """A fill, and the ink for what is written on it."""
+
+    fill: str
+    ink: str
+
+
+WHITE, BLACK = "#ffffff", "#000000"
+
+# What the page, its text and its lines look like, by theme.
+LIGHT = {
+    "page": "#f4f5f7",
+    "card": "#ffffff",
+    "text": "#1a1d21",
+    "muted": "#565d66",
+    "line": "#d5d9de",
+    "idle": "#f5f6f8",
+    "accent": "#0b5fad",
+    "mark": "#111111",
+    "bad": "#a4262c",
+}
+DARK = {
+    "page": "#0f1114",
+    "card": "#15181d",
+    "text": "#e7eaee",
+    "muted": "#a3abb5",
+    "line": "#343a43",
+    "idle": "#1b1e24",
+    "accent": "#74b3f0",
+    "mark": "#ffffff",
+    "bad": "#ff9a94",
+}
+
+# By class name. Chunks of one device take turns: f0, f1, ... are neighbours in time, so dark and light alternate.
+PAINTS = {
+    "f0": Paint("#156dbd", WHITE),
+    "f1": Paint("#3c93dc", BLACK),
+    "f2": Paint("#2880cb", BLACK),
+    "b0": Paint("#bd4c00", WHITE),
+    "b1": Paint("#d27824", BLACK),
+    "b2": Paint("#c9630f", BLACK),
+    "again": Paint("#156dbd", WHITE),
+    "step": Paint("#00845f", WHITE),
+    "send": Paint("#8e5bbf", WHITE),
+    "receive": Paint("#a176cd", BLACK),
+    "sum": Paint("#c2568f", BLACK),
+    "swap": Paint("#8b6b4a", WHITE),
+    "other": Paint("#7a7f87", BLACK),
+}
+SHADES = 3
+
+# Lines of several strategies in one chart: colour and dash differ together, so that either is enough.
+CURVES = (
+    ("#1f7ac4", ""),
+    ("#cc6410", "7 3"),
+    ("#00906a", "2 3"),
+    ("#a56fd0", "9 3 2 3"),
+    ("#c2568f", "4 2"),
+    ("#8a7a2e", "12 4"),
+    ("#7a7f87", "1 2"),
+    ("#2b8f9b", "9 3 2 3 2 3"),
+)
+
+_CLASSES: dict[str, str] = {
+    Kind.STEP: "step",
+    Kind.SEND: "send",
+    Kind.RECEIVE: "receive",
+    Kind.ALL_REDUCE: "sum",
+    Kind.REDUCE_SCATTER: "sum",
+    Kind.ALL_GATHER: "sum",
+    Kind.SWAP_IN: "swap",
+    Kind.SWAP_OUT: "swap",
+}
+
+# What the legend says of each family of classes.
+MEANINGS = {
+    "f": "forward",
+    "again": "forward again (recompute)",
+    "b": "backward",
+    "step": "step (optimizer)",
+    "send": "send",
+    "receive": "receive",
+    "sum": "all-reduce",
+    "swap": "to and from the host",
+    "other": "load, drop",
+}
+
+
+def class_of(kind: str, chunk: int = 0, again: bool = False) -> str:
+    """Name of the class that paints an instruction of a kind, of a device's first, second, ... chunk."""
+    if kind == Kind.FORWARD:
+        return "again" if again else f"f{chunk % SHADES}"
+    if kind == Kind.BACKWARD:
+        return f"b{chunk % SHADES}"
+    return _CLASSES.get(kind, "other")
+
+
+def family_of(name: str) -> str:
+    """The family of a class, as in `MEANINGS`: 'f2' belongs to 'f'."""
+    return name[0] if name[1:].isdigit() else name
+
+
+def stylesheet() -> str:
+    """The colours as CSS."""
+    light, dark = (";".join(f"--{key}:{value}" for key, value in theme.items()) for theme in (LIGHT, DARK))
+    rules = [
+        f":root{{color-scheme:light dark;{light}}}",
+        f"@media screen and (prefers-color-scheme:dark){{:root{{{dark}}}}}",
+    ]
+    for name, paint in PAINTS.items():
+        fill = "url(#hatch)" if name == "again" else paint.fill
+        rules.append(f".{name}{{fill:{fill}}}.l-{name}{{fill:{paint.ink}}}.k-{name}{{background:{paint.fill}}}")
+    return "\n".join(rules)
+
+
+def luminance(colour: str) -> float:
+    """Relative luminance of '#rrggbb' (WCAG 2.2)."""
+    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    red, green, blue = (p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def contrast(first: str, second: str) -> float:
+    """Contrast ratio of two colours, 1 to 21 (WCAG 2.2)."""
+    dark, light = sorted((luminance(first), luminance(second)))
+    return (light + 0.05) / (dark + 0.05)
