@@ -1,6 +1,7 @@
 """Measured: the trace of a run, put together from what every worker recorded."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ def write_trace(path: Path, events: Iterable[Event], board: Board, meta: dict[st
         parts = [path.with_name(f".{path.name}.{rank}.part") for rank in range(board.workers)]
         found = [event for one in parts for event in Trace.read(one).events]
         start_s = min((event.start_s for event in found), default=0.0)
-        moved = [e._replace(start_s=e.start_s - start_s, end_s=e.end_s - start_s) for e in found]
+        moved = [replace(e, start_s=e.start_s - start_s, end_s=e.end_s - start_s) for e in found]
         problem = _saved(Trace.of(moved, meta=meta), path)
     problems += [fact["problem"] for fact in board.share({"problem": problem})]
     part.unlink(missing_ok=True)

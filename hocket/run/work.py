@@ -4,16 +4,14 @@ Rules of this file: every worker of a run goes through the same calls in the sam
 numbers that all of them have. Who started the worker, and who watches it, is not known here.
 """
 
-import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
 from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]
 
 from hocket.errors import InputError, InternalError
@@ -22,13 +20,15 @@ from hocket.profile.capture import capture
 from hocket.profile.job import Job
 from hocket.program.program import Program
 from hocket.run.board import Board
-from hocket.run.checkpoint import Checkpoint, Position, names_in, newest, save
 from hocket.run.engines.torch_dist import Worker
 from hocket.run.loop import Options, devices_of
 from hocket.run.measured import write_trace
 from hocket.run.progress import Progress, State
 from hocket.run.steps import Pace, Segment, segments
 from hocket.run.watched import Watched
+
+if TYPE_CHECKING:
+    from hocket.run.keeper import Keeper
 
 Report = Callable[[dict[str, Any]], None]
 
@@ -65,14 +65,12 @@ def work(job: Job, plan: Plan, options: Options, seat: Seat, progress: Progress,
     with _group(seat, device):
         record = options.trace is not None
         engine = Worker(captured, plan, program, number, device, observer=watched, record=record)
-        found = _resume(options, plan, board, speak)
-        start, versions = 0, (0,) * len(plan.stages)
-        if found is not None:
-            start, versions = _first_step(found, job, plan), _versions(found.position, len(plan.stages))
-            engine.load(_nested(found.load(_wanted(engine.state())), engine.state()))
+        keeper = _keeper(job, plan, options, board)
+        start = keeper.resume(engine, speak) if keeper is not None else 0
         runs = list(segments(pace, start, options.steps, _every(options, start)))
         end = runs[-1].end_step if runs else start
-        speak({"event": "start", "first": start, "steps": end, "checkpoint": str(found.path) if found else None})
+        checkpoint = str(keeper.path) if keeper is not None and keeper.path is not None else None
+        speak({"event": "start", "first": start, "steps": end, "checkpoint": checkpoint})
         for text in _notes(options, program, runs, start, end):
             speak({"event": "note", "text": text})
         step = start
@@ -84,11 +82,9 @@ def work(job: Job, plan: Plan, options: Options, seat: Seat, progress: Progress,
             if steps is None or engine.position != (segment.first_step + steps) * plan.batch_size:
                 raise InternalError(f"{periods} periods ended inside a step, at sample {engine.position}")
             step = segment.first_step + steps
-            versions = tuple(v + program.updates(s, periods) for s, v in enumerate(versions))
-            if options.checkpoint is not None:
+            if keeper is not None:
                 progress.state = State.SAVING
-                position = _position(step, job, plan, program, versions)
-                path = save(Path(options.checkpoint), position, _flat(engine.state()), board, options.keep)
+                path = keeper.save(engine, step, periods)
                 speak({"event": "saved", "step": step, "path": str(path)})
             if watched.stopped:
                 break
@@ -106,6 +102,15 @@ def work(job: Job, plan: Plan, options: Options, seat: Seat, progress: Progress,
             "stopped": watched.stopped and step < end,
         }
     )
+
+
+def _keeper(job: Job, plan: Plan, options: Options, board: Board) -> "Keeper | None":
+    """Who makes checkpoints, if they are wanted: DCP takes a second to import."""
+    if options.checkpoint is None:
+        return None
+    from hocket.run.keeper import Keeper
+
+    return Keeper(job, plan, Path(options.checkpoint), board, options.resume, options.keep)
 
 
 def _silent(event: dict[str, Any]) -> None:
@@ -153,61 +158,6 @@ def _every(options: Options, start: int) -> int | None:
     return options.every or max(1, (options.steps - start) // 10)
 
 
-def _resume(options: Options, plan: Plan, board: Board, report: Report) -> Checkpoint | None:
-    """The checkpoint to go on from, if asked to and there is one."""
-    if options.checkpoint is None:
-        return None
-    folder = Path(options.checkpoint)
-    if options.resume:
-        found = newest(folder, board, lambda text: report({"event": "note", "text": text}))
-        if found is None:
-            report({"event": "note", "text": f"no whole checkpoint in {folder}: starting from the beginning"})
-        elif found.position.plan_digest != plan_digest(plan):
-            report({"event": "note", "text": f"{found.path} was made under another plan; its state is taken by name"})
-        return found
-    there = board.share({"names": names_in(folder)})[0]["names"]
-    if there:
-        hint = "Use --resume to go on from it, or name another folder."
-        raise InputError(f"checkpoint {folder}", f"{there[-1]} of an earlier run", "an empty folder", hint)
-    return None
-
-
-def _first_step(found: Checkpoint, job: Job, plan: Plan) -> int:
-    position = found.position
-    if position.job != job_name(job):
-        hint = "Name the folder of this job's checkpoints."
-        raise InputError(str(found.path), f"a checkpoint of {position.job!r}", f"one of {job_name(job)!r}", hint)
-    if position.samples % plan.batch_size:
-        hint = f"Use a batch size that divides {position.samples}."
-        raise InputError(
-            str(found.path), f"{position.samples} samples trained", f"whole batches of {plan.batch_size}", hint
-        )
-    return position.samples // plan.batch_size
-
-
-def _versions(position: Position, stages: int) -> tuple[int, ...]:
-    """Updates in each stage's weights; of another plan's stages only what is true for all of them."""
-    if len(position.weight_versions) == stages:
-        return position.weight_versions
-    return (min(position.weight_versions, default=0),) * stages
-
-
-def _position(step: int, job: Job, plan: Plan, program: Program, versions: tuple[int, ...]) -> Position:
-    samples = step * plan.batch_size
-    name, profile = job_name(job), plan.profile_digest
-    return Position(step, samples, name, plan_digest(plan), profile, program.rule.kind, versions)
-
-
-def job_name(job: Job) -> str:
-    """What a job is called in its checkpoints."""
-    return job.name or type(job.model).__name__
-
-
-def plan_digest(plan: Plan) -> str:
-    """SHA-256 of the plan's text form."""
-    return hashlib.sha256(plan.to_yaml().encode()).hexdigest()
-
-
 def _notes(options: Options, program: Program, runs: list[Segment], start: int, end: int) -> Iterator[str]:
     if not runs:
         yield f"{start} steps are trained already: nothing to do"
@@ -219,41 +169,3 @@ def _notes(options: Options, program: Program, runs: list[Segment], start: int, 
             f"the pipeline is drained for a checkpoint every {runs[0].steps} steps; "
             f"the {program.rule.kind} rule begins anew after each"
         )
-
-
-def _flat(state: Mapping[str, Any]) -> dict[str, Any]:
-    """An engine's state under the names of a checkpoint."""
-    found: dict[str, Any] = {f"model.{name}": tensor for name, tensor in state["weights"].items()}
-    found.update({f"model.{name}": tensor for name, tensor in state["buffers"].items()})
-    for name, entries in state["optimizer"].items():
-        found.update({f"optimizer.{name}.{key}": value for key, value in entries.items()})
-    return found
-
-
-def _wanted(held: Mapping[str, Any]) -> Callable[[str], bool]:
-    """Which of a checkpoint's names belong to what a worker holds."""
-    model = {f"model.{name}" for part in ("weights", "buffers") for name in held[part]}
-    optimizer = {f"optimizer.{name}" for name in held["weights"]}
-    return lambda name: name in model or name.rpartition(".")[0] in optimizer
-
-
-def _nested(found: Mapping[str, Any], held: Mapping[str, Any]) -> dict[str, Any]:
-    """A checkpoint's entries as an engine's state, checked against what the engine holds.
-
-    Raises:
-        InputError: a tensor is missing or has another shape or type.
-    """
-    state: dict[str, Any] = {"weights": {}, "buffers": {}, "optimizer": {name: {} for name in held["weights"]}}
-    for part in ("weights", "buffers"):
-        for name, tensor in held[part].items():
-            there = found.get(f"model.{name}")
-            if not isinstance(there, Tensor) or (there.shape, there.dtype) != (tensor.shape, tensor.dtype):
-                what = f"{tuple(there.shape)} of {there.dtype}" if isinstance(there, Tensor) else "nothing"
-                expected = f"{tuple(tensor.shape)} of {tensor.dtype}, as in the model"
-                raise InputError(f"checkpoint: {name}", what, expected, "It may belong to another model.")
-            state[part][name] = there
-    for entry, value in found.items():
-        if entry.startswith("optimizer."):
-            name, _, key = entry.removeprefix("optimizer.").rpartition(".")
-            state["optimizer"][name][key] = value
-    return state

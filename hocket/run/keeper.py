@@ -1,0 +1,147 @@
+"""Keeper: a worker's checkpoints: what of its state goes under which name, and from which of them a run goes on."""
+
+import hashlib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from hocket.errors import InputError
+from hocket.plan.plan import Plan
+from hocket.profile.job import Job
+from hocket.run.board import Board
+from hocket.run.checkpoint import Checkpoint, Position, names_in, newest, save
+from hocket.run.engines.torch_dist import Worker
+
+Report = Callable[[dict[str, Any]], None]
+
+
+class Keeper:
+    """Makes and finds the checkpoints of one run; every worker has one and calls it at the same moments.
+
+    Attributes:
+        path: of the newest checkpoint of this run, or the one that it goes on from.
+    """
+
+    def __init__(self, job: Job, plan: Plan, folder: Path, board: Board, resumes: bool, keep: int) -> None:
+        self._job, self._plan, self._folder, self._board = job, plan, folder, board
+        self._resumes, self._keep = resumes, keep
+        self._versions = (0,) * len(plan.stages)
+        self.path: Path | None = None
+
+    def resume(self, engine: Worker, speak: Report) -> int:
+        """Give the engine the newest whole checkpoint, if going on is wanted and there is one; returns the first step.
+
+        Raises:
+            InputError: checkpoints of another job or model; or some that are there and not asked for.
+        """
+        found = self._found(speak)
+        if found is None:
+            return 0
+        self.path, self._versions = found.path, _versions(found.position, len(self._plan.stages))
+        held = engine.state()
+        engine.load(nested(found.load(wanted(held)), held))
+        return _first_step(found, self._job, self._plan)
+
+    def save(self, engine: Worker, step: int, periods: int) -> Path:
+        """Save what the engine holds after a segment of so many periods, in which step number `step` was reached."""
+        plan, program = self._plan, engine.program
+        self._versions = tuple(v + program.updates(s, periods) for s, v in enumerate(self._versions))
+        position = Position(
+            step=step,
+            samples=step * plan.batch_size,
+            job=job_name(self._job),
+            plan_digest=plan_digest(plan),
+            profile_digest=plan.profile_digest,
+            rule=program.rule.kind,
+            weight_versions=self._versions,
+        )
+        self.path = save(self._folder, position, flat(engine.state()), self._board, self._keep)
+        return self.path
+
+    def _found(self, speak: Report) -> Checkpoint | None:
+        if not self._resumes:
+            there = self._board.share({"names": names_in(self._folder)})[0]["names"]
+            if there:
+                hint = "Use --resume to go on from it, or name another folder."
+                raise InputError(
+                    f"checkpoint {self._folder}", f"{there[-1]} of an earlier run", "an empty folder", hint
+                )
+            return None
+        found = newest(self._folder, self._board, lambda text: speak({"event": "note", "text": text}))
+        if found is None:
+            text = f"no whole checkpoint in {self._folder}: starting from the beginning"
+            speak({"event": "note", "text": text})
+        elif found.position.plan_digest != plan_digest(self._plan):
+            text = f"{found.path} was made under another plan; its state is taken by name"
+            speak({"event": "note", "text": text})
+        return found
+
+
+def _first_step(found: Checkpoint, job: Job, plan: Plan) -> int:
+    position = found.position
+    if position.job != job_name(job):
+        hint = "Name the folder of this job's checkpoints."
+        raise InputError(str(found.path), f"a checkpoint of {position.job!r}", f"one of {job_name(job)!r}", hint)
+    if position.samples % plan.batch_size:
+        hint = f"Use a batch size that divides {position.samples}."
+        raise InputError(
+            str(found.path), f"{position.samples} samples trained", f"whole batches of {plan.batch_size}", hint
+        )
+    return position.samples // plan.batch_size
+
+
+def _versions(position: Position, stages: int) -> tuple[int, ...]:
+    """Updates in each stage's weights; of another plan's stages only what is true for all of them."""
+    if len(position.weight_versions) == stages:
+        return position.weight_versions
+    return (min(position.weight_versions, default=0),) * stages
+
+
+def job_name(job: Job) -> str:
+    """What a job is called in its checkpoints."""
+    return job.name or type(job.model).__name__
+
+
+def plan_digest(plan: Plan) -> str:
+    """SHA-256 of the plan's text form."""
+    return hashlib.sha256(plan.to_yaml().encode()).hexdigest()
+
+
+def flat(state: Mapping[str, Any]) -> dict[str, Any]:
+    """An engine's state under the names of a checkpoint."""
+    found: dict[str, Any] = {f"model.{name}": tensor for name, tensor in state["weights"].items()}
+    found.update({f"model.{name}": tensor for name, tensor in state["buffers"].items()})
+    for name, entries in state["optimizer"].items():
+        found.update({f"optimizer.{name}.{key}": value for key, value in entries.items()})
+    return found
+
+
+def wanted(held: Mapping[str, Any]) -> Callable[[str], bool]:
+    """Which of a checkpoint's names belong to what a worker holds."""
+    model = {f"model.{name}" for part in ("weights", "buffers") for name in held[part]}
+    optimizer = {f"optimizer.{name}" for name in held["weights"]}
+    return lambda name: name in model or name.rpartition(".")[0] in optimizer
+
+
+def nested(found: Mapping[str, Any], held: Mapping[str, Any]) -> dict[str, Any]:
+    """A checkpoint's entries as an engine's state, checked against what the engine holds.
+
+    Raises:
+        InputError: a tensor is missing or has another shape or type.
+    """
+    state: dict[str, Any] = {"weights": {}, "buffers": {}, "optimizer": {name: {} for name in held["weights"]}}
+    for part in ("weights", "buffers"):
+        for name, tensor in held[part].items():
+            there = found.get(f"model.{name}")
+            if not isinstance(there, Tensor) or (there.shape, there.dtype) != (tensor.shape, tensor.dtype):
+                what = f"{tuple(there.shape)} of {there.dtype}" if isinstance(there, Tensor) else "nothing"
+                expected = f"{tuple(tensor.shape)} of {tensor.dtype}, as in the model"
+                raise InputError(f"checkpoint: {name}", what, expected, "It may belong to another model.")
+            state[part][name] = there
+    for entry, value in found.items():
+        if entry.startswith("optimizer."):
+            name, _, key = entry.removeprefix("optimizer.").rpartition(".")
+            state["optimizer"][name][key] = value
+    return state
