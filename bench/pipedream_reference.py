@@ -1,0 +1,145 @@
+"""The public PipeDream optimizer's published answers (reference.json) as placements that our cost model can price.
+
+An answer lists, outermost level first, [state range, compute seconds, replicas]. States are numbered in the order of
+that run's own linearisation of the graph, which differs from run to run; but the compute time of a range is printed,
+so a boundary is found as the downset with that cumulative time. Where several downsets have it (operators that cost
+nothing), the combination that is cheapest under the cost model is taken: the reference gets the benefit of the doubt.
+"""
+
+import json
+from dataclasses import dataclass
+from itertools import accumulate, pairwise, product
+from pathlib import Path
+
+from hocket.hardware.cluster import Cluster, Level
+from hocket.profile.model import ModelProfile
+from hocket.profile.readers import pipedream
+from hocket.strategies._partition_cuts import Cuts, cuts
+from hocket.strategies._pipedream_cost import evaluate
+
+DATA = Path(__file__).resolve().parents[2] / "shared" / "data" / "pipedream"
+FILES = {"gnmt": "gnmt8"}
+MAX_COMBINATIONS = 2000
+
+
+def _cluster(name: str, *levels: tuple[int, float]) -> Cluster:
+    names = ("server", "cluster") if len(levels) == 2 else ("cluster",)
+    return Cluster(
+        name, tuple(Level(n, w, b) for n, (w, b) in zip(names, levels, strict=True)), device_type="v100-16gb"
+    )
+
+
+CLUSTERS = {
+    "A4x4": _cluster("A4x4", (4, 12e9), (4, 1.25e9)),
+    "B2x8": _cluster("B2x8", (8, 30e9), (2, 3.125e9)),
+    "A1x4": _cluster("A1x4", (4, 12e9)),
+    "C4x1": _cluster("C4x1", (4, 5e9)),
+}
+
+
+@dataclass(frozen=True)
+class Reference:
+    """One row of reference.json."""
+
+    model: str
+    cluster: str
+    variant: str
+    planner_wall_s: float
+    bottleneck_s: float
+    levels: tuple[tuple[tuple[float, int], ...], ...]
+    inner: tuple[tuple[tuple[float, int], ...], ...]
+
+
+def rows() -> list[Reference]:
+    """All rows whose cluster is one of CLUSTERS."""
+    found = []
+    for row in json.loads((DATA / "reference.json").read_text()):
+        if row["cluster"] in CLUSTERS and row["status"] == "ok":
+            by_level = [row["levels"][key] for key in sorted(row["levels"], reverse=True)]
+            plain = [tuple(tuple((time, count) for _, time, count in stages) for stages in level) for level in by_level]
+            outer, inner = plain[0], plain[-1]
+            found.append(
+                Reference(
+                    row["model"],
+                    row["cluster"],
+                    row["variant"],
+                    row["planner_wall_s"],
+                    row["bottleneck_time_s"],
+                    outer,
+                    inner,
+                )
+            )
+    return found
+
+
+def profile(model: str) -> ModelProfile:
+    """The profile that a row is about."""
+    return pipedream.read(DATA / "profiles" / f"{FILES.get(model, model)}.graph.txt")
+
+
+def placement(
+    reference: Reference, profile: ModelProfile
+) -> tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] | None:
+    """The row's stages as (layers, devices), or None when its ranges are not downsets inside one another."""
+    cluster = CLUSTERS[reference.cluster]
+    size = profile.microbatch_sizes[0]
+    times, devices = _flatten(reference, cluster)
+    places = cuts(profile, size, 100_000)
+    candidates = [
+        [k for k in range(len(places.masks)) if abs(places.seconds[k] - time) < 1e-9]
+        for time in list(accumulate(times))[:-1]
+    ]
+    last = len(places.masks) - 1
+    best = None
+    for chosen in _chains(places, candidates):
+        boundaries = [0, *chosen, last]
+        stages = tuple(
+            (layers, group)
+            for (inner, outer), group in zip(pairwise(boundaries), devices, strict=True)
+            if (layers := places.layers(inner, outer))  # a stage of operators that cost nothing is left out
+        )
+        cost = evaluate(profile, cluster, size, stages).bottleneck_s
+        best = min(best, (cost, stages)) if best is not None else (cost, stages)
+    return best[1] if best else None
+
+
+def _chains(places: Cuts, candidates: list[list[int]]) -> list[tuple[int, ...]]:
+    """Combinations of boundaries, each inside the next; when there are too many, those of least bytes across first."""
+    width = max((len(c) for c in candidates), default=0)
+    total = 1
+    for options in candidates:
+        total *= max(len(options), 1)
+    while total > MAX_COMBINATIONS and width > 1:
+        width -= 1
+        total = 1
+        for options in candidates:
+            total *= max(min(len(options), width), 1)
+    kept = [sorted(options, key=lambda k: places.crossing_bytes[k])[:width] for options in candidates]
+    return [
+        chosen for chosen in product(*kept) if all(places.masks[a] & ~places.masks[b] == 0 for a, b in pairwise(chosen))
+    ]
+
+
+def _flatten(reference: Reference, cluster: Cluster) -> tuple[list[float], list[tuple[int, ...]]]:
+    """Compute seconds and devices of every innermost stage: an outer stage's servers all run the same inner pipeline."""
+    inside = cluster.levels[0].width
+    times: list[float] = []
+    devices: list[tuple[int, ...]] = []
+    if len(cluster.levels) == 1:
+        first = 0
+        for time, count in reference.inner[0]:
+            times.append(time)
+            devices.append(tuple(range(first, first + count)))
+            first += count
+        return times, devices
+    server = 0
+    for (_, servers), stages in zip(reference.levels[0], reference.inner, strict=True):
+        first = 0
+        for time, count in stages:
+            times.append(time)
+            devices.append(
+                tuple(s * inside + d for s in range(server, server + servers) for d in range(first, first + count))
+            )
+            first += count
+        server += servers
+    return times, devices
