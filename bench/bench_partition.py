@@ -1,8 +1,9 @@
 """The partitioner beside the public PipeDream optimizer: time to plan, and both plans under the one cost model.
 
-Run: python -m bench.bench_partition [--sync ring] [--variants]
+Run: python -m bench.bench_partition [--sync ring] [--variants] [--table]
 Prints, for each public profile and cluster, our best wall time of a few runs, the reference's, their ratio, both
-bottlenecks under section 2.4.1 and both configurations; then the synthetic NASNet-like graphs.
+bottlenecks under section 2.4.1 and both configurations; then the synthetic NASNet-like graphs. With --table: the
+configurations of Table 2.2 against what these profiles give, under both readings of the all-reduce.
 """
 
 import argparse
@@ -11,9 +12,12 @@ from collections.abc import Callable
 from typing import Any
 
 from bench import pipedream_reference as reference
+from hocket.hardware.cluster import Cluster
 from hocket.profile import synthetic
+from hocket.profile.model import ModelProfile
 from hocket.strategies._partition import Partition, partition
-from hocket.strategies._pipedream_cost import evaluate
+from hocket.strategies._partition_cuts import cuts
+from hocket.strategies._pipedream_cost import Sync, evaluate
 
 MODELS = ("alexnet", "vgg16", "resnet18", "resnet50", "densenet121", "squeezenet1_0", "gnmt", "inception_v3")
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -35,13 +39,74 @@ def best_of(runs: int, call: Callable[[], Partition]) -> tuple[float, Partition]
     return least, result
 
 
+SYNCS: tuple[Sync, ...] = ("paper", "ring")
+# Table 2.2: model, servers x devices (cluster), configuration; and the batch a device of section 2.5.1.
+TABLE = (
+    ("vgg16", "A4x4", "15-1", 64),
+    ("vgg16", "B2x8", "15-1", 64),
+    ("alexnet", "A4x4", "15-1", 256),
+    ("alexnet", "B2x8", "15-1", 256),
+    ("resnet50", "A4x4", "16", 128),
+    ("resnet50", "B2x8", "16", 128),
+    ("gnmt", "A1x4", "straight", 64),
+    ("gnmt", "A3x4", "straight", 64),
+    ("gnmt", "B2x8", "16", 64),
+)
+
+
+def table() -> None:
+    """Print Table 2.2's configurations and ours, priced by the formula and by the text of section 2.4.1."""
+    print(
+        "{:9}{:6}{:>6} {:6}{:>20}{:>10}  {:>10}  {}".format(
+            "model", "on", "batch", "sync", "ours", "", "16", "table 2.2"
+        )
+    )
+    for model, name, theirs, paper_batch in TABLE:
+        profile, cluster = reference.profile(model), reference.CLUSTERS[name]
+        for size in sorted({profile.microbatch_sizes[0], paper_batch}):
+            for sync in SYNCS:
+                ours = partition(profile, cluster, size, sync=sync)
+                everything = (tuple(range(len(profile.layers))), tuple(range(cluster.devices)))
+                plain_s = evaluate(profile, cluster, size, [everything], sync=sync).bottleneck_s
+                print(
+                    f"{model:9}{name:6}{size:>6} {sync:6}{ours.config:>20}{ours.bottleneck_s * 1e3:>7.2f} ms"
+                    f"  {plain_s * 1e3:>7.2f} ms  {theirs}: {_theirs(profile, cluster, size, sync, theirs)}"
+                )
+
+
+def _theirs(profile: ModelProfile, cluster: Cluster, size: int, sync: Sync, config: str) -> str:
+    """The best pipeline of a configuration, and its slowest terms."""
+    if config == "straight":
+        best = partition(profile, cluster, size, sync=sync, replicate=False).costs
+    else:
+        places = cuts(profile, size)
+        last, devices = len(places.masks) - 1, cluster.devices
+        middles = range(1, last) if config == "15-1" else [last]
+        candidates = [
+            [(places.layers(0, k), tuple(range(devices - 1))), (places.layers(k, last), (devices - 1,))]
+            if k < last
+            else [(places.layers(0, last), tuple(range(devices)))]
+            for k in middles
+        ]
+        best = min((evaluate(profile, cluster, size, c, sync=sync) for c in candidates), key=lambda c: c.bottleneck_s)
+    compute_s = max(stage.compute_s for stage in best.stages)
+    reduce_s = max(stage.all_reduce_s for stage in best.stages)
+    border_s = max(stage.border_s for stage in best.stages)
+    terms = f"compute {compute_s * 1e3:.2f}, all-reduce {reduce_s * 1e3:.2f}, border {border_s * 1e3:.2f}"
+    return f"{best.bottleneck_s * 1e3:.2f} ms ({terms})"
+
+
 def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sync", choices=("paper", "ring"), default="paper")
     parser.add_argument("--variants", action="store_true", help="every variant of the reference, not only acr1")
     parser.add_argument("--runs", type=int, default=7)
+    parser.add_argument("--table", action="store_true", help="Table 2.2 instead")
     chosen = parser.parse_args()
+    if chosen.table:
+        table()
+        return
     start = time.perf_counter()
     partition(synthetic.chain(4), reference.CLUSTERS["A1x4"], 1)
     print(f"first call of this process (loads or compiles the loops): {time.perf_counter() - start:.2f} s")

@@ -32,6 +32,7 @@ def _cluster(name: str, *levels: tuple[int, float]) -> Cluster:
 CLUSTERS = {
     "A4x4": _cluster("A4x4", (4, 12e9), (4, 1.25e9)),
     "B2x8": _cluster("B2x8", (8, 30e9), (2, 3.125e9)),
+    "A3x4": _cluster("A3x4", (4, 12e9), (3, 1.25e9)),
     "A1x4": _cluster("A1x4", (4, 12e9)),
     "C4x1": _cluster("C4x1", (4, 5e9)),
 }

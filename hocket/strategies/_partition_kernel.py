@@ -42,17 +42,9 @@ def predecessors(words: np.ndarray) -> tuple[np.ndarray, np.ndarray]:  # pragma:
 
 
 @numba.njit(cache=True)
-def sweep(
-    limit_s,
-    graph,
-    topology,
-    memory,
-    max_replicas,
-    every_count,
-    all_devices,
-    layers_of_stages,
-    record,
-):  # type: ignore[no-untyped-def]  # pragma: no cover - compiled; types are numba's
+def sweep(  # type: ignore[no-untyped-def]  # pragma: no cover - compiled; types are numba's
+    limit_s, graph, topology, memory, max_replicas, every_count, all_devices, layers_of_stages, record
+):
     """One pass: (stages, bottleneck_s, final state, trail) of the best pipeline with no term above limit_s.
 
     stages is 0 when there is none. With layers_of_stages > 0 the states are separated by the number of stages, at
