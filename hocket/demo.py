@@ -81,10 +81,7 @@ def run_demo(text: Path | None, output: Path, workers: int, steps: int, json: bo
 
     say("3  plan: every strategy's choices, simulated")
     found = search(profile, cluster, job.batch_size, profile_path="profile.json")
-    best: dict[str, Candidate] = {}
-    for candidate in found.candidates:
-        if len({d for stage in candidate.plan.stages for d in stage.devices}) == workers:
-            best.setdefault(candidate.strategy, candidate)
+    best = _one_each(found.candidates, workers)
     say(f"   {found.considered} choices in {show_seconds(found.search_s)}")
 
     say("4  prove: every plan, for every number of periods")
@@ -125,6 +122,16 @@ def run_demo(text: Path | None, output: Path, workers: int, steps: int, json: bo
         return
     _print_rows(outcomes)
     print(f"done in {show_seconds(wall_s)}; open {output / 'report.html'}, or any *.json trace in ui.perfetto.dev")
+
+
+def _one_each(candidates: tuple[Candidate, ...], workers: int) -> dict[str, Candidate]:
+    """The best plan of each strategy that uses all workers, and is a pipeline unless the strategy is none."""
+    best: dict[str, Candidate] = {}
+    for candidate in candidates:
+        used = {d for stage in candidate.plan.stages for d in stage.devices}
+        if len(used) == workers and (len(candidate.plan.stages) > 1 or candidate.strategy == "data_parallel"):
+            best.setdefault(candidate.strategy, candidate)
+    return best
 
 
 def _print_rows(outcomes: list[Outcome]) -> None:

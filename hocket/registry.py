@@ -1,5 +1,6 @@
 """A file name is a name: the members of a room are the public modules of its folder."""
 
+import functools
 import importlib
 import pkgutil
 from types import ModuleType
@@ -7,6 +8,7 @@ from types import ModuleType
 from hocket.errors import InputError, nearest
 
 
+@functools.cache
 def names(package: str) -> tuple[str, ...]:
     """Names of the members of a room, in alphabetical order; files that start with '_' are helpers."""
     root = importlib.import_module(package)

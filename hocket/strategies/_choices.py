@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from hocket.errors import RefusedError
 from hocket.hardware.cluster import Cluster
 from hocket.passes.borders import StageCut
 from hocket.passes.gradients import DEFAULT_BUCKET_BYTES, buckets_of
@@ -116,17 +117,27 @@ def interleavings(situation: Situation) -> Iterator[Choice]:
 
 
 def partitioned(situation: Situation) -> Iterator[Choice]:
-    """The plans of the PipeDream partitioner, one for each microbatch size, then with fewer inputs in flight."""
+    """The plans of the PipeDream partitioner, for each microbatch size: with replication, straight, and with fewer inputs
+    in flight; each with memory out of account, and within every device's."""
     from hocket.strategies._partition import partition
 
-    capacity = [situation.cluster.capacity_bytes(d) for d in range(situation.cluster.devices)]
+    profile, cluster = situation.profile, situation.cluster
+    capacity = [cluster.capacity_bytes(d) for d in range(cluster.devices)]
+    seen = set()
     for size in situation.sizes:
-        for limit in (None, capacity):
-            found = partition(situation.profile, situation.cluster, size, memory_bytes=limit)
-            stages = tuple(cut(situation, layers, devices) for layers, devices in found.stages)
-            yield Choice(stages, size, 1)
-        for in_flight in range(1, len(stages)):
-            yield Choice(stages, size, 1, {"in_flight": in_flight})
+        for replicate in (True, False):
+            for limit in (None, capacity):
+                try:
+                    found = partition(profile, cluster, size, replicate=replicate, memory_bytes=limit)
+                except RefusedError:
+                    continue  # nothing fits this size; other sizes may, and the simulator says what a plan needs
+                for in_flight in (None, *range(1, len(found.stages))):
+                    key = (size, found.stages, in_flight)
+                    if key not in seen:
+                        seen.add(key)
+                        stages = tuple(cut(situation, layers, devices) for layers, devices in found.stages)
+                        options = {} if in_flight is None else {"in_flight": in_flight}
+                        yield Choice(stages, size, 1, options)
 
 
 def _widths(limit: int) -> list[int]:
