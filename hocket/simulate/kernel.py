@@ -128,6 +128,8 @@ def locate(n: int, n_prologue: int, n_period: int, base: int, repeats: int) -> t
 def charge(device: int, amount: float, now: float, records: int, memory: Any) -> int:
     """Change a device's memory level, keep its peak, write the new level down; return the number of records."""
     level, peak, record_s, record_device, record_bytes = memory
+    if amount == 0.0:
+        return records
     level[device] += amount
     peak[device] = max(peak[device], level[device])
     if len(record_s) > 0:
@@ -172,8 +174,7 @@ def play(shape: Any, node: Any, edges: Any, cost: Any, uses: Any, queue: Any, la
             s = signature[local]
             c = s * classes + size_class[(index_of[local] + moves[local] * round_ * stride) % kinds]
             start[n] = now
-            if hold[c] != 0.0:
-                records = charge(hold_device[s], hold[c], now, records, memory)
+            records = charge(hold_device[s], hold[c], now, records, memory)
             lane = lane_of[local]
             shares = use_ptr[lane + 1] > use_ptr[lane] and work[c] > 0.0
             alone = latency[s] if shares else latency[s] + work[c]

@@ -7,7 +7,7 @@ import numpy as np
 
 from hocket.cost.model import CostModel
 from hocket.program.program import Program
-from hocket.simulate.lower import EPILOGUE, PERIOD, Part
+from hocket.simulate.nodes import EPILOGUE, PERIOD, Part
 from hocket.simulate.tables import Layout
 from hocket.trace.trace import Trace
 
@@ -19,7 +19,7 @@ class Outcome:
     Attributes:
         program, repeats: what was played, and how often its period.
         layout: where the nodes stand.
-        start_s, end_s: of each node (simulate/lower.py); cause: the node whose end let it start, -1 for none.
+        start_s, end_s: of each node (simulate/nodes.py); cause: the node whose end let it start, -1 for none.
         peak_memory_bytes: by device.
         records: (seconds, device, bytes) of every change of memory, or empty arrays.
         wall_s: seconds that lowering and playing took.

@@ -19,7 +19,8 @@ from hocket.errors import InputError, ProgramError
 from hocket.hardware.cluster import Cluster
 from hocket.program.program import Program
 from hocket.simulate import kernel
-from hocket.simulate.lower import EPILOGUE, PERIOD, skeleton
+from hocket.simulate.lower import skeleton
+from hocket.simulate.nodes import EPILOGUE, PERIOD
 from hocket.simulate.outcome import Outcome
 from hocket.simulate.summary import Summary, summarize
 from hocket.simulate.tables import Layout, cost_tables, use_tables

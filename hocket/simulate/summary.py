@@ -13,7 +13,7 @@ from hocket.cost.transfer import ring_bytes, ring_hops
 from hocket.program.instruction import COMPUTE, Kind, What
 from hocket.program.order import heir_of
 from hocket.program.program import Program
-from hocket.simulate.lower import COLLECTIVES, EPILOGUE, KINDS, PERIOD
+from hocket.simulate.nodes import COLLECTIVES, EPILOGUE, KINDS, PERIOD
 from hocket.simulate.outcome import Outcome
 
 _BUSY = tuple(KINDS.index(kind) for kind in (Kind.FORWARD, Kind.BACKWARD, Kind.STEP))

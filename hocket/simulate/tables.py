@@ -14,7 +14,8 @@ from hocket.cost.contention import capacity
 from hocket.cost.model import CostModel
 from hocket.program.instruction import Instruction, Kind
 from hocket.program.program import Program
-from hocket.simulate.lower import PERIOD, Part, Skeleton
+from hocket.simulate.lower import Skeleton
+from hocket.simulate.nodes import PERIOD, Part
 
 
 @dataclass(frozen=True)

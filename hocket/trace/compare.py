@@ -1,0 +1,122 @@
+"""Predicted beside measured: where the seconds and bytes that were believed differ from those that came.
+
+Rules of this file: two traces in, rows out; means over what both traces have, so that runs of other lengths compare.
+"""
+
+from dataclasses import dataclass
+from math import nan
+
+import numpy as np
+
+from hocket.program.instruction import Kind
+from hocket.trace.trace import KINDS, Event, Trace
+
+
+@dataclass(frozen=True)
+class Row:
+    """One figure on both sides; seconds, or bytes where `what` says memory.
+
+    Attributes:
+        what: such as "update", "forward 1" (kind and stage), "device 0: backward 1 #7", or "memory of device 0".
+        predicted, measured: the figures; nan where a trace has none.
+        count: how many measured events the mean is over.
+    """
+
+    what: str
+    predicted: float
+    measured: float
+    count: int = 1
+
+    @property
+    def relative_error(self) -> float:
+        """(predicted - measured) / measured; nan where nothing was measured."""
+        return (self.predicted - self.measured) / self.measured if self.measured else nan
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two traces, compared.
+
+    Attributes:
+        update: seconds between two updates of one stage, in the steady state.
+        kinds: mean seconds of each kind of instruction and stage.
+        largest: the single instructions that differ most, in seconds.
+        memory: peak bytes of each device that both traces know.
+        only_predicted, only_measured: how many instructions only one trace has.
+    """
+
+    update: Row
+    kinds: tuple[Row, ...]
+    largest: tuple[Row, ...]
+    memory: tuple[Row, ...]
+    only_predicted: int
+    only_measured: int
+
+    @property
+    def rows(self) -> tuple[Row, ...]:
+        """Everything in one table: update, kinds, memory, largest."""
+        return (self.update, *self.kinds, *self.memory, *self.largest)
+
+
+def update_s(trace: Trace) -> float:
+    """Mean seconds between two updates, over the later half of each stage's updates; nan with fewer than two."""
+    steps = trace.kind == KINDS.index(Kind.STEP)
+    gaps = []
+    places = np.stack([trace.device[steps], trace.stage[steps]], axis=1)
+    for place in np.unique(places, axis=0):
+        ends = np.sort(trace.end_s[steps][(places == place).all(axis=1)])
+        first = (len(ends) - 1) // 2 if len(ends) > 2 else 0
+        if len(ends) > 1:
+            gaps.append((ends[-1] - ends[first]) / (len(ends) - 1 - first))
+    return float(np.mean(gaps)) if gaps else nan
+
+
+def compare(predicted: Trace, measured: Trace, largest: int = 10) -> Comparison:
+    """Lay two traces of one program side by side.
+
+    Arguments:
+        largest: how many single instructions to list.
+    """
+    ours, theirs = _by_name(predicted), _by_name(measured)
+    both = [key for key in ours if key in theirs]
+    pairs = [(ours[key], theirs[key]) for key in both]
+    apart = sorted(pairs, key=lambda pair: (-abs(_seconds(pair[0]) - _seconds(pair[1])), pair[0].device, pair[0].name))
+    singles = tuple(Row(f"device {p.device}: {p.name}", _seconds(p), _seconds(m)) for p, m in apart[:largest])
+    peaks, held = predicted.peak_memory_bytes(), measured.peak_memory_bytes()
+    memory = tuple(Row(f"memory of device {d}", peaks[d], held[d]) for d in sorted(peaks.keys() & held.keys()))
+    update = Row("update", update_s(predicted), update_s(measured))
+    return Comparison(
+        update, _kinds(predicted, measured), singles, memory, len(ours) - len(both), len(theirs) - len(both)
+    )
+
+
+def _seconds(event: Event) -> float:
+    return event.end_s - event.start_s
+
+
+def _by_name(trace: Trace) -> dict[tuple[int, str, str], Event]:
+    return {(e.device, e.lane, e.name): e for e in trace.events}
+
+
+def _kinds(predicted: Trace, measured: Trace) -> tuple[Row, ...]:
+    means = [_means(trace) for trace in (predicted, measured)]
+    keys = sorted(means[0].keys() | means[1].keys(), key=lambda key: (KINDS.index(Kind(key[0])), key))
+    none = (nan, 0)
+    return tuple(
+        Row(f"{kind}{' again' if again else ''} {stage}", means[0].get(key, none)[0], *means[1].get(key, none))
+        for key in keys
+        for kind, again, stage in (key,)
+    )
+
+
+def _means(trace: Trace) -> dict[tuple[str, bool, int], tuple[float, int]]:
+    """Mean seconds and number of events by (kind, recomputation, stage)."""
+    again = np.array([" again " in label for label in trace.labels], dtype=bool)
+    group = np.stack([trace.kind, again[trace.label] if len(trace) else trace.kind, trace.stage], axis=1)
+    found, which = np.unique(group, axis=0, return_inverse=True)
+    counts = np.bincount(which.ravel(), minlength=len(found))
+    sums = np.bincount(which.ravel(), weights=trace.end_s - trace.start_s, minlength=len(found))
+    return {
+        (str(KINDS[kind]), bool(repeated), stage): (float(total / count), int(count))
+        for (kind, repeated, stage), total, count in zip(found.tolist(), sums, counts, strict=True)
+    }
