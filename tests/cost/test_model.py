@@ -1,0 +1,92 @@
+"""CostModel: one plan's seconds and bytes on one cluster."""
+
+from dataclasses import replace
+
+import pytest
+
+from hocket.cost.model import CostModel
+from hocket.errors import InputError
+from hocket.hardware.catalog import device_type
+from hocket.hardware.cluster import Cluster, DeviceType, Level, Node
+from hocket.passes.borders import StageCut
+from hocket.profile.synthetic import chain
+from hocket.program.instruction import COMPUTE, Instruction, Kind, Value, What
+
+CUTS = (StageCut((0, 1), (0,)), StageCut((2,), (1,)))
+LEVELS = (Level("server", 2, 1e6, 0.5),)
+
+
+def model(kind: str = "cpu-core", on: str = "cpu-core", **more: object) -> CostModel:
+    """Three layers of 1, 2 and 3 s forward on two devices."""
+    profile = chain(3, forward_s=[1.0, 2.0, 3.0], device_type=kind)
+    return CostModel(profile, Cluster("c", LEVELS, on), CUTS, (2, 2, 1), **more)  # type: ignore[arg-type]
+
+
+def compute(kind: Kind, stage: int, index: int = 0, again: bool = False) -> Instruction:
+    """A compute instruction on the stage's device."""
+    return Instruction(kind, stage, index, stage, COMPUTE, again=again)
+
+
+def test_seconds_of_compute() -> None:
+    """Forward and backward sum over the stage's layers at the microbatch's samples; recomputation is a forward."""
+    costs = model()
+    assert costs.seconds(compute(Kind.FORWARD, 0)) == 6.0
+    assert costs.seconds(compute(Kind.FORWARD, 0, again=True)) == 6.0
+    assert costs.seconds(compute(Kind.FORWARD, 0, index=5)) == 3.0
+    assert costs.seconds(compute(Kind.BACKWARD, 1)) == 4.0
+    assert costs.seconds(compute(Kind.LOAD, 0)) == 0.0
+    assert costs.seconds(compute(Kind.STEP, 0)) == 0.0
+    assert model(launch_s=0.25).seconds(compute(Kind.FORWARD, 0)) == 6.25
+
+
+def test_batches() -> None:
+    """A batch is cut into microbatches, the last one ragged."""
+    costs = CostModel.for_batch(model().profile, model().cluster, CUTS, 7, 3)
+    assert (costs.samples, costs.batch_size) == ((3, 3, 1), 7)
+    with pytest.raises(InputError, match="samples"):
+        replace(costs, samples=())
+
+
+def test_transfers() -> None:
+    """A send takes the link's latency and its bytes' time; nothing else that computes takes any."""
+    value = Value(What.ACTIVATION, 0, 0, 1)
+    send = Instruction(Kind.SEND, 0, 0, 0, "send>1", (value,), (), (value,), peer=1)
+    assert model().transfer(send) == (0.5, 2.0)
+    assert model().transfer(compute(Kind.FORWARD, 0)) == (0.0, 0.0)
+
+
+def test_what_a_device_holds_at_first() -> None:
+    """Weights, optimizer state and buffers of the stages that it hosts."""
+    costs = model()
+    assert [costs.initial_bytes(d) for d in range(2)] == [16e6, 8e6]
+
+
+def test_another_device_type_takes_the_quotient_of_the_peak_rates() -> None:
+    """A profile of one type of the catalogue serves another; a factor that is given goes before."""
+    rates = [device_type(name).flops_per_s["float32"] for name in ("v100-16gb", "p100")]
+    costs = model("v100-16gb", "p100")
+    assert costs.seconds(compute(Kind.FORWARD, 0)) == pytest.approx(6.0 * rates[0] / rates[1])
+    assert model("v100-16gb", "p100", factors={"p100": 3.0}).seconds(compute(Kind.FORWARD, 0)) == 18.0
+
+
+def test_mixed_clusters() -> None:
+    """Every device takes the factor of its own type, which a cluster file may describe itself."""
+    own = DeviceType("half", 1e9, {"float32": device_type("p100").flops_per_s["float32"] / 2}, 1e9)
+    cluster = Cluster("mixed", LEVELS, nodes=(Node("p100", 1), Node("half", 1)), types=(own,))
+    costs = replace(model("p100", "p100"), cluster=cluster)
+    assert costs.seconds(compute(Kind.FORWARD, 0)) == 6.0
+    assert costs.seconds(compute(Kind.FORWARD, 1)) == pytest.approx(12.0)
+
+
+def test_unknown_types_are_refused() -> None:
+    """A profile of a type that nobody describes serves no other type, but its own."""
+    with pytest.raises(InputError, match="synthetic") as error:
+        model("synthetic", "p100").seconds(compute(Kind.FORWARD, 0))
+    assert "types" in error.value.next_step
+    assert model("odd", "odd").seconds(compute(Kind.FORWARD, 0)) == 6.0
+
+
+def test_cuts_must_fit() -> None:
+    """A layer without a stage is refused."""
+    with pytest.raises(InputError, match="layer2"):
+        replace(model(), cuts=CUTS[:1])

@@ -1,0 +1,55 @@
+"""Transfers alone on their links."""
+
+import pytest
+
+from hocket.cost.transfer import collective, message, ring_bytes, ring_hops, swap
+from hocket.errors import InputError
+from hocket.hardware.cluster import Cluster, DeviceType, Level, Link
+from hocket.hardware.links import ring_all_reduce_s
+from hocket.program.instruction import Kind
+
+CLUSTER = Cluster("two", (Level("server", 2, 100.0, 0.5), Level("cluster", 2, 10.0, 2.0)), "cpu-core")
+
+
+def test_a_message_goes_over_the_nearest_common_level() -> None:
+    """Inside a server it takes the server's figures, between servers the cluster's."""
+    assert message(CLUSTER, 0, 1, 200.0) == (0.5, 2.0)
+    assert message(CLUSTER, 1, 2, 200.0) == (2.0, 20.0)
+
+
+@pytest.mark.parametrize("group", [(0, 1), (0, 2), (0, 1, 2, 3)])
+def test_an_all_reduce_is_the_ring_of_the_links_file(group: tuple[int, ...]) -> None:
+    """Latency and flow sum up to what `ring_all_reduce_s` says for the level that the group spans."""
+    link = CLUSTER.levels[CLUSTER.level_of(group)].link
+    found = collective(CLUSTER, Kind.ALL_REDUCE, group, 120.0)
+    assert sum(found) == pytest.approx(ring_all_reduce_s(len(group), 120.0, link))
+
+
+def test_half_collectives_take_half() -> None:
+    """An all-reduce is a reduce-scatter and an all-gather; alone nobody communicates."""
+    whole = collective(CLUSTER, Kind.ALL_REDUCE, (0, 1, 2), 90.0)
+    halves = [collective(CLUSTER, kind, (0, 1, 2), 90.0) for kind in (Kind.REDUCE_SCATTER, Kind.ALL_GATHER)]
+    assert sum(whole) == pytest.approx(sum(map(sum, halves)))
+    assert collective(CLUSTER, Kind.ALL_REDUCE, (3,), 90.0) == (0.0, 0.0)
+    assert ring_bytes(Kind.ALL_REDUCE, 4, 100.0) == 150.0
+
+
+def test_measured_all_reduce_figures() -> None:
+    """A level's own all-reduce link goes before its point-to-point figures."""
+    own = Cluster("own", (Level("server", 2, 100.0, 0.5, all_reduce=Link(50.0, 1.0)),), "cpu-core")
+    assert collective(own, Kind.ALL_REDUCE, (0, 1), 100.0) == (2.0, 2.0)
+
+
+def test_ring_hops() -> None:
+    """Every member sends to the next and the last to the first; a device twice is refused."""
+    assert ring_hops((1, 4, 6)) == ((1, 4), (4, 6), (6, 1))
+    assert ring_hops((1,)) == ()
+    with pytest.raises(InputError):
+        ring_hops((1, 1))
+
+
+def test_a_swap_takes_the_host_link() -> None:
+    """Between device and host the device type's own figures hold."""
+    kind = DeviceType("own", 1e9, {}, 1e9, host_bandwidth_bytes_per_s=10.0, host_latency_s=0.25)
+    cluster = Cluster("one", (Level("server", 1, 1.0),), "own", types=(kind,))
+    assert swap(cluster, 0, 30.0) == (0.25, 3.0)

@@ -1,0 +1,62 @@
+"""Predicted beside measured."""
+
+from math import isnan
+
+import pytest
+
+from hocket.program.instruction import Kind
+from hocket.trace.compare import Row, compare, update_s
+from hocket.trace.trace import Event, Trace
+
+
+def run(forward_s: float, step_s: float, count: int) -> Trace:
+    """A device that runs forward and step in turn."""
+    events, now = [], 0.0
+    for k in range(count):
+        events.append(Event(0, "compute", f"forward 0 #{k}", Kind.FORWARD, 0, k, now, now + forward_s))
+        now += forward_s
+        events.append(Event(0, "compute", f"step 0 u{k}", Kind.STEP, 0, k, now, now + step_s))
+        now += step_s
+    return Trace.of(events, {0: [(0.0, 100.0 * forward_s)]})
+
+
+def test_update_seconds() -> None:
+    """The time between updates in the later half; without two updates there is none."""
+    assert update_s(run(2.0, 1.0, 6)) == pytest.approx(3.0)
+    assert update_s(run(2.0, 1.0, 2)) == pytest.approx(3.0)
+    assert isnan(update_s(run(2.0, 1.0, 1)))
+    slow_start = Trace.of([*run(1.0, 0.0, 5).events, Event(0, "compute", "step 0 u9", Kind.STEP, 0, 9, 5.0, 6.0)])
+    assert update_s(slow_start) == pytest.approx(1.0)
+
+
+def test_rows_say_what_differs() -> None:
+    """Means by kind and stage, the largest single differences first, memory, and the update's time."""
+    found = compare(run(2.0, 0.5, 3), run(1.6, 0.5, 4), largest=2)
+    assert (found.update.predicted, found.update.measured) == (pytest.approx(2.5), pytest.approx(2.1))
+    kinds = {row.what: row for row in found.kinds}
+    assert kinds["forward 0"].relative_error == pytest.approx(0.25)
+    assert kinds["forward 0"].count == 4
+    assert kinds["step 0"].relative_error == pytest.approx(0.0)
+    assert [row.what for row in found.largest] == ["device 0: forward 0 #0", "device 0: forward 0 #1"]
+    assert [(row.predicted, row.measured) for row in found.memory] == [(200.0, 160.0)]
+    assert (found.only_predicted, found.only_measured) == (0, 2)
+    assert found.rows[0] is found.update
+    assert len(found.rows) == 1 + 2 + 1 + 2
+
+
+def test_recomputation_has_a_row_of_its_own() -> None:
+    """A forward that runs again is not averaged with the first."""
+    events = [
+        Event(0, "compute", "forward 0 #0", Kind.FORWARD, 0, 0, 0.0, 1.0),
+        Event(0, "compute", "forward again 0 #0", Kind.FORWARD, 0, 0, 1.0, 3.0),
+    ]
+    rows = compare(Trace.of(events), Trace.of(events[:1])).kinds
+    assert [(row.what, row.predicted) for row in rows] == [("forward 0", 1.0), ("forward again 0", 2.0)]
+    assert isnan(rows[1].measured)
+    assert rows[1].count == 0
+
+
+def test_nothing_measured_has_no_error() -> None:
+    """A relative error needs a measured figure."""
+    assert isnan(Row("x", 1.0, 0.0).relative_error)
+    assert compare(Trace.of(()), Trace.of(())).kinds == ()
