@@ -26,12 +26,28 @@ def slow_link(mbit_per_s: int) -> Iterator[None]:
     try:
         for name in NAMES:
             _run("ip", "netns", "add", name)
-        _run("ip", "link", "add", INTERFACES[0], "netns", NAMES[0], "type", "veth", "peer", "name", INTERFACES[1], "netns", NAMES[1])
+        _run(
+            "ip",
+            "link",
+            "add",
+            INTERFACES[0],
+            "netns",
+            NAMES[0],
+            "type",
+            "veth",
+            "peer",
+            "name",
+            INTERFACES[1],
+            "netns",
+            NAMES[1],
+        )
         for name, address, interface in zip(NAMES, ADDRESSES, INTERFACES, strict=True):
             _run("ip", "-n", name, "addr", "add", f"{address}/24", "dev", interface)
             _run("ip", "-n", name, "link", "set", interface, "up")
             _run("ip", "-n", name, "link", "set", "lo", "up")
-            burst_bytes = max(32 * 1024, mbit_per_s * 1_000_000 // 8 // 1000)  # little, or short messages look too quick
+            burst_bytes = max(
+                32 * 1024, mbit_per_s * 1_000_000 // 8 // 1000
+            )  # little, or short messages look too quick
             shape = ("tbf", "rate", f"{mbit_per_s}mbit", "burst", str(burst_bytes), "latency", "100ms")
             _run("ip", "netns", "exec", name, "tc", "qdisc", "add", "dev", interface, "root", *shape)
         yield

@@ -53,7 +53,12 @@ def main() -> None:
         folder = Path(name)
         rows: dict[str, list[tuple[float, float]]] = {}
         for _ in range(ROUNDS):
-            for strategy, schedule in (("gpipe", "gpipe"), ("flush", "flush"), ("pipedream", "flush"), ("two_bw", "flush")):
+            for strategy, schedule in (
+                ("gpipe", "gpipe"),
+                ("flush", "flush"),
+                ("pipedream", "flush"),
+                ("two_bw", "flush"),
+            ):
                 ours = hocket(write_plan(folder, strategy), STEPS)
                 theirs = run_workers("_torch_pipelining.py", [schedule, str(MICROBATCHES), str(STEPS)])["iteration_s"]
                 rows.setdefault(strategy, []).append((ours, theirs))

@@ -38,7 +38,12 @@ def plans(folder: Path) -> Iterator[tuple[str, Plan]]:
         cluster = measure_local(workers)
         for strategy, size in itertools.product(STRATEGIES, SIZES):
             found = search(
-                profile, cluster, job.batch_size, strategies=(strategy,), microbatch_sizes=(size,), profile_path="profile.json"
+                profile,
+                cluster,
+                job.batch_size,
+                strategies=(strategy,),
+                microbatch_sizes=(size,),
+                profile_path="profile.json",
             )
             for candidate in found.candidates:
                 if len({d for stage in candidate.plan.stages for d in stage.devices}) == workers:
@@ -71,7 +76,12 @@ def main() -> None:
         pairs.append((believed, real))
         errors = {d: plan.predicted.peak_memory_bytes[d] / peak - 1 for d, peak in peaks[label].items()}
         memory += list(errors.values())
-        row = {"plan": label, "predicted_iteration_s": believed, "measured_iteration_s": real, "error": believed / real - 1}
+        row = {
+            "plan": label,
+            "predicted_iteration_s": believed,
+            "measured_iteration_s": real,
+            "error": believed / real - 1,
+        }
         print(json.dumps({**row, "peak_memory_error_by_device": errors}), flush=True)
     clear = [(a, b) for a, b in itertools.combinations(pairs, 2) if max(a[1], b[1]) > CLEAR * min(a[1], b[1])]
     kept = sum((a[0] < b[0]) == (a[1] < b[1]) for a, b in clear)

@@ -60,7 +60,17 @@ def compare(mbit_per_s: int, folder: Path) -> dict[str, Any]:
         steps = str(STEPS[mbit_per_s])
         ours, theirs = [], []
         for _ in range(ROUNDS):
-            train = [sys.executable, "-m", "hocket", "train", str(JOB), str(folder / "plan.yaml"), "--steps", steps, "--json"]
+            train = [
+                sys.executable,
+                "-m",
+                "hocket",
+                "train",
+                str(JOB),
+                str(folder / "plan.yaml"),
+                "--steps",
+                steps,
+                "--json",
+            ]
             ours.append(workers(train)["iteration_s"])
             theirs.append(workers([sys.executable, str(HERE / "_ddp.py"), steps])["iteration_s"])
     best = {c.strategy: c.iteration_s for c in reversed(found.candidates)}

@@ -1,6 +1,6 @@
 """Start-up time of the command line where torch is not needed: the median of several whole processes.
 
-    python bench/bench_startup.py
+python bench/bench_startup.py
 """
 
 import json

@@ -1,6 +1,6 @@
 """How the update rules learn: one GPT, the same data, the same samples per update, four stages.
 
-    python bench/convergence.py [--steps 300] [--optimizer sgd|adam]
+    python bench/convergence.py [--steps 300] [--optimizer sgd|adam] [--lr 0.01]
 
 Runs in the inline engine (all stages in one process), so that only the rule differs. Every update averages 16 samples:
 one microbatch of 16 where the rule updates after each (stashed, vertical, naive), four of 4 elsewhere. Prints the mean loss
@@ -10,6 +10,7 @@ of every tenth of the run, and the last tenth's difference from the synchronous 
 import argparse
 import json
 import statistics
+from functools import partial
 
 import torch
 
@@ -29,24 +30,32 @@ RUNS = (
     ("vertical", "pipedream", 16, {"vertical_sync": True}),
     ("naive", "pipedream", 16, {"naive": True}),
 )
-OPTIMIZERS = {
-    "sgd": lambda parameters: torch.optim.SGD(parameters, lr=0.3, momentum=0.9),
-    "adam": lambda parameters: torch.optim.Adam(parameters, lr=2e-3),
-}
+OPTIMIZERS = {"sgd": partial(torch.optim.SGD, momentum=0.9), "adam": torch.optim.Adam}
 
 
-def make_job(optimizer: str) -> Job:
+def make_job(optimizer: str, learning_rate: float) -> Job:
     """A small GPT on real text; the same weights for every rule."""
     torch.manual_seed(SEED)
     model = GPT(n_layer=4, d_model=64, n_head=4, seq=SEQ, vocab=VOCAB, tied=False)
-    return Job(model, language_loss, Text(SEQ), OPTIMIZERS[optimizer], BATCH_SIZE, name="gpt-convergence")
+    return Job(
+        model,
+        language_loss,
+        Text(SEQ),
+        partial(OPTIMIZERS[optimizer], lr=learning_rate),
+        BATCH_SIZE,
+        name="gpt-convergence",
+    )
 
 
-def run(optimizer: str, strategy: str, microbatch_size: int, options: dict[str, bool], steps: int) -> list[float]:
+def run(job: Job, strategy: str, microbatch_size: int, options: dict[str, bool], steps: int) -> list[float]:
     """Mean loss of each tenth of a run."""
-    captured = capture(make_job(optimizer), microbatch_size)
+    captured = capture(job, microbatch_size)
     names = [layer.name for layer in captured.layers]
-    borders = [0, *(next(i for i, n in enumerate(names) if n.startswith(f"blocks.{b}")) for b in range(1, STAGES)), len(names)]
+    borders = [
+        0,
+        *(next(i for i, n in enumerate(names) if n.startswith(f"blocks.{b}")) for b in range(1, STAGES)),
+        len(names),
+    ]
     stages = tuple(PlanStage(tuple(names[borders[s] : borders[s + 1]]), (s,)) for s in range(STAGES))
     cluster = Cluster("inline", (Level("local", STAGES, 1e9),), "cpu-core")
     plan = Plan(strategy, "gpt-convergence", BATCH_SIZE, microbatch_size, stages, cluster, options)
@@ -62,13 +71,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--optimizer", choices=sorted(OPTIMIZERS), default="sgd")
+    parser.add_argument("--lr", type=float, default=0.01)
     given = parser.parse_args()
     torch.set_num_threads(1)
     synchronous = None
     for name, strategy, microbatch_size, options in RUNS:
-        tenths = run(given.optimizer, strategy, microbatch_size, options, given.steps)
+        tenths = run(make_job(given.optimizer, given.lr), strategy, microbatch_size, options, given.steps)
         synchronous = synchronous or tenths[-1]
-        row = {"rule": name, "optimizer": given.optimizer, "loss_by_tenth": [round(x, 4) for x in tenths]}
+        row = {
+            "rule": name,
+            "optimizer": given.optimizer,
+            "lr": given.lr,
+            "loss_by_tenth": [round(x, 4) for x in tenths],
+        }
         print(json.dumps({**row, "last_tenth_beside_sync": round(tenths[-1] - synchronous, 4)}), flush=True)
 
 

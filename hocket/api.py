@@ -26,7 +26,9 @@ def profile(job: Job, microbatch_sizes: Sequence[int] | None = None, **options: 
     return measure(job, tuple(microbatch_sizes), **options) if microbatch_sizes else measure(job, **options)
 
 
-def plan(profile: ModelProfile, cluster: Cluster, batch_size: int, strategies: Sequence[str] = (), **options: Any) -> Search:
+def plan(
+    profile: ModelProfile, cluster: Cluster, batch_size: int, strategies: Sequence[str] = (), **options: Any
+) -> Search:
     """Search for the best plan; `.best.plan` is it, `.candidates` are all, `.refused` says why not."""
     return search(profile, cluster, batch_size, strategies=strategies, **options)
 
@@ -39,7 +41,12 @@ def simulate(plan: Plan, profile: ModelProfile) -> tuple[Trace, Summary]:
 
 
 def train(
-    job: Job | str | Path, plan: Plan | str | Path, *, steps: int, on_step: Callable[[dict[str, Any]], None] | None = None, **options: Any
+    job: Job | str | Path,
+    plan: Plan | str | Path,
+    *,
+    steps: int,
+    on_step: Callable[[dict[str, Any]], None] | None = None,
+    **options: Any,
 ) -> Any:
     """Train for real. See `hocket.run.loop.train` for the options."""
     from hocket.run.loop import train as run

@@ -2,10 +2,8 @@
 
 import os
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from hocket.cli.output import print_json, print_table
 from hocket.errors import InputError
@@ -97,7 +95,9 @@ def run_demo(text: Path | None, output: Path, workers: int, steps: int, json: bo
     say(f"5  train: {steps} steps under each strategy, {workers} worker processes")
     outcomes: list[Outcome] = []
     for name, candidate in best.items():
-        summary = train(JOB, output / f"{name}.yaml", steps=steps, trace=str(output / f"{name}.measured.json"), pin=True)
+        summary = train(
+            JOB, output / f"{name}.yaml", steps=steps, trace=str(output / f"{name}.measured.json"), pin=True
+        )
         outcomes.append(Outcome(candidate, summary))
         row = outcomes[-1].row
         say(
@@ -118,7 +118,14 @@ def run_demo(text: Path | None, output: Path, workers: int, steps: int, json: bo
     write_atomic(output / "report.html", page)
     wall_s = time.perf_counter() - began
     if json:
-        print_json({"rows": [as_data(o.row) for o in outcomes], "losses": {o.candidate.strategy: o.summary.losses for o in outcomes}, "wall_s": wall_s, "report": str(output / "report.html")})
+        print_json(
+            {
+                "rows": [as_data(o.row) for o in outcomes],
+                "losses": {o.candidate.strategy: o.summary.losses for o in outcomes},
+                "wall_s": wall_s,
+                "report": str(output / "report.html"),
+            }
+        )
         return
     _print_rows(outcomes)
     print(f"done in {show_seconds(wall_s)}; open {output / 'report.html'}, or any *.json trace in ui.perfetto.dev")
@@ -153,7 +160,17 @@ def _print_rows(outcomes: list[Outcome]) -> None:
                 f"{losses[0]:.3f} -> {losses[-1]:.3f}",
             ]
         )
-    columns = ["strategy", "config", "predicted", "measured", "error", "peak predicted", "peak measured", "samples/s", "loss"]
+    columns = [
+        "strategy",
+        "config",
+        "predicted",
+        "measured",
+        "error",
+        "peak predicted",
+        "peak measured",
+        "samples/s",
+        "loss",
+    ]
     print_table("prediction beside measurement, per iteration", columns, rows, right=(2, 3, 4, 5, 6, 7))
 
 
@@ -163,5 +180,3 @@ def _loud(line: str) -> None:
 
 def _quiet(line: str) -> None:
     """Machines get one document at the end."""
-
-

@@ -39,6 +39,8 @@ def _version(value: bool) -> None:
 
 @app.callback()
 def top(
-    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
 ) -> None:
     """Start with `hocket demo`; then `hocket profile`, `plan`, `check`, `simulate` and `train` with your own job."""

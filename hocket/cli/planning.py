@@ -1,11 +1,10 @@
 """Commands that need no devices: profile, import, links, plan, show, check, simulate, compare, papers."""
 
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-
-from hocket.errors import InputError
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document (seconds, bytes, unrounded).")]
 
@@ -13,7 +12,9 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON document (sec
 def profile(
     job: Annotated[Path, typer.Argument(help="A Python file that defines `job` (a hocket.Job) or `make_job()`.")],
     output: Annotated[Path, typer.Option("-o", "--output", help="Where to write the profile.")] = Path("profile.json"),
-    microbatch: Annotated[list[int] | None, typer.Option("--microbatch", "-b", help="A size to measure; repeat.")] = None,
+    microbatch: Annotated[
+        list[int] | None, typer.Option("--microbatch", "-b", help="A size to measure; repeat.")
+    ] = None,
     device: Annotated[str, typer.Option(help="'cpu', or 'cuda' for the current GPU.")] = "cpu",
     budget_s: Annotated[float, typer.Option(help="Seconds to spend at most on measuring.")] = 40.0,
     json: Json = False,
@@ -31,8 +32,8 @@ def profile(
         found = measure(loaded, sizes, device=device, budget_s=budget_s, progress=report)
     found.save(output)
     if json:
-        from hocket.files import as_data
         from hocket.cli.output import print_json
+        from hocket.files import as_data
 
         print_json({**as_data(found), "path": str(output)})
         return
@@ -56,8 +57,8 @@ def import_profile(
     found = reader.read(file)
     found.save(output)
     if json:
-        from hocket.files import as_data
         from hocket.cli.output import print_json
+        from hocket.files import as_data
 
         print_json({**as_data(found), "path": str(output)})
         return
@@ -79,8 +80,8 @@ def links(
     cluster = measure_local(workers)
     cluster.save(output)
     if json:
-        from hocket.files import as_data
         from hocket.cli.output import print_json
+        from hocket.files import as_data
 
         print_json({**as_data(cluster), "path": str(output)})
         return
@@ -92,7 +93,9 @@ def plan(
     cluster: Annotated[Path, typer.Argument(help="A cluster file (YAML), from `hocket links` or by hand.")],
     batch: Annotated[int, typer.Option("--batch", "-B", help="Samples of one optimizer update.")],
     strategy: Annotated[list[str] | None, typer.Option("--strategy", "-s", help="Only this strategy; repeat.")] = None,
-    microbatch: Annotated[list[int] | None, typer.Option("--microbatch", "-b", help="Only this microbatch size; repeat.")] = None,
+    microbatch: Annotated[
+        list[int] | None, typer.Option("--microbatch", "-b", help="Only this microbatch size; repeat.")
+    ] = None,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="Where to write the best plan.")] = None,
     rows: Annotated[int, typer.Option(help="How many candidates to show.")] = 12,
     json: Json = False,
@@ -155,7 +158,9 @@ def show(
 
 def check(
     plan: Annotated[Path, typer.Argument(help="A plan file.")],
-    program: Annotated[Path | None, typer.Option("--program", help="Check this program text instead of the plan's own.")] = None,
+    program: Annotated[
+        Path | None, typer.Option("--program", help="Check this program text instead of the plan's own.")
+    ] = None,
     json: Json = False,
 ) -> None:
     """Prove a plan before launch: reads, versions, updates, matching sends, no deadlock, memory. Exit code 1: problems."""
@@ -180,7 +185,9 @@ def check(
 
 def simulate(
     plan: Annotated[Path, typer.Argument(help="A plan file.")],
-    trace: Annotated[Path | None, typer.Option("--trace", help="Write a trace that Perfetto and chrome://tracing open.")] = None,
+    trace: Annotated[
+        Path | None, typer.Option("--trace", help="Write a trace that Perfetto and chrome://tracing open.")
+    ] = None,
     report: Annotated[Path | None, typer.Option("--report", help="Write a self-contained report.html.")] = None,
     json: Json = False,
 ) -> None:
@@ -229,16 +236,25 @@ def compare(
     from hocket.files import as_data
     from hocket.trace.compare import compare as compare_traces
     from hocket.trace.trace import Trace
-    from hocket.units import show_seconds
+    from hocket.units import show_bytes, show_seconds
 
     found = compare_traces(Trace.read(predicted), Trace.read(measured))
     if json:
-        print_json([as_data(row) for row in found])
+        print_json(as_data(found))
         return
-    rows = [
-        [row.what, show_seconds(row.predicted_s), show_seconds(row.measured_s), f"{row.error:+.1%}", str(row.count)] for row in found
-    ]
-    print_table("predicted beside measured", ["what", "predicted", "measured", "error", "times"], rows, right=(1, 2, 3, 4))
+
+    def rows(part: Iterable[Any], show: Callable[[float], str]) -> list[list[str]]:
+        return [[r.what, show(r.predicted), show(r.measured), f"{r.error:+.1%}", str(r.count)] for r in part]
+
+    columns = ["what", "predicted", "measured", "error", "times"]
+    right = (1, 2, 3, 4)
+    print_table("predicted beside measured", columns, rows((found.update, *found.kinds), show_seconds), right)
+    print_table("single instructions that differ most", columns, rows(found.largest, show_seconds), right)
+    print_table("peak memory", columns, rows(found.memory, show_bytes), right)
+    if found.only_predicted or found.only_measured:
+        print(
+            f"  {found.only_predicted} instructions only in the prediction, {found.only_measured} only in the measurement"
+        )
 
 
 def papers(json: Json = False) -> None:
@@ -315,5 +331,3 @@ class _progress:
     def __exit__(self, *_: object) -> None:
         if self.enabled:
             self.bar.stop()
-
-

@@ -13,9 +13,13 @@ def train(
     plan: Annotated[Path, typer.Argument(help="A plan file, from `hocket plan`.")],
     steps: Annotated[int, typer.Option(help="Train until so many steps (batches) are done in all.")] = 100,
     checkpoint: Annotated[Path | None, typer.Option(help="Folder of checkpoints; none are written without it.")] = None,
-    every: Annotated[int | None, typer.Option(help="Steps between two checkpoints; a tenth of what is to do by default.")] = None,
+    every: Annotated[
+        int | None, typer.Option(help="Steps between two checkpoints; a tenth of what is to do by default.")
+    ] = None,
     keep: Annotated[int, typer.Option(help="How many of the newest checkpoints stay.")] = 3,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on from the newest whole checkpoint, under any plan.")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on from the newest whole checkpoint, under any plan.")
+    ] = False,
     device: Annotated[str, typer.Option(help="auto (as the plan's cluster says), cpu or cuda.")] = "auto",
     threads: Annotated[int, typer.Option(help="Threads of each worker on a CPU.")] = 1,
     pin: Annotated[bool, typer.Option("--pin", help="Pin worker i to core i.")] = False,
@@ -51,9 +55,9 @@ def train(
 
 def demo(
     text: Annotated[Path | None, typer.Option(help="A text to train on; by default Python's own source files.")] = None,
-    output: Annotated[Path, typer.Option("-o", "--output", help="Folder for profile, plans, traces and report.html.")] = Path(
-        "hocket-demo"
-    ),
+    output: Annotated[
+        Path, typer.Option("-o", "--output", help="Folder for profile, plans, traces and report.html.")
+    ] = Path("hocket-demo"),
     workers: Annotated[int, typer.Option("-n", "--workers", help="Local workers.")] = 2,
     steps: Annotated[int, typer.Option(help="Steps to train under each strategy.")] = 40,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document at the end.")] = False,

@@ -8,9 +8,9 @@ from hocket.cost.model import CostModel
 from hocket.errors import InputError
 from hocket.plan.plan import Plan
 from hocket.profile.model import ModelProfile
-from hocket.program.check import Problem
 from hocket.program.check import check as check_program
 from hocket.program.instruction import Value
+from hocket.program.problem import Problem
 from hocket.program.program import Program
 
 

@@ -63,8 +63,12 @@ class Search:
         """
         if self.candidates:
             return self.candidates[0]
-        reasons = "; ".join(f"{r.strategy} {r.config}: {r.reason}" for r in self.refused[:3]) or "no strategy offers a choice"
-        raise RefusedError("plan", reasons, "a strategy that fits", "Give more devices, more memory or a smaller batch.")
+        reasons = (
+            "; ".join(f"{r.strategy} {r.config}: {r.reason}" for r in self.refused[:3]) or "no strategy offers a choice"
+        )
+        raise RefusedError(
+            "plan", reasons, "a strategy that fits", "Give more devices, more memory or a smaller batch."
+        )
 
 
 def search(
@@ -160,7 +164,11 @@ def _bound_s(situation: Situation, choice: Choice, name: str) -> float:
         for device in stage.devices:
             busy[device] = busy.get(device, 0.0) + each * microbatches / len(stage.devices)
         longest = max(longest, each)
-    filling = 0.0 if name in ("pipedream", "two_bw") else longest * (len(choice.stages) - 1) * (1 if name != "interleaved" else 0)
+    filling = (
+        0.0
+        if name in ("pipedream", "two_bw")
+        else longest * (len(choice.stages) - 1) * (1 if name != "interleaved" else 0)
+    )
     if name == "model_parallel":
         filling *= microbatches
     return max(busy.values()) + filling
@@ -203,7 +211,9 @@ def _simulate(situation: Situation, name: str, choice: Choice, profile_path: str
     for device, peak_bytes in sorted(predicted.peak_memory_bytes.items()):
         capacity_bytes = situation.cluster.capacity_bytes(device)
         if peak_bytes > capacity_bytes:
-            return Refused(name, label, f"device {device} needs {show_bytes(peak_bytes)} of {show_bytes(capacity_bytes)}")
+            return Refused(
+                name, label, f"device {device} needs {show_bytes(peak_bytes)} of {show_bytes(capacity_bytes)}"
+            )
     plan = replace(make_plan(situation, name, choice, profile_path), predicted=predicted)
     return Candidate(
         name,

@@ -1,5 +1,7 @@
 """Balanced stages: cut a model into a given number of runs of layers so that the slowest run is as quick as it can be."""
 
+from itertools import pairwise
+
 import numpy as np
 
 from hocket.errors import RefusedError
@@ -48,4 +50,4 @@ def balanced(
         ends.append(int(cuts[s, ends[-1]]))
     ends.append(0)
     ends.reverse()
-    return tuple(tuple(range(a, b)) for a, b in zip(ends, ends[1:], strict=False))
+    return tuple(tuple(range(a, b)) for a, b in pairwise(ends))

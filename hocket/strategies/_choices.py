@@ -142,5 +142,5 @@ def partitioned(situation: Situation) -> Iterator[Choice]:
 
 def _widths(limit: int) -> list[int]:
     """1, 2, 3, ... up to 8, then powers of two and the limit itself."""
-    found = {w for w in range(1, min(limit, 8) + 1)} | {int(w) for w in 2 ** np.arange(0, 20) if w <= limit} | {limit}
+    found = set(range(1, min(limit, 8) + 1)) | {int(w) for w in 2 ** np.arange(0, 20) if w <= limit} | {limit}
     return sorted(w for w in found if w >= 1)
