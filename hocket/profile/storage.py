@@ -1,9 +1,11 @@
 """StorageTracker: how many bytes of tensors live while some code runs, and at most lived.
 
 Rules of this file: storages are counted, not tensors, so that views cost nothing; a storage that was there before is
-not counted unless it was registered; what an operation allocates inside and frees again is not seen.
+not counted unless it was registered; what an operation allocates inside and frees again is not seen. Only operations of
+the thread that entered are followed, but storages may be registered, and die, in any thread.
 """
 
+import threading
 import weakref
 from collections.abc import Iterable
 from typing import Any
@@ -26,6 +28,7 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.live_bytes = 0
         self.peak_bytes = 0
         self._known: dict[int, tuple[weakref.ref[Any], int]] = {}
+        self._lock = threading.RLock()  # a storage may die, and call back, while its own thread holds it
 
     def register(self, tensors: Iterable[Tensor]) -> None:
         """Count storages that are there already; they stop to count when they die."""
@@ -52,17 +55,19 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         except (NotImplementedError, RuntimeError):  # sparse tensors have no storage of their own
             return
         key = storage._cdata
-        if key in self._known and not (counted and upgrade and self._known[key][1] == 0):
-            return
-        size = storage.nbytes() if counted else 0
-        # The storage's Python object lives as long as the storage itself, so its end is the storage's end.
-        self._known[key] = (weakref.ref(storage, lambda _, key=key: self._forget(key)), size)  # type: ignore[misc]
-        self.live_bytes += size
-        self.peak_bytes = max(self.peak_bytes, self.live_bytes)
+        with self._lock:
+            if key in self._known and not (counted and upgrade and self._known[key][1] == 0):
+                return
+            size = storage.nbytes() if counted else 0
+            # The storage's Python object lives as long as the storage itself, so its end is the storage's end.
+            self._known[key] = (weakref.ref(storage, lambda _, key=key: self._forget(key)), size)  # type: ignore[misc]
+            self.live_bytes += size
+            self.peak_bytes = max(self.peak_bytes, self.live_bytes)
 
     def _forget(self, key: int) -> None:
-        _, size = self._known.pop(key)
-        self.live_bytes -= size
+        with self._lock:
+            _, size = self._known.pop(key)
+            self.live_bytes -= size
 
 
 def storage_key(tensor: Tensor) -> int:

@@ -38,9 +38,9 @@ class Memory:
             self._tracker.__enter__()  # type: ignore[no-untyped-call]
             self.looking = True
 
-    def arrived(self, things: Iterable[tuple[Tensor, ...]]) -> None:
-        """Tensors that other lanes have made."""
-        for tensors in things:
+    def made(self, tensors: Iterable[Tensor]) -> None:
+        """Called by other lanes: tensors that they have made, messages above all."""
+        if self.looking:
             self._tracker.register(tensors)
 
     def stop(self) -> None:

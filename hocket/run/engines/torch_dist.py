@@ -21,7 +21,7 @@ from torch import Tensor
 from hocket.errors import InputError, InternalError, WorkerLost
 from hocket.plan.plan import Plan
 from hocket.profile.capture import Captured
-from hocket.program.instruction import COMPUTE, Instruction, Kind, Value, What
+from hocket.program.instruction import COMPUTE, Instruction, Kind, Value
 from hocket.program.program import Program
 from hocket.run.device import Device
 from hocket.run.engines._groups import Groups, TransferError
@@ -33,7 +33,6 @@ from hocket.run.observe import Observer, Unobserved
 from hocket.run.weights import Bucket
 from hocket.trace.trace import Event
 
-_BORDERS = (What.ACTIVATION, What.GRADIENT)
 _UPDATE_KINDS = (Kind.STEP, Kind.ALL_REDUCE, Kind.REDUCE_SCATTER, Kind.ALL_GATHER)
 
 
@@ -123,6 +122,7 @@ class Worker:
         self._inboxes = {lane: Inbox() for lane in (COMPUTE, *self._lanes)}
         self._failure, self.records = None, []
         self._inboxes[COMPUTE].values = self.device.start(position)
+        self._memory.look(0)  # before other lanes make anything
         others = {lane: parts for lane, parts in self._lanes.items() if lane != COMPUTE}
         for lane, parts in others.items():
             name = f"device {self.number} {lane}"
@@ -166,8 +166,6 @@ class Worker:
             if self._handover.needed:
                 for value in instruction.reads:
                     store[value] = self._handover.taken(store[value])
-            if self._memory.looking:
-                self._memory.arrived(store[value] for value in instruction.reads if value.what in _BORDERS)
             observer.runs(instruction)
             start_s = clock()
             early: set[Value] = set()
@@ -185,6 +183,7 @@ class Worker:
                 thing = store.pop(value)
                 if value not in early:
                     self._inboxes[lane].give(value, self._handover.given(thing))
+                del thing  # or it would outlive its sending
         return ahead.run
 
     def _publisher(
@@ -239,11 +238,13 @@ class Worker:
         if instruction.kind is Kind.SEND:
             layout = self._layouts.of(instruction.reads[0])
             message = layout.pack(self._handover.taken(things.pop()))
+            self._memory.made((message,))
             self._groups.send(message, instruction.peer)
             return None
         if instruction.kind is Kind.RECEIVE:
             layout = self._layouts.of(instruction.writes[0])
             message = layout.empty(self.device.device)
+            self._memory.made((message,))
             self._groups.receive(message, instruction.peer)
             return layout.unpack(message)
         if instruction.kind is Kind.ALL_REDUCE:
