@@ -234,6 +234,7 @@ def compare(
     """Lay what was predicted beside what happened, instruction by instruction."""
     from hocket.cli.output import print_json, print_table
     from hocket.files import as_data
+    from hocket.trace.compare import Row
     from hocket.trace.compare import compare as compare_traces
     from hocket.trace.trace import Trace
     from hocket.units import show_bytes, show_seconds
@@ -243,8 +244,8 @@ def compare(
         print_json(as_data(found))
         return
 
-    def rows(part: Iterable[Any], show: Callable[[float], str]) -> list[list[str]]:
-        return [[r.what, show(r.predicted), show(r.measured), f"{r.error:+.1%}", str(r.count)] for r in part]
+    def rows(part: Iterable[Row], show: Callable[[float], str]) -> list[list[str]]:
+        return [[r.what, show(r.predicted), show(r.measured), f"{r.relative_error:+.1%}", str(r.count)] for r in part]
 
     columns = ["what", "predicted", "measured", "error", "times"]
     right = (1, 2, 3, 4)
