@@ -10,6 +10,7 @@ from typing import Any
 
 from torch.distributed import Store  # type: ignore[attr-defined]
 
+from hocket.errors import WorkerLost
 from hocket.files import parse_json
 
 
@@ -28,16 +29,23 @@ class Board:
             store.set_timeout(timedelta(seconds=timeout_s))
 
     def share(self, fact: Any) -> list[Any]:
-        """Every worker's fact, by rank: JSON data, the same list on every worker. Also a barrier."""
+        """Every worker's fact, by rank: JSON data, the same list on every worker. Also a barrier.
+
+        Raises:
+            WorkerLost: the store does not answer.
+        """
         if self._store is None:
             return [fact]
-        self._store.set(self._key(self.rank), json.dumps(fact))
-        facts = [parse_json(self._store.get(self._key(rank)), f"worker {rank}") for rank in range(self.workers)]
-        # Whoever has written this round's fact has read all of the round before.
-        if self._round:
-            self._store.delete_key(self._key(self.rank, -1))
+        try:
+            self._store.set(self._key(self.rank), json.dumps(fact))
+            found = [self._store.get(self._key(rank)) for rank in range(self.workers)]
+            # Whoever has written this round's fact has read all of the round before.
+            if self._round:
+                self._store.delete_key(self._key(self.rank, -1))
+        except RuntimeError as error:  # the store's machine is gone, or the disk that it lies on is full
+            raise WorkerLost(f"worker {self.rank}: the workers' meeting place does not answer: {error}") from error
         self._round += 1
-        return facts
+        return [parse_json(text, f"worker {rank}") for rank, text in enumerate(found)]
 
     def _key(self, rank: int, back: int = 0) -> str:
         return f"board/{self._round + back}/{rank}"

@@ -11,6 +11,7 @@ watcher of launch.py does with pages and pipes goes through the store of the mee
     news/RANK/N     reports for the first worker, which shows the run
 """
 
+import atexit
 import json
 import os
 import signal
@@ -69,7 +70,9 @@ def join(job: Job | str | Path, plan: Plan, options: Options, listener: Listener
             progress.state = State.FINISHED
             together.finish()
         except BaseException as error:
-            raise together.explain(error) from error
+            cause = together.explain(error)
+            atexit.register(_end_process, cause.exit_code if isinstance(cause, HocketError) else WorkerLost.exit_code)
+            raise cause from error
     if collector is None:
         own = Collector(plan, listener)
         own.take(rank, together.done)
@@ -79,6 +82,13 @@ def join(job: Job | str | Path, plan: Plan, options: Options, listener: Listener
         listener.note(f"stopped after step {summary.steps}, saved in {summary.checkpoint}; --resume goes on")
     listener.finished(summary)
     return summary
+
+
+def _end_process(code: int) -> None:
+    """End a process whose run has failed: threads that are still inside a transfer would make torch abort it instead."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def _number(name: str) -> int:

@@ -9,7 +9,11 @@ import psutil
 
 from hocket.hardware.cluster import Cluster, Level
 from hocket.plan.plan import Plan, PlanStage
+from hocket.profile.capture import capture
+from hocket.profile.job import load_job
+from hocket.run.engines.inline import run_inline
 from hocket.run.loop import Summary
+from hocket.run.steps import Pace
 
 # The process that runs it is a worker of a known rank: the name of its orders says which.
 JOB = """
@@ -68,6 +72,19 @@ def plan(strategy: str, *stages: tuple[int, tuple[int, ...]], **options: Any) ->
     workers = len({device for _, devices in chosen for device in devices})
     cluster = Cluster("local", (Level("local", workers, 1e9),), "cpu-core")
     return Plan(strategy, "tiny", 8, 2, tuple(parts), cluster, options=options)
+
+
+def reference(job: Path, chosen: Plan, steps: int) -> list[float]:
+    """Loss of each step of an undisturbed run by the engine that defines the program's meaning, in this process."""
+    captured = capture(load_job(job), chosen.microbatch_size)
+    program = chosen.compile(captured)
+    pace = Pace(program.admitted, program.stride, chosen.microbatches)
+    result = run_inline(captured, chosen, program, pace.periods_for(steps))
+    losses: dict[int, float] = {}
+    for microbatch, loss, samples in result.losses:
+        step = microbatch // chosen.microbatches
+        losses[step] = losses.get(step, 0.0) + loss * samples
+    return [losses[step] / chosen.batch_size for step in range(steps)]
 
 
 class Recorder:

@@ -1,0 +1,123 @@
+"""Training as one of torchrun's workers: without a watcher above them, workers watch each other."""
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from hocket.run.checkpoint import names_in
+from hocket.run.loop import train
+from tests.system.tiny import plan, reference, write_job
+
+# What `hocket train --json` does with an error.
+SCRIPT = """
+import json, sys
+from hocket.errors import HocketError
+from hocket.run.display import Lines
+from hocket.run.loop import train
+try:
+    train(sys.argv[1], sys.argv[2], listener=Lines(sys.stdout, sys.stderr), **json.loads(sys.argv[3]))
+except HocketError as error:
+    print(f"{type(error).__name__}: {error}", file=sys.stderr)
+    sys.exit(error.exit_code)
+"""
+
+Process = "subprocess.Popen[str]"
+
+
+def command(folder: Path, **options: object) -> list[str]:
+    """One worker's command line behind `python`."""
+    (folder / "script.py").write_text(SCRIPT)
+    plan("flush").save(folder / "plan.yaml")
+    return [str(folder / "script.py"), str(folder / "job.py"), str(folder / "plan.yaml"), json.dumps(options)]
+
+
+@contextmanager
+def two_workers(folder: Path, **options: object) -> Iterator[list[Process]]:
+    """Two workers as torchrun starts them, but with no agent that would end one when the other dies."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    started: list[Process] = []
+    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2"}
+    try:
+        for rank in (0, 1):
+            environment = {**os.environ, **meeting, "RANK": str(rank), "LOCAL_RANK": str(rank), "OMP_NUM_THREADS": "1"}
+            line = [sys.executable, *command(folder, **options)]
+            started.append(
+                subprocess.Popen(line, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            )
+        yield started
+    finally:
+        for process in started:
+            process.kill()
+            process.communicate()
+
+
+def wait_for_step(process: Process, step: int) -> None:
+    """Read what worker 0 prints until a step is done."""
+    assert process.stdout is not None
+    for line in process.stdout:
+        if f'"step": {step},' in line:
+            return
+    raise AssertionError(process.stderr.read() if process.stderr else "")
+
+
+def test_torchrun(tmp_path: Path) -> None:
+    """Under torchrun the first worker prints the same losses and the summary; the checkpoint is there."""
+    job = write_job(tmp_path)
+    run = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    line = [*run, *command(tmp_path, steps=4, checkpoint=str(tmp_path / "saved"), every=2)]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    *steps, last = [json.loads(text) for text in done.stdout.splitlines()]
+    assert [step["loss"] for step in steps] == reference(job, plan("flush"), 4)
+    assert last["steps"] == 4
+    assert sorted(last["peak_memory_bytes"]) == ["0", "1"]
+    assert names_in(tmp_path / "saved") == ["step-00000002", "step-00000004"]
+
+
+def test_a_killed_worker_ends_the_other(tmp_path: Path) -> None:
+    """Nobody but the peer notices: it leaves with an error that names the lost worker, its own step and instruction."""
+    write_job(tmp_path)
+    with two_workers(tmp_path, steps=10**6) as (first, second):
+        wait_for_step(first, 3)
+        second.kill()
+        _, said = first.communicate(timeout=120)
+    assert first.returncode == 3, said
+    assert re.search(r"WorkerLost: .*lost device 1 at step \d+ in `(send|receive) ", said)
+
+
+def test_a_failing_worker_is_explained_by_the_other(tmp_path: Path) -> None:
+    """The worker that fails shows its error, and the other shows that error too, not its broken connection."""
+    trouble = "assert not (self.taken == 30 and os.environ['RANK'] == '1'), 'no such sample'"
+    write_job(tmp_path, trouble=trouble)
+    with two_workers(tmp_path, steps=10**6) as workers:
+        said = [process.communicate(timeout=120)[1] for process in workers]
+        assert [process.returncode for process in workers] == [3, 3]
+    assert all("worker 1 failed at step" in text and "no such sample" in text for text in said)
+
+
+@pytest.mark.parametrize("signalled", [0, 1])
+def test_interrupt_of_one_stops_all(tmp_path: Path, signalled: int) -> None:
+    """A signal to any worker ends all of them behind the same step, saved; the run goes on from there with local workers."""
+    job, folder = write_job(tmp_path), tmp_path / "saved"
+    with two_workers(tmp_path, steps=10**6, checkpoint=str(folder)) as workers:
+        wait_for_step(workers[0], 3)
+        workers[signalled].send_signal(signal.SIGINT)
+        said = [process.communicate(timeout=120) for process in workers]
+        assert [process.returncode for process in workers] == [0, 0], said
+    last = json.loads(said[0][0].splitlines()[-1])
+    assert last["stopped"]
+    assert names_in(folder) == [f"step-{last['steps']:08d}"]
+    if signalled:
+        summary = train(job, plan("flush"), steps=last["steps"] + 2, checkpoint=folder, resume=True)
+        assert list(summary.losses) == reference(job, plan("flush"), last["steps"] + 2)[-2:]

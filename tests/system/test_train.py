@@ -1,0 +1,193 @@
+"""Training with real workers: losses, segments, resuming under the same and under other plans, and what does not fit."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hocket.errors import InputError
+from hocket.plan.plan import Plan
+from hocket.profile.job import load_job
+from hocket.run.checkpoint import names_in
+from hocket.run.loop import train
+from tests.system.tiny import Recorder, plan, reference, write_job
+
+
+def run(job: Path, chosen: Plan, **options: Any) -> Recorder:
+    """Train; what was heard."""
+    listener = Recorder()
+    summary = train(job, chosen, listener=listener, **options)
+    assert list(summary.losses) == listener.losses
+    assert not summary.stopped
+    return listener
+
+
+def test_losses_pace_and_trace(tmp_path: Path) -> None:
+    """Every step's loss is the reference's; the summary has the pace and each device's peak; the trace opens and is complete."""
+    job, trace = write_job(tmp_path), tmp_path / "trace.json"
+    chosen, listener = plan("flush"), Recorder()
+    summary = train(job, chosen, steps=6, trace=str(trace), listener=listener)
+    assert listener.losses == reference(job, chosen, 6)
+    assert [(line["step"], line["samples"]) for line in listener.lines] == [(k, 8 * k) for k in range(1, 7)]
+    assert summary.steps == 6
+    assert summary.iteration_s is not None
+    assert summary.iteration_s > 0
+    assert summary.samples_per_s == pytest.approx(8 / summary.iteration_s)
+    assert sorted(summary.peak_memory_bytes) == [0, 1]
+    names = [event.get("name") for event in json.loads(trace.read_text())["traceEvents"]]
+    assert all(f"backward {stage} #{m}" in names for stage in (0, 1) for m in range(24))
+    assert [path.name for path in tmp_path.glob(".*")] == []
+
+
+def test_resume_is_bit_for_bit_and_two_runs_in_a_row_agree(tmp_path: Path) -> None:
+    """Segments, a resume and a second run change no bit of a synchronous run; only the last three checkpoints stay."""
+    job, chosen, folder = write_job(tmp_path), plan("flush"), tmp_path / "saved"
+    first = run(job, chosen, steps=5, checkpoint=folder, every=1)
+    assert names_in(folder) == ["step-00000003", "step-00000004", "step-00000005"]
+    second = run(job, chosen, steps=8, checkpoint=folder, resume=True)
+    assert second.first == 5
+    assert first.losses + second.losses == reference(job, chosen, 8)
+    assert run(job, chosen, steps=8, checkpoint=folder, resume=True).notes == [
+        "8 steps are trained already: nothing to do"
+    ]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        plan("gpipe", (7, (0,))),
+        plan("flush", (2, (0,)), (2, (1,)), (3, (2,))),
+        plan("data_parallel", (7, (0, 1))),
+    ],
+    ids=["one-worker", "deeper", "replicas"],
+)
+def test_resume_under_another_plan(tmp_path: Path, other: Plan) -> None:
+    """A checkpoint of two stages goes on with other depths, strategies and numbers of workers, as if nothing had changed."""
+    job, folder = write_job(tmp_path), tmp_path / "saved"
+    run(job, plan("flush"), steps=3, checkpoint=folder)
+    resumed = run(job, other, steps=6, checkpoint=folder, resume=True)
+    assert any("under another plan" in note for note in resumed.notes)
+    assert resumed.losses == pytest.approx(reference(job, plan("flush"), 6)[3:], rel=1e-9)
+
+
+def test_a_torn_checkpoint_is_skipped(tmp_path: Path) -> None:
+    """With the newest one damaged, going on begins at the one before, says so, and gives the same losses."""
+    job, chosen, folder = write_job(tmp_path), plan("flush"), tmp_path / "saved"
+    run(job, chosen, steps=4, checkpoint=folder, every=2)
+    (folder / "step-00000004" / "worker-1.safetensors").write_bytes(b"torn")
+    resumed = run(job, chosen, steps=5, checkpoint=folder, resume=True)
+    assert resumed.first == 2
+    assert "step-00000004 is damaged and was skipped" in resumed.notes[0]
+    assert resumed.losses == reference(job, chosen, 5)[2:]
+
+
+def test_steps_that_a_program_cannot_express(tmp_path: Path) -> None:
+    """An asynchronous program with a prologue trains at least as many steps as asked for, and says how many."""
+    job, chosen = write_job(tmp_path), plan("pipedream", (3, (0, 1, 2)), (4, (3,)))
+    listener = run(job, chosen, steps=1)
+    trained = len(listener.lines)
+    assert trained > 1
+    assert any(note.startswith(f"{trained} steps instead of 1") for note in listener.notes)
+    assert listener.losses == pytest.approx(reference(job, chosen, trained), rel=1e-12)
+
+
+def test_a_folder_with_another_runs_checkpoints(tmp_path: Path) -> None:
+    """Checkpoints that are there are neither mixed with new ones nor removed."""
+    job, folder = write_job(tmp_path), tmp_path / "saved"
+    (folder / "step-00000009").mkdir(parents=True)
+    with pytest.raises(InputError, match="--resume"):
+        train(job, plan("gpipe", (7, (0,))), steps=1, checkpoint=folder)
+    assert names_in(folder) == ["step-00000009"]
+
+
+def test_a_checkpoint_of_another_model(tmp_path: Path) -> None:
+    """A checkpoint whose tensors do not fit is refused by name."""
+    folder, one = tmp_path / "saved", plan("gpipe", (7, (0,)))
+    run(write_job(tmp_path), one, steps=1, checkpoint=folder)
+    other = tmp_path / "other.py"
+    other.write_text(
+        (tmp_path / "job.py")
+        .read_text()
+        .replace("Linear(6, 8)", "Linear(6, 9)")
+        .replace("Linear(8, 8)", "Linear(9, 8)")
+    )
+    with pytest.raises(InputError, match=r"0\.weight.*\(8, 6\).*expected \(9, 6\)"):
+        train(other, one, steps=2, checkpoint=folder, resume=True)
+
+
+def test_a_full_disk_ends_the_run_with_one_error(tmp_path: Path) -> None:
+    """When a checkpoint cannot be written the run ends with that error, and the one before is whole."""
+    limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, resource.RLIM_INFINITY))"
+    folder, good = tmp_path / "saved", write_job(tmp_path, name="good.py")
+    good.write_text(good.read_text().replace("Linear(6, 8)", "Linear(6, 64)").replace("Linear(8, 8)", "Linear(64, 8)"))
+    job = tmp_path / "job.py"
+    job.write_text(
+        good.read_text().replace("self.taken += 1", f"self.taken += 1; self.taken == 60 and exec({limit!r})")
+    )
+    with pytest.raises(InputError, match="File too large") as caught:
+        train(job, plan("flush"), steps=1000, checkpoint=folder, every=2)
+    assert caught.value.exit_code == 2
+    assert names_in(folder)
+    assert [path.name for path in folder.glob(".*")] == []
+    done = int(names_in(folder)[-1].removeprefix("step-"))
+    assert run(good, plan("flush"), steps=done + 1, checkpoint=folder, resume=True).first == done
+
+
+def test_the_number_of_workers_must_be_the_plans(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under torchrun with another number of workers: one error that says how to start it, before anybody waits for anybody."""
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    with pytest.raises(InputError) as caught:
+        train(write_job(tmp_path), plan("flush"), steps=1)
+    assert (caught.value.place, caught.value.found) == ("workers", "3")
+    assert "--nproc-per-node 2" in str(caught.value)
+
+
+def test_more_workers_than_one_machine_should_have(tmp_path: Path) -> None:
+    """A plan for a cluster is not started on one machine."""
+    with pytest.raises(InputError, match="at most 64 local workers"):
+        train(write_job(tmp_path), plan("data_parallel", (7, tuple(range(65)))), steps=1)
+
+
+def test_a_plan_for_devices_that_are_not_there(tmp_path: Path) -> None:
+    """A plan for graphics processors on a machine without them says how to run it all the same."""
+    torch = pytest.importorskip("torch")
+    if torch.cuda.is_available():
+        pytest.skip("this machine has a CUDA device")
+    with pytest.raises(InputError, match="--device cpu"):
+        train(write_job(tmp_path), plan("gpipe", (7, (0,))), steps=1, device="cuda")
+
+
+@pytest.mark.parametrize(
+    ("options", "place"),
+    [
+        ({"steps": 0}, "steps"),
+        ({"steps": 1, "every": 2}, "every"),
+        ({"steps": 1, "resume": True}, "resume"),
+        ({"steps": 1, "device": "gpu"}, "device"),
+        ({"steps": 1, "silence_s": 0.0}, "silence_s"),
+        ({"steps": 1, "chekpoint": "x"}, "train: chekpoint"),
+    ],
+)
+def test_options_that_make_no_sense(tmp_path: Path, options: dict[str, Any], place: str) -> None:
+    """Each is refused by name before any worker starts."""
+    with pytest.raises(InputError) as caught:
+        train(write_job(tmp_path), plan("flush"), **options)
+    assert caught.value.place == place
+
+
+def test_jobs_that_cannot_be_sent(tmp_path: Path) -> None:
+    """A Job object, or a path without a file, is refused with what to do."""
+    with pytest.raises(InputError, match="torchrun"):
+        train(load_job(write_job(tmp_path)), plan("flush"), steps=1)
+    with pytest.raises(InputError, match="no such file"):
+        train(tmp_path / "nowhere.py", plan("flush"), steps=1)
+
+
+def test_a_batch_that_is_not_the_jobs(tmp_path: Path) -> None:
+    """A plan for another batch size than the job's is refused."""
+    job = write_job(tmp_path)
+    job.write_text(job.read_text().replace("batch_size=8", "batch_size=16"))
+    with pytest.raises(InputError, match="8 in the plan"):
+        train(job, plan("gpipe", (7, (0,))), steps=1)
