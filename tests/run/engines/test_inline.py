@@ -145,7 +145,9 @@ def test_state_moves_to_another_plan():
     prepared = run_inline(graph, plan, program, 0)
     for device in prepared.devices.values():
         device.load(state)
-    second = run_inline(graph, plan, program, 5 * plan.microbatches // program.stride + 1, first.position, prepared.devices)
+    second = run_inline(
+        graph, plan, program, 5 * plan.microbatches // program.stride + 1, first.position, prepared.devices
+    )
     expected = one_process("gpt", "adam", torch.float64, 8, 2, 20).losses[20 : 20 + len(second.losses)]
     assert len(second.losses) >= 20
     for (_, found, _), (_, wanted, _) in zip(second.losses, expected, strict=True):

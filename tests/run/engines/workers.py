@@ -121,7 +121,9 @@ def start(what: str, folder: Path, workers: int) -> list[subprocess.Popen[bytes]
     """Start the workers."""
     top = Path(__file__).resolve().parents[3]
     return [
-        subprocess.Popen([sys.executable, "-m", "tests.run.engines.workers", what, str(folder), str(rank), str(workers)], cwd=top)
+        subprocess.Popen(
+            [sys.executable, "-m", "tests.run.engines.workers", what, str(folder), str(rank), str(workers)], cwd=top
+        )
         for rank in range(workers)
     ]
 

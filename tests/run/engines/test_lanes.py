@@ -1,0 +1,91 @@
+"""Hand-over between the lanes of a device follows from the program alone."""
+
+import threading
+
+import pytest
+
+from hocket.errors import ProgramError
+from hocket.program.instruction import COMPUTE, Instruction, Kind, Value, What
+from hocket.program.program import Program, StageShape, freeze
+from hocket.program.rule import Rule
+from hocket.run.engines._lanes import Inbox, Stopped, lanes_of, walk
+from tests.run.plans import Case, captured
+
+CASES = [
+    Case("gpipe", (1, 1)),
+    Case("flush", (2, 1), recompute=True),
+    Case("interleaved", (1, 1), rounds=2),
+    Case("data_parallel", (2,)),
+    Case("pipedream", (2, 1, 1)),
+    Case("pipedream", (1, 1, 1), options={"naive": True}),
+    Case("two_bw", (2, 2)),
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("repeats", [0, 1, 4])
+def test_every_value_reaches_its_reader_once(case, repeats):
+    """Over a whole run each value that a lane reads is written there or handed to it, and nothing is handed elsewhere."""
+    graph = captured("gpt untied" if case.strategy == "pipedream" else "gpt")
+    program = case.plan(graph).compile(graph)
+    unrolled = program.unrolled(repeats)
+    for device in program.devices:
+        lanes = lanes_of(program, device)
+        given = set()
+        for lane, parts in lanes.items():
+            steps = list(walk(program, parts, lambda periods: periods < repeats))
+            assert [i for i, _ in steps] == unrolled[device, lane]
+            for instruction, routes in steps:
+                to = {position: reader for position, reader in routes}
+                for position, value in enumerate(instruction.writes):
+                    assert (to.get(position, lane), value) not in given
+                    given.add((to.get(position, lane), value))
+        given |= {(COMPUTE, value) for value in program.initial(device)}
+        read = {(lane, v) for (d, lane), own in unrolled.items() if d == device for i in own for v in i.reads}
+        assert read <= given
+        assert {v for lane, v in given - read} <= set(program.final(device, repeats)) | {
+            v for _, v in given if v.what in (What.WEIGHTS, What.OPTIMIZER)
+        }
+
+
+def test_two_readers_on_two_lanes_are_refused():
+    """Who frees such a value would depend on timing."""
+    value = Value(What.ACTIVATION, 0, 0, 1)
+    made = Instruction(Kind.FORWARD, 0, 0, 0, COMPUTE, writes=(value,))
+    sends = [Instruction(Kind.SEND, 0, 0, 0, f"send>{p}", (value,), frees=(value,), peer=p) for p in (1, 2)]
+    lanes = {(0, COMPUTE): [made], (0, "send>1"): [sends[0]], (0, "send>2"): [sends[1]]}
+    shapes = (StageShape((0,), targets=(1,)), StageShape((1,), sources=(0,)))
+    program = Program("bad", shapes, Rule("sync", (1, 1), (0, 0)), 1, 0, freeze(lanes), freeze({}), freeze({}))
+    with pytest.raises(ProgramError, match="is read on send>1 already"):
+        lanes_of(program, 0)
+
+
+def test_an_inbox_keeps_what_is_not_asked_for_yet():
+    """Values come in any order, signals in theirs."""
+    inbox = Inbox()
+    a, b = Value(What.INPUT, 0, 0), Value(What.INPUT, 0, 1)
+    inbox.give(b, "b")
+    inbox.signal(1)
+    inbox.give(a, "a")
+    inbox.signal(2)
+    inbox.wait_for((a, b))
+    assert inbox.values == {a: "a", b: "b"}
+    assert [inbox.next_signal(), inbox.next_signal()] == [1, 2]
+
+
+def test_a_stop_wakes_whoever_waits():
+    """A lane that waits for a value, and one that waits later, end when another lane fails."""
+    inbox, ended = Inbox(), []
+
+    def wait() -> None:
+        for _ in range(2):
+            try:
+                inbox.wait_for((Value(What.INPUT, 0, 0),))
+            except Stopped:
+                ended.append(True)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    inbox.stop()
+    thread.join(timeout=10)
+    assert ended == [True, True]

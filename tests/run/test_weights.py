@@ -1,0 +1,208 @@
+"""Weight versions, gradient buckets and the optimizer of one stage, against plain torch."""
+
+from collections.abc import Iterable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from hocket.errors import InputError, InternalError
+from hocket.run.weights import Slot, StageWeights
+
+
+def adam(parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
+    """Adam with weight decay, so that a missing gradient and one of zeros differ."""
+    return torch.optim.Adam(parameters, lr=0.1, weight_decay=0.1)
+
+
+def tensors() -> dict[str, Tensor]:
+    """Three parameters of odd shapes."""
+    draw = torch.Generator().manual_seed(0)
+    shapes = {"a": (3, 5), "b": (5,), "c": (2, 2, 2)}
+    return {n: torch.randn(s, generator=draw, dtype=torch.float64) for n, s in shapes.items()}
+
+
+def weights(summed: bool = False) -> StageWeights:
+    """A stage of these parameters in two buckets."""
+    return StageWeights(tensors(), (("c",), ("a", "b")), (summed, summed), adam)
+
+
+def loss(leaves: dict[str, Tensor], skip: str = "") -> Tensor:
+    """Something that depends on all parameters but one."""
+    return sum((leaves[n].sin() * (k + 1)).sum() for k, n in enumerate(leaves) if n != skip) * 1.0
+
+
+def plain(steps: int, passes: int = 1, skip: str = "") -> dict[str, Tensor]:
+    """The same trained by plain torch."""
+    own = {n: nn.Parameter(t) for n, t in tensors().items()}
+    optimizer = adam(list(own.values()))
+    for _ in range(steps):
+        optimizer.zero_grad()
+        for _ in range(passes):
+            loss(own, skip).backward()
+        optimizer.step()
+    return {n: p.detach() for n, p in own.items()}
+
+
+def train(stage: StageWeights, slot: Slot, passes: int = 1, in_place: bool = True, skip: str = "") -> Slot:
+    """One update."""
+    buckets = ()
+    for _ in range(passes):
+        stage.begin(slot, buckets)
+        loss(slot.leaves, skip).backward()
+        buckets = stage.end(slot)
+    new = stage.step(slot, buckets, in_place)
+    for bucket in buckets:
+        stage.recycle(bucket)
+    return new
+
+
+def same(slot: Slot, expected: dict[str, Tensor]) -> bool:
+    """Whether a slot holds these numbers."""
+    return all(torch.equal(slot.leaves[n], t) for n, t in expected.items())
+
+
+@pytest.mark.parametrize("summed", [False, True])
+@pytest.mark.parametrize("passes", [1, 3])
+def test_updates_in_place_equal_plain_training(summed, passes):
+    """One version, updated in place, is bit for bit what torch trains, with gradients accumulated over passes."""
+    stage = weights(summed)
+    slot = stage.newest
+    for _ in range(4):
+        assert train(stage, slot, passes) is slot
+    assert same(slot, plain(4, passes))
+
+
+@pytest.mark.parametrize("summed", [False, True])
+def test_old_versions_stay_as_they_were(summed):
+    """With several versions each slot keeps its numbers until it is released, and the optimizer's state goes on."""
+    stage = weights(summed)
+    slots = [stage.newest]
+    for _ in range(3):
+        slots.append(train(stage, slots[-1], in_place=False))
+    assert len({id(slot) for slot in slots}) == 4
+    for k, slot in enumerate(slots):
+        assert same(slot, plain(k))
+
+
+def test_slots_and_flat_buckets_are_used_again():
+    """In the steady state no slot and no flat gradient is allocated."""
+    stage = weights(summed=True)
+    slot, seen, flats = stage.newest, set(), set()
+    for _ in range(6):
+        stage.begin(slot, ())
+        loss(slot.leaves).backward()
+        buckets = stage.end(slot)
+        flats |= {flat.data_ptr() for bucket in buckets for flat in bucket.flats}
+        new = stage.step(slot, buckets, in_place=False)
+        for bucket in buckets:
+            stage.recycle(bucket)
+        stage.release(slot)
+        slot = new
+        seen.add(id(slot))
+    assert len(seen) == 2
+    assert len(flats) == 2
+    assert same(slot, plain(6))
+
+
+@pytest.mark.parametrize("summed", [False, True])
+def test_a_parameter_without_gradient_is_left_alone(summed):
+    """Where no gradient arrives the optimizer does nothing, as with plain torch: no weight decay, no momentum."""
+    stage = weights(summed)
+    slot = stage.newest
+    for _ in range(3):
+        train(stage, slot, skip="b")
+    assert same(slot, plain(3, skip="b"))
+    assert torch.equal(slot.leaves["b"], tensors()["b"])
+
+
+def test_buckets_lie_flat_and_gradients_are_views():
+    """A bucket that is summed over devices is one tensor: changing it changes the gradients."""
+    stage = weights(summed=True)
+    slot = stage.newest
+    stage.begin(slot, ())
+    loss(slot.leaves).backward()
+    buckets = stage.end(slot)
+    assert [len(bucket.flats) for bucket in buckets] == [1, 1]
+    before = [g.clone() for bucket in buckets for g in bucket.gradients]
+    for bucket in buckets:
+        bucket.flats[0].mul_(2)
+    after = [g for bucket in buckets for g in bucket.gradients]
+    assert all(torch.equal(2 * a, b) for a, b in zip(before, after, strict=True))
+    # Two replicas with half of the gradient each are one with all of it.
+    assert same(stage.step(slot, buckets, in_place=True, factor=0.5), plain(1))
+
+
+def test_buckets_are_ready_in_order_and_early():
+    """From the second backward on a bucket is handed out when its last gradient is there, in the order of numbers."""
+    stage = weights(summed=True)
+    slot = stage.newest
+    train(stage, slot)
+    order: list[str] = []
+    slot.leaves["a"].register_post_accumulate_grad_hook(lambda _: order.append("gradient a"))
+    stage.begin(slot, (), lambda bucket: order.append(f"bucket {bucket.number}"))
+    # The later layer uses c, so that its gradient comes first.
+    ((slot.leaves["a"] * slot.leaves["b"]).sum() * slot.leaves["c"].exp()).sum().backward()
+    assert order == ["bucket 0", "bucket 1", "gradient a"] or order == ["bucket 0", "gradient a", "bucket 1"]
+    stage.end(slot)
+    assert [entry for entry in order if entry.startswith("bucket")] == ["bucket 0", "bucket 1"]
+
+
+def test_an_unexpected_gradient_is_refused():
+    """A gradient that the first backward did not have would be missed by an all-reduce that began too early."""
+    stage = weights(summed=True)
+    slot = stage.newest
+    train(stage, slot, skip="b")
+    stage.begin(slot, ())
+    with pytest.raises(InputError, match="parameter b"):
+        loss(slot.leaves).backward()
+
+
+def test_a_graph_in_flight_sees_an_update_in_place():
+    """Under `naive` a backward uses the weights as they are then, and autograd does not object."""
+    stage = StageWeights({"a": torch.tensor([2.0])}, (("a",),), (False,), lambda p: torch.optim.SGD(p, lr=1.0))
+    slot = stage.newest
+    x = torch.tensor([3.0], requires_grad=True)
+    y = (x * slot.leaves["a"]).sum()
+    stage.begin(slot, ())
+    slot.leaves["a"].sum().backward()
+    stage.step(slot, stage.end(slot), in_place=True)
+    stage.begin(slot, ())
+    y.backward()
+    stage.end(slot)
+    assert x.grad == torch.tensor([1.0])  # 2 - 1, not 2
+
+
+def test_state_goes_on_in_another_stage():
+    """Weights and optimizer state, loaded elsewhere, continue as if nothing had happened."""
+    first, second = weights(), weights(summed=True)
+    for _ in range(2):
+        train(first, first.newest)
+    state = {n: {k: v.clone() for k, v in entries.items()} for n, entries in first.state().items()}
+    second.load({n: leaf.detach() for n, leaf in first.newest.leaves.items()}, state)
+    train(second, second.newest)
+    assert same(second.newest, plain(3))
+    assert same(first.newest, plain(2))
+
+
+def test_a_stage_without_parameters():
+    """It has versions like any other, with nothing in them."""
+    stage = StageWeights({}, ((),), (False,), adam)
+    stage.begin(stage.newest, ())
+    buckets = stage.end(stage.newest)
+    slot = stage.step(stage.newest, buckets, in_place=False)
+    assert slot is stage.newest
+    assert stage.optimizer is None
+
+
+def test_misuse_is_our_bug():
+    """Stepping from an old version, releasing the newest, and buckets that are no partition are refused."""
+    stage = weights()
+    old = stage.newest
+    train(stage, old, in_place=False)
+    with pytest.raises(InternalError):
+        stage.step(old, (), in_place=True)
+    with pytest.raises(InternalError):
+        stage.release(stage.newest)
+    with pytest.raises(InternalError):
+        StageWeights(tensors(), (("a", "b"),), (False,), adam)
