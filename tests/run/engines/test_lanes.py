@@ -36,7 +36,7 @@ def test_every_value_reaches_its_reader_once(case, repeats):
             steps = list(walk(program, parts, lambda periods: periods < repeats))
             assert [i for i, _ in steps] == unrolled[device, lane]
             for instruction, routes in steps:
-                to = {position: reader for position, reader in routes}
+                to = dict(routes)
                 for position, value in enumerate(instruction.writes):
                     assert (to.get(position, lane), value) not in given
                     given.add((to.get(position, lane), value))
