@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import product
 from math import ceil
 from typing import Any
 
@@ -117,27 +118,27 @@ def interleavings(situation: Situation) -> Iterator[Choice]:
 
 
 def partitioned(situation: Situation) -> Iterator[Choice]:
-    """The plans of the PipeDream partitioner, for each microbatch size: with replication, straight, and with fewer inputs
-    in flight; each with memory out of account, and within every device's."""
+    """The plans of the PipeDream partitioner, for each microbatch size: under both readings of its synchronisation
+    cost, with replication and straight, with memory out of account and within every device's, and with fewer inputs in
+    flight."""
     from hocket.strategies._partition import partition
 
     profile, cluster = situation.profile, situation.cluster
     capacity = [cluster.capacity_bytes(d) for d in range(cluster.devices)]
     seen = set()
     for size in situation.sizes:
-        for replicate in (True, False):
-            for limit in (None, capacity):
-                try:
-                    found = partition(profile, cluster, size, replicate=replicate, memory_bytes=limit)
-                except RefusedError:
-                    continue  # nothing fits this size; other sizes may, and the simulator says what a plan needs
-                for in_flight in (None, *range(1, len(found.stages))):
-                    key = (size, found.stages, in_flight)
-                    if key not in seen:
-                        seen.add(key)
-                        stages = tuple(cut(situation, layers, devices) for layers, devices in found.stages)
-                        options = {} if in_flight is None else {"in_flight": in_flight}
-                        yield Choice(stages, size, 1, options)
+        for sync, replicate, limit in product(("paper", "ring"), (True, False), (None, capacity)):
+            try:
+                found = partition(profile, cluster, size, replicate=replicate, memory_bytes=limit, sync=sync)
+            except RefusedError:
+                continue  # nothing fits this size; other sizes may, and the simulator says what a plan needs
+            for in_flight in (None, *range(1, len(found.stages))):
+                key = (size, found.stages, in_flight)
+                if key not in seen:
+                    seen.add(key)
+                    stages = tuple(cut(situation, layers, devices) for layers, devices in found.stages)
+                    options = {} if in_flight is None else {"in_flight": in_flight}
+                    yield Choice(stages, size, 1, options)
 
 
 def _widths(limit: int) -> list[int]:
