@@ -14,8 +14,10 @@ from hocket.passes.borders import StageCut
 from hocket.passes.gradients import DEFAULT_BUCKET_BYTES, buckets_of
 from hocket.profile.model import ModelProfile
 from hocket.strategies._balance import balanced
+from hocket.strategies._pipedream_cost import Sync
 
 MAX_MICROBATCHES = 64
+SYNC: tuple[Sync, ...] = ("paper", "ring")
 
 
 @dataclass(frozen=True)
@@ -127,7 +129,7 @@ def partitioned(situation: Situation) -> Iterator[Choice]:
     capacity = [cluster.capacity_bytes(d) for d in range(cluster.devices)]
     seen = set()
     for size in situation.sizes:
-        for sync, replicate, limit in product(("paper", "ring"), (True, False), (None, capacity)):
+        for sync, replicate, limit in product(SYNC, (True, False), (None, capacity)):
             try:
                 found = partition(profile, cluster, size, replicate=replicate, memory_bytes=limit, sync=sync)
             except RefusedError:
