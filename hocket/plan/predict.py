@@ -4,7 +4,6 @@ Rules of this file: a program depends on stages, microbatches and options alone,
 one lowered program; seconds and bytes are asked anew for each plan.
 """
 
-import weakref
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
@@ -88,13 +87,13 @@ def _layout(
     return lay_out(compile_strategy(strategy, shapes, microbatches, dict(options)))
 
 
-# By identity: to hash a profile costs more than a prediction. The reference tells when an identity was given anew.
-_kept: dict[int, tuple["weakref.ref[ModelProfile]", Columns]] = {}
-
-
 def _columns(profile: ModelProfile) -> Columns:
-    """The profile's interpolated figures, kept as long as the profile lives."""
-    number = id(profile)
-    if number not in _kept or _kept[number][0]() is not profile:
-        _kept[number] = (weakref.ref(profile, lambda _: _kept.pop(number, None) and None), Columns(profile))
-    return _kept[number][1]
+    """The profile's interpolated figures; those of the last profile are kept."""
+    global _last
+    # By identity: to compare or to hash a profile costs more than a prediction.
+    if _last is None or _last.profile is not profile:
+        _last = Columns(profile)
+    return _last
+
+
+_last: Columns | None = None

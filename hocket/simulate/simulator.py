@@ -5,7 +5,6 @@ is the kernel's, seconds and bytes are the cost model's.
 """
 
 import gc
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -29,8 +28,10 @@ from hocket.trace.trace import Trace
 __all__ = ["Outcome", "Summary", "lay_out", "play", "simulate", "summarize"]
 
 ENGINES = ("auto", "numba", "python")
-# Below this many nodes the plain kernel is done before numba is imported.
-_SMALL = 30_000
+# To load the compiled kernel takes as long as to play this many nodes plainly (to compile it, once on a machine, longer).
+_SMALL = 60_000
+
+_played_plainly = 0  # nodes in this process: a search of many small programs is worth the compiled kernel as well
 
 
 def simulate(program: Program, costs: CostModel, cluster: Cluster, repeats: int | None = None) -> Trace:
@@ -92,7 +93,7 @@ def play(
 
     Arguments:
         program: a program, or one that was laid out before (then with its own repetitions).
-        engine: "python" or "numba" (the same numbers), or "auto": numba for long runs, where it is installed.
+        engine: "python" or "numba" (the same numbers), or "auto": numba where it is installed and there is enough to play.
         record: keep every change of memory, not only the peaks.
     """
     began = perf_counter()
@@ -138,13 +139,15 @@ def play(
 
 def _run(arguments: tuple[Any, ...], engine: str, nodes: int) -> tuple[int, tuple[Any, ...], tuple[Any, ...]]:
     """Play with one of the engines; return how many nodes finished, and the memory and out arrays."""
+    global _played_plainly
     fast = None
-    if engine == "numba" or (engine == "auto" and (nodes >= _SMALL or "numba" in sys.modules)):
+    if engine == "numba" or (engine == "auto" and _played_plainly + nodes >= _SMALL):
         fast = kernel.compiled()
     if fast is not None:
         return fast(*arguments), arguments[7], arguments[8]
     if engine == "numba":
         raise InputError("engine", "numba is not installed", "python or auto", "Install numba.")
+    _played_plainly += nodes
     # Plain lists are several times as fast to index as arrays, one by one.
     plain = [tuple(x.tolist() if isinstance(x, np.ndarray) else x for x in group) for group in arguments]
     finished = kernel.play(*plain)
