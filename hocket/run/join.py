@@ -41,6 +41,7 @@ from hocket.run.progress import Progress, State, agreed_stop
 from hocket.run.work import Seat, check_workers, work
 
 _BEAT_S = 0.25
+_POLL_S = 0.02
 # How long the others get to say what happened before "connection closed" is all that is known.
 _GRACE_S = 5.0
 _MEETING_S = 300.0
@@ -153,17 +154,29 @@ class _Together:
         self._news.append(event)
 
     def finish(self) -> None:
-        """Wait until the first worker has taken everybody's last report."""
-        # Looked for again and again: a blocking wait would keep the store from this worker's thread.
+        """Wait until the first worker, where the store may live, has everybody's last report and nobody needs it any more.
+
+        Raises:
+            WorkerLost: the others do not come to their end.
+        """
+        if self.collector is None:
+            self._until("over")
+            self.store.set(f"bye/{self.rank}", "1")
+            return
         end_s = time.monotonic() + self.options.silence_s
-        while time.monotonic() < end_s:
-            if self.collector is not None and len(self.collector.done) == self.workers:
-                self.store.set("over", "1")
-                return
-            if self.collector is None and self.store.check(["over"]):
-                return
-            time.sleep(_BEAT_S / 10)
-        raise WorkerLost("the others did not report their end")
+        while len(self.collector.done) < self.workers and time.monotonic() < end_s:
+            time.sleep(_POLL_S)
+        self.store.set("over", "1")
+        for rank in range(1, self.workers):
+            self._until(f"bye/{rank}")
+
+    def _until(self, key: str) -> None:
+        # Looked for again and again: a blocking wait would keep the store from this worker's thread.
+        end_s = time.monotonic() + 2 * self.options.silence_s
+        while not self.store.check([key]):
+            if time.monotonic() > end_s:
+                raise WorkerLost(f"worker {self.rank} is done, but the others do not report their end")
+            time.sleep(_POLL_S)
 
     def explain(self, error: BaseException) -> BaseException:
         """What to raise for an error of this worker: its own, or the cause that another worker knows."""

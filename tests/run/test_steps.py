@@ -1,9 +1,8 @@
 """Tests of steps, periods and segments."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
-import pytest
 
 from hocket.errors import InputError
 from hocket.run.steps import Pace, Segment, segments, stop_in

@@ -1,0 +1,128 @@
+"""Tests of the collector and of what is shown."""
+
+import io
+import json
+from math import isnan
+
+import pytest
+
+from hocket.plan.plan import Plan, Predicted
+from hocket.run.collect import Collector
+from hocket.run.display import Bar, Lines, spoken
+from hocket.run.loop import Summary
+from tests.system.tiny import Recorder, plan
+
+
+def loss(step: int, value: float | None, samples: int = 2) -> dict[str, object]:
+    """A report of one microbatch."""
+    return {"event": "loss", "step": step, "sum": value, "samples": samples}
+
+
+def started(chosen: Plan, first: int = 0) -> tuple[Collector, Recorder]:
+    """A collector that knows where the run begins."""
+    listener = Recorder()
+    collector = Collector(chosen, listener)
+    collector.take(0, {"event": "start", "first": first, "steps": first + 9, "checkpoint": None})
+    return collector, listener
+
+
+def test_steps_come_in_order_whatever_order_microbatches_come_in() -> None:
+    """Replicas of the last stage report different microbatches; a step is shown when it is whole and its turn has come."""
+    collector, listener = started(plan("flush"), first=3)
+    for step, value in ((4, 1.0), (3, 2.0), (4, 3.0), (4, 5.0), (4, 7.0), (3, 2.0), (3, 4.0)):
+        collector.take(1, loss(step, value))
+    assert listener.lines == []
+    collector.take(1, loss(3, 8.0))
+    assert listener.lines == [
+        {"step": 4, "loss": 2.0, "samples": 32},
+        {"step": 5, "loss": 2.0, "samples": 40},
+    ]
+
+
+def test_losses_that_overtake_the_start() -> None:
+    """Pipes of different workers are read in any order: nothing is shown before it is known where the run begins."""
+    listener = Recorder()
+    collector = Collector(plan("flush"), listener)
+    collector.take(1, loss(5, 16.0, 8))
+    assert listener.lines == []
+    collector.take(0, {"event": "start", "first": 5, "steps": 9, "checkpoint": None})
+    assert listener.losses == [2.0]
+
+
+def test_a_loss_that_is_not_a_number() -> None:
+    """It is null in JSON, not a number in the summary, and the steps go on."""
+    collector, listener = started(plan("flush"))
+    collector.take(1, loss(0, None, 8))
+    assert listener.losses == [None]
+    collector.take(0, {"event": "done", "steps": 1, "iteration_s": None, "peak_memory_bytes": 5, "stopped": False})
+    summary = collector.summary((4, 7))
+    assert isnan(summary.losses[0])
+    assert summary.peak_memory_bytes == {4: 5}
+    assert summary.iteration_s is None
+
+
+def test_summary() -> None:
+    """The pace is the middle one of the workers', samples/s follow from it, peaks are by device of the plan."""
+    collector, _ = started(plan("flush"))
+    for rank, pace in enumerate((1.0, 2.0, 9.0)):
+        collector.take(
+            rank, {"event": "done", "steps": 6, "iteration_s": pace, "peak_memory_bytes": rank, "stopped": False}
+        )
+    collector.take(0, {"event": "saved", "step": 6, "path": "there"})
+    summary = collector.summary((0, 2, 5))
+    assert (summary.iteration_s, summary.samples_per_s, summary.checkpoint) == (2.0, 4.0, "there")
+    assert summary.peak_memory_bytes == {0: 0, 2: 1, 5: 2}
+
+
+def test_lines_are_json() -> None:
+    """Standard output holds JSON documents and nothing else; the last is the summary."""
+    out, notes = io.StringIO(), io.StringIO()
+    lines = Lines(out, notes)
+    lines.note("by the way")
+    lines.step({"step": 1, "loss": 0.5, "samples": 8})
+    lines.finished(Summary(1, (0.5,), 0.25, 32.0, None, {0: 100}))
+    first, last = [json.loads(text) for text in out.getvalue().splitlines()]
+    assert first == {"step": 1, "loss": 0.5, "samples": 8}
+    assert last["iteration_s"] == 0.25
+    assert last["peak_memory_bytes"] == {"0": 100}
+    assert notes.getvalue() == "hocket: by the way\n"
+
+
+def test_bar_shows_prediction_against_measurement_once_warm() -> None:
+    """The loss at once; pace and prediction when enough steps have been seen."""
+    from rich.console import Console
+
+    now_s = [0.0]
+    text = io.StringIO()
+    bar = Bar(Console(file=text, width=200), clock=lambda: now_s[0])
+    bar.started(0, 10, 0.5)
+    figures = []
+    for step in range(1, 7):
+        now_s[0] += 0.25
+        line = {"step": step, "loss": 1.5, "samples": 8 * step}
+        bar.step(line)
+        figures.append(bar.figures(line))
+    bar.finished(Summary(6, (), 0.25, 32.0, 0.5, {0: 2**20}))
+    bar.close()
+    assert figures[0] == "loss 1.5000"
+    assert figures[-1] == "loss 1.5000  32 samples/s  250 ms a step, 500 ms predicted"
+    assert "6 steps trained" in text.getvalue()
+
+
+@pytest.mark.parametrize("iteration_s", [None, 0.5])
+def test_spoken(iteration_s: float | None) -> None:
+    """One sentence, with or without a pace, says by how much the prediction was off."""
+    said = spoken(Summary(3, (), iteration_s, 16.0, 0.4, {0: 10}))
+    assert said.startswith("3 steps trained")
+    assert ("(-20.0%)" in said) == (iteration_s is not None)
+
+
+def test_prediction_is_handed_on() -> None:
+    """What the plan predicted stands beside what was measured."""
+    base = plan("flush")
+    chosen = Plan(
+        base.strategy, "tiny", 8, 2, base.stages, base.cluster, predicted=Predicted(0.125, 64.0, {0: 1.0, 1: 1.0})
+    )
+    collector, _ = started(chosen)
+    collector.take(0, {"event": "done", "steps": 1, "iteration_s": 1.0, "peak_memory_bytes": 5, "stopped": False})
+    assert collector.summary((0, 1)).predicted_iteration_s == 0.125

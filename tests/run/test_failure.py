@@ -1,0 +1,56 @@
+"""Tests of which of several ends is shown."""
+
+import json
+
+import pytest
+
+from hocket.errors import CaptureError, HocketError, InputError, WorkerLost
+from hocket.run.failure import describe, first_cause, understand
+
+
+def sent(rank: int, error: BaseException, at_s: float) -> HocketError:
+    """An error as the watcher gets it."""
+    event = json.loads(json.dumps(describe(error, at_s, "at step 2 in `step 0 u1`")))
+    return understand(rank, event).error
+
+
+def test_input_errors_keep_their_kind_and_parts() -> None:
+    """What the user gave wrong reads the same in the watcher as in the worker."""
+    error = CaptureError("layer 3", "a branch", "none", "Remove it.")
+    found = sent(1, error, 0.0)
+    assert type(found) is CaptureError
+    assert str(found) == str(error)
+    assert found.exit_code == 2
+
+
+def test_other_errors_name_worker_place_and_trace() -> None:
+    """A mistake inside the job's code comes with where the worker stood and with its traceback."""
+    try:
+        raise ValueError("no such sample")
+    except ValueError as error:
+        found = sent(1, error, 0.0)
+    assert isinstance(found, WorkerLost)
+    first, *rest = str(found).splitlines()
+    assert first == "worker 1 failed at step 2 in `step 0 u1`: ValueError: no such sample"
+    assert rest[-1] == "ValueError: no such sample"
+
+
+@pytest.mark.parametrize(
+    "consequence",
+    [
+        RuntimeError("[../gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:4242"),
+        RuntimeError("Broken pipe"),
+        ConnectionResetError("Connection reset by peer"),
+        WorkerLost("device 0: lost device 1"),
+    ],
+)
+def test_broken_connections_are_consequences(consequence: BaseException) -> None:
+    """Whoever lost its connection did so because of somebody else, even if it says so first."""
+    failures = [
+        understand(0, describe(consequence, 1.0, "somewhere")),
+        understand(1, describe(KeyError("weight"), 2.0, "somewhere")),
+        understand(2, describe(KeyError("later"), 3.0, "somewhere")),
+    ]
+    assert [failure.peer for failure in failures] == [True, False, False]
+    assert first_cause(failures).rank == 1
+    assert first_cause(failures[:1]).rank == 0

@@ -1,0 +1,114 @@
+"""Tests of the observer: steps, losses, the pace of warm periods, and stopping at a whole step."""
+
+from typing import Any
+
+import pytest
+
+from hocket.program.program import Program, StageShape
+from hocket.run.progress import Progress, hold_all
+from hocket.run.steps import Pace, Segment
+from hocket.run.watched import Watched
+from hocket.strategies._common import compile_strategy
+
+STAGES = (
+    StageShape(devices=(0,), targets=(1,), batch=True),
+    StageShape(devices=(1,), sources=(0,), gradients=(0,), batch=True),
+)
+
+
+class Clock:
+    """Moves on by what it is told."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def play(program: Program, number: int, watched: Watched, clock: Clock, segment: Segment, period_s: list[float]) -> int:
+    """Call the observer as an engine does; each period's first instruction starts when the one before has taken its time."""
+    watched.begin(segment)
+    lane = (number, "compute")
+
+    def run(instructions: Any, repeats: int) -> None:
+        for instruction in instructions:
+            watched.waits(program.shifted(instruction, repeats))
+            watched.runs(program.shifted(instruction, repeats))
+
+    run(program.prologue.get(lane, ()), 0)
+    limit, asked, periods = segment.periods, 0, 0
+    while True:
+        while asked <= min(periods + 1, limit):
+            if not watched.goes_on(asked) and asked < limit:
+                limit = asked
+            asked += 1
+        if periods >= limit:
+            break
+        run(program.period.get(lane, ()), periods)
+        clock.now_s += period_s[periods % len(period_s)]
+        periods += 1
+    run(program.epilogue.get(lane, ()), periods)
+    watched.end()
+    return periods
+
+
+def watch(strategy: str, number: int, **options: Any) -> tuple[Program, Watched, Clock, Progress, list[dict[str, Any]]]:
+    """A program of two stages and four microbatches a step, and its observer."""
+    program = compile_strategy(strategy, STAGES, 4, options)
+    page, clock, heard = Progress.private(), Clock(), list[dict[str, Any]]()
+    pace = Pace(program.admitted, program.stride, 4)
+    return program, Watched(page, heard.append, program, number, pace, clock), clock, page, heard
+
+
+@pytest.mark.parametrize("strategy", ["gpipe", "flush", "pipedream", "two_bw", "model_parallel"])
+@pytest.mark.parametrize("number", [0, 1])
+def test_pace_is_the_median_of_warm_periods(strategy: str, number: int) -> None:
+    """The first two periods are cold and left out; the rest's median, for the microbatches of one step."""
+    program, watched, clock, _, _ = watch(strategy, number)
+    play(program, number, watched, clock, Segment(0, 100, 0, 9), [50.0, 40.0, 1.0, 3.0, 2.0, 2.0, 9.0, 2.0, 1.0])
+    assert watched.iteration_s == pytest.approx(2.0 * 4 / program.stride)
+
+
+def test_a_short_run_has_a_pace_too() -> None:
+    """With fewer periods than are cold, all count; without any there is none."""
+    program, watched, clock, _, _ = watch("flush", 0)
+    assert watched.iteration_s is None
+    play(program, 0, watched, clock, Segment(0, 1, 0, 1), [7.0])
+    assert watched.iteration_s == pytest.approx(7.0)
+
+
+@pytest.mark.parametrize("strategy", ["flush", "pipedream"])
+def test_hold_ends_the_segment_with_a_whole_step(strategy: str) -> None:
+    """Told to stop in the middle of a segment, it goes on to what was agreed and no further than a whole step needs."""
+    program, watched, clock, page, _ = watch(strategy, 0)
+    page.periods = 20
+    stop_at = hold_all([page])
+    periods = play(program, 0, watched, clock, Segment(0, 100, 0, 99), [1.0])
+    pace = Pace(program.admitted, program.stride, 4)
+    assert pace.steps(periods) is not None
+    assert stop_at <= periods < stop_at + 4
+    assert watched.stopped
+
+
+def test_a_stop_in_a_later_segment() -> None:
+    """A stop that lies behind the end of this segment comes true in the next one."""
+    program, watched, clock, page, _ = watch("flush", 0)
+    page.periods = 5
+    assert hold_all([page]) == 7
+    assert play(program, 0, watched, clock, Segment(0, 6, 0, 6), [1.0]) == 6
+    assert not watched.stopped
+    assert play(program, 0, watched, clock, Segment(6, 6, 6, 6), [1.0]) == 1
+    assert watched.stopped
+
+
+def test_losses_belong_to_steps() -> None:
+    """A microbatch's loss is reported as a sum over its samples, with the step of the whole training."""
+    _, watched, _, _, heard = watch("flush", 1)
+    watched.begin(Segment(10, 5, 10, 5))
+    watched.loss(0, 2.0, 3)
+    watched.loss(7, 1.0, 2)
+    assert heard == [
+        {"event": "loss", "step": 10, "sum": 6.0, "samples": 3},
+        {"event": "loss", "step": 11, "sum": 2.0, "samples": 2},
+    ]
