@@ -91,11 +91,11 @@ def loss_curves(curves: Mapping[str, Sequence[float]], log_axis: bool = False, x
     }
     points = {name: line for name, line in points.items() if line}
     values = [v for line in points.values() for _, v in line]
-    low, high = min(values, default=0.0), max(values, default=1.0)
+    low, high = min(values, default=1.0), max(values, default=2.0)
     if high - low < 1e-9 * max(1.0, abs(high)):
-        low, high = low - abs(low) * 0.1 - 1e-9, high + abs(high) * 0.1 + 1e-9
-    if log_axis and low <= 0:
-        low = min(values)  # all values are the same positive number
+        low, high = (
+            (low / 1.1, high * 1.1) if log_axis else (low - abs(low) * 0.1 - 1e-9, high + abs(high) * 0.1 + 1e-9)
+        )
     pad = (high - low) * 0.06
     low, high = (low / 1.05, high * 1.05) if log_axis else (low - pad, high + pad)
     steps = max((line[-1][0] for line in points.values()), default=2)

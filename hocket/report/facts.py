@@ -95,7 +95,8 @@ def measured_iteration_s(trace: Trace, microbatches: int) -> float | None:
 
 def signed(error: float) -> str:
     """A relative difference."""
-    return f"{error:+.1%}"
+    shown = f"{error:+.1%}"
+    return "0.0%" if shown in ("+0.0%", "-0.0%") else shown
 
 
 def tiles(plan: Plan, summary: Summary, measured: Trace | None) -> tuple[Tile, ...]:

@@ -36,7 +36,7 @@ def svg(
     width: float, height: float, parts: Iterable[str], title: str, desc: str = "", cls: str = "", stretch: bool = False
 ) -> Markup:
     """A whole drawing with its text alternative; `stretch` lets its width grow alone."""
-    ratio = ' preserveAspectRatio="none"' if stretch else ""
+    ratio = f' height="{num(height)}" preserveAspectRatio="none"' if stretch else ""
     kind = f' class="{cls}"' if cls else ""
     about = f"<desc>{escape(desc)}</desc>" if desc else ""
     head = f'<svg xmlns="{NAMESPACE}"{kind} viewBox="0 0 {num(width)} {num(height)}"{ratio} role="img">'

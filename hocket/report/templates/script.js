@@ -1,36 +1,49 @@
 "use strict";
-for (const line of document.querySelectorAll(".timeline")) {
-  const scroll = line.querySelector(".scroll"), zoom = line.querySelector(".zoom");
-  const lanes = line.querySelector(".lanes"), label = line.querySelector(".label");
+{
+  // All timelines of a page share one scale: they zoom and scroll together.
+  const lines = [...document.querySelectorAll(".timeline")].map(root => ({
+    root, scroll: root.querySelector(".scroll"), label: root.querySelector(".label"), zoom: root.querySelector(".zoom"),
+  }));
   let z = 1;
-  // k: drawing units by CSS pixels, so that one screen shows the whole window and letters keep their shape.
+  // --k: drawing units by CSS pixels, so that one screen shows the whole window and letters keep their shape.
   const fit = () => {
-    const room = Math.max(560, scroll.clientWidth - label.offsetWidth - 2);
-    line.style.setProperty("--k", 1120 / room);
+    for (const {root, scroll, label} of lines) {
+      root.style.setProperty("--k", 1120 / Math.max(560, scroll.clientWidth - label.offsetWidth - 2));
+    }
   };
   const set = (next, at) => {
     next = Math.min(16, Math.max(1, next));
-    if (next === z) return;
-    const before = (scroll.scrollLeft + at) / z;
+    if (next === z || !lines.length) return;
+    const place = (lines[0].scroll.scrollLeft + at) / z * next - at;
     z = next;
-    line.style.setProperty("--z", z);
-    line.dataset.z = z;
-    zoom.querySelector("output").textContent = z + "×";
-    scroll.scrollLeft = before * z - at;
+    for (const {root, scroll, zoom} of lines) {
+      root.style.setProperty("--z", z);
+      root.dataset.z = z;
+      zoom.querySelector("output").textContent = z + "×";
+      scroll.scrollLeft = place;
+    }
   };
+  for (const {scroll, label, zoom} of lines) {
+    zoom.hidden = false;
+    zoom.addEventListener("click", event => {
+      const by = event.target.dataset.by;
+      if (by) set(by > 0 ? z * 2 : z / 2, (scroll.clientWidth - label.offsetWidth) / 2);
+    });
+    scroll.addEventListener("wheel", event => {
+      if (!event.ctrlKey) return;
+      event.preventDefault();
+      set(event.deltaY < 0 ? z * 2 : z / 2, event.clientX - scroll.getBoundingClientRect().left - label.offsetWidth);
+    }, {passive: false});
+    scroll.addEventListener("scroll", () => {
+      for (const other of lines) if (other.scroll !== scroll) other.scroll.scrollLeft = scroll.scrollLeft;
+    }, {passive: true});
+  }
   fit();
   addEventListener("resize", fit);
-  zoom.hidden = false;
-  zoom.addEventListener("click", event => {
-    const by = event.target.dataset.by;
-    if (by) set(by > 0 ? z * 2 : z / 2, lanes.clientWidth / z / 2);
+  addEventListener("beforeprint", () => {
+    set(1, 0);
+    for (const {root} of lines) root.style.setProperty("--k", 1);
   });
-  scroll.addEventListener("wheel", event => {
-    if (!event.ctrlKey) return;
-    event.preventDefault();
-    set(event.deltaY < 0 ? z * 2 : z / 2, event.clientX - scroll.getBoundingClientRect().left - label.offsetWidth);
-  }, {passive: false});
-  addEventListener("beforeprint", () => { set(1, 0); line.style.setProperty("--k", 1); });
   addEventListener("afterprint", fit);
 }
 {
