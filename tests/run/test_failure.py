@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from hocket.errors import CaptureError, HocketError, InputError, WorkerLost
+from hocket.errors import CaptureError, HocketError, WorkerLost
 from hocket.run.failure import describe, first_cause, understand
 
 
