@@ -12,7 +12,6 @@ from hocket.plan.open import Opened, problems_of
 from hocket.plan.predict import predict
 from hocket.plan.search import Candidate, search
 from hocket.profile.job import load_job
-from hocket.profile.measure import measure
 from hocket.report import DemoRow, demo_html
 from hocket.run.local_links import measure_local
 from hocket.run.loop import Summary, train
@@ -55,6 +54,8 @@ def run_demo(text: Path | None, output: Path, workers: int, steps: int, json: bo
     """
     if workers < 2:
         raise InputError("--workers", str(workers), ">= 2: one voice alone is no hocket")
+    from hocket.profile.measure import measure
+
     say = _quiet if json else _loud
     if text is not None:
         os.environ["HOCKET_DEMO_TEXT"] = str(text.resolve())
