@@ -6,6 +6,7 @@ from functools import cache
 from math import lcm
 
 from hocket.errors import InternalError
+from hocket.passes.closing import closed
 from hocket.passes.expand import expand
 from hocket.passes.gradients import all_reduces
 from hocket.passes.tasks import Order, Task, Work
@@ -105,9 +106,11 @@ def _parts(
     total = before + repetitions * stride + behind
     parts: Parts = [defaultdict(list) for _ in range(repetitions + 2)]
     ends = [before + r * stride for r in range(repetitions + 1)]
-    for device in sorted({d for stage in stages for d in stage.devices}):
-        tasks = order(device, total)
-        cuts = [_cut(tasks, rule, end) for end in ends]
+    orders = {device: order(device, total) for device in sorted({d for stage in stages for d in stage.devices})}
+    wanted = [{device: _cut(tasks, rule, end) for device, tasks in orders.items()} for end in ends]
+    fronts = closed(stages, rule, orders, wanted)
+    for device, tasks in orders.items():
+        cuts = [front[device] for front in fronts]
         compute: list[Instruction] = []
         part_of: list[int] = []
         for position, task in enumerate(tasks):

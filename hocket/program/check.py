@@ -106,6 +106,8 @@ def _unlike(start: Untimed, end: Untimed) -> Iterator[Problem]:
         for value in sorted(after.keys() - before.keys()):
             yield _leak(end, device, value, after[value], "one more value is left after each repetition of the period")
         for value in sorted(before.keys() - after.keys()):
+            if program.moved(value, -1) in after:
+                continue  # told above: its like was never freed
             yield _lost(start, end, device, value, before[value])
         for value in sorted(before.keys() & after.keys()):
             lanes = sorted(after[value].readers.keys() - before[value].readers.keys())

@@ -100,6 +100,8 @@ def _compare(
     for task in has - should:
         place, instruction = _find(program, task, parts)
         times = "is there twice" if should[task] else "does not belong"
+        if _task(instruction) != task:
+            times = f"is {program.shifted(instruction, 1).name} after one repetition of the period, which {times}"
         expected = f"it once{when}" if should[task] else f"only what the stages, the rule and the stride ask for{when}"
         found.append(problem_at(place, instruction, "extra", times, expected, "Remove it."))
     return found

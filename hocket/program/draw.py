@@ -12,7 +12,7 @@ Source: the figures of chapters 2 to 4 of the dissertation; there the colour tel
 from dataclasses import dataclass, field
 
 from hocket.program.instruction import COMPUTE, Instruction, Kind
-from hocket.program.placement import Slot, place
+from hocket.program.placement import Slot, place, shifted
 from hocket.program.problem import Place
 from hocket.program.program import Program
 
@@ -200,10 +200,10 @@ def _pointed(program: Program, slots: dict[int, list[Slot]], mark: Place) -> Slo
     row = [slot for slot in slots.get(mark.device, []) if slot.repetition in (0, 1)]
     if mark.lane == COMPUTE:
         exact = [slot for slot in row if (slot.part, slot.position) == (mark.part, mark.position)]
-        return exact[0] if exact else None
+        return next(iter(exact or row[-1:]), None)
     marked = mark.instruction(program)
     if mark.part == "epilogue":
-        marked = program.shifted(marked, max((slot.repetition for slot in row), default=0))
+        marked = shifted(program, marked, max((slot.repetition for slot in row), default=0))
     makers = [slot for slot in row if set(marked.reads) & set(slot.instruction.writes)]
     takers = [slot for slot in row if set(marked.writes) & set(slot.instruction.reads)]
     return next(iter(makers or takers), None)

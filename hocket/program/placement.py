@@ -38,7 +38,7 @@ def place(program: Program, repeats: int = 1, forward_slots: int = 1, backward_s
     there: dict[tuple[int, Value], int] = {}
     for device in program.devices:
         there.update({(device, value): 0 for value in program.initial(device)})
-    arrived: dict[tuple[str, int], list[tuple[Lane, int]]] = {}
+    arrived: dict[tuple[str, int], dict[Lane, int]] = {}
     waiting: dict[tuple[int, Value], list[Lane]] = {}
     at = dict.fromkeys(lanes, 0)
     clock = dict.fromkeys(lanes, 0)
@@ -65,17 +65,17 @@ def place(program: Program, repeats: int = 1, forward_slots: int = 1, backward_s
                 break
             start = max([clock[lane], *(there[key] for key in keys)])
             if instruction.kind is Kind.ALL_REDUCE:
-                group = arrived.setdefault((lane[1], at[lane]), [])
-                if (lane, start) not in group:
-                    group.append((lane, start))
+                group = arrived.setdefault((lane[1], at[lane]), {})
+                group[lane] = start
                 if len(group) < len(instruction.group):
                     break
-                start = max(time for _, time in group)
-                for other, _ in group:
+                start = max(group.values())
+                for other in group:
                     for value in lanes[other][at[other]].instruction.writes:
                         write(other[0], value, start)
                     clock[other], at[other] = start, at[other] + 1
-                queue.extend(other for other, _ in group if other != lane)
+                queue.extend(other for other in group if other != lane)
+                group.clear()
                 continue
             end = clock[lane] = start + length.get(instruction.kind, 0)
             at[lane] += 1
@@ -107,10 +107,16 @@ def _unrolled(program: Program, repeats: int) -> dict[Lane, list[_Entry]]:
         lanes: Lanes = getattr(program, part)
         for lane, instructions in lanes.items():
             found[lane].extend(
-                _Entry(part, repetition, position, program.shifted(instruction, repetition))
+                _Entry(part, repetition, position, shifted(program, instruction, repetition))
                 for position, instruction in enumerate(instructions)
             )
     return found
+
+
+def shifted(program: Program, i: Instruction, repetition: int) -> Instruction:
+    """Moved on by some repetitions, but for one that names stages which do not exist: that is drawn as it stands."""
+    named = {i.stage, *(value.stage for row in (i.reads, i.writes, i.frees) for value in row)}
+    return program.shifted(i, repetition) if named <= set(range(len(program.stages))) else i
 
 
 def _parts(repeats: int) -> Iterator[tuple[str, int]]:

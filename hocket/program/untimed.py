@@ -67,7 +67,9 @@ class Untimed:
         meet = meetings(lanes)
         at = dict.fromkeys(lanes, 0)
         waiters: dict[tuple[int, Value], list[Lane]] = {}
-        queue = deque(lane for lane, row in lanes.items() if row[0].kind is not Kind.RECEIVE)  # their sends move them on
+        queue = deque(
+            lane for lane, row in lanes.items() if row[0].kind is not Kind.RECEIVE
+        )  # their sends move them on
         while queue:
             lane = queue.popleft()
             row = lanes[lane]

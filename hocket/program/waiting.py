@@ -46,7 +46,8 @@ def waiting_problems(
                 waits[lane] = (other, f"to meet {lanes[other][position].name}")
         elif (lane[0], absent) in writers:
             writer, at = writers[lane[0], absent]
-            waits[lane] = (writer, f"for {absent}, which {lanes[writer][at].name} writes")
+            behind = " behind it" if writer == lane else ""
+            waits[lane] = (writer, f"for {absent}, which {lanes[writer][at].name}{behind} writes")
         elif (lane[0], absent) in freed:
             culprit = next(p for p in freed[lane[0], absent] if p.device == lane[0])
             found.append(
@@ -73,7 +74,9 @@ def waiting_problems(
             )
     found = found or list(_circles(program, part, stuck, waits))
     if not found:
-        raise InternalError(f"program {program.name} stands still in its {part}, and no reason was found: {dict(stuck)}")
+        raise InternalError(
+            f"program {program.name} stands still in its {part}, and no reason was found: {dict(stuck)}"
+        )
     return found
 
 

@@ -95,6 +95,14 @@ def _always(stages: Stages, microbatches: int) -> str | None:
             return f"stage {s} has devices {stage.devices}; each must be there once"
         if any(source >= s for source in stage.sources):
             return f"stage {s} reads from stage {max(stage.sources)}, which does not come before it"
+        for _, tied in stage.tied:
+            for other in tied:
+                shared = set(stage.devices) & set(stages[other].devices)
+                if other != s and shared:
+                    return (
+                        f"stages {s} and {other} share tied weights and device {min(shared)}; "
+                        f"put the layers that share them on one stage, or the stages on different devices"
+                    )
     return None
 
 

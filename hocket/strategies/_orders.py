@@ -13,12 +13,19 @@ def warmup(stages: Stages, in_flight: int | None = None) -> tuple[int, ...]:
 
     For stage s it is the number of workers from s to the end, by the number of replicas of s, rounded up: the NOAM of the
     pipeline that begins at s. `in_flight` admits fewer inputs per replica of the first stage.
+
+    A forward of a replicated stage waits for the update of the round that is its warm-up behind, so for the backwards of
+    that whole round: a later stage must not put a forward of the next round in front of them. With c replicas that means
+    that (warm-up - 1) * c never grows from stage to stage, which is so by itself when nothing is held back.
     """
     counts = [len(stage.devices) for stage in stages]
-    found = [ceil(sum(counts[s:]) / counts[s]) for s in range(len(stages))]
-    if in_flight is None:
-        return tuple(found)
-    return tuple(min(w, max(1, ceil(in_flight * counts[0] / counts[s]))) for s, w in enumerate(found))
+    found: list[int] = []
+    for s, count in enumerate(counts):
+        most = ceil(sum(counts[s:]) / count)
+        if in_flight is not None:
+            most = min(most, in_flight if s == 0 else 1 + (found[-1] - 1) * counts[s - 1] // count)
+        found.append(most)
+    return tuple(found)
 
 
 def stage_on(stages: Stages, device: int) -> int:

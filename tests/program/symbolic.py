@@ -1,0 +1,280 @@
+"""A program run on symbols instead of tensors: what it computes, in any order that order.py allows.
+
+It shares nothing with `check`: instructions take time (they start and they end, so that a value freed under a reader is
+seen), lanes take turns at random, and the weights that come out are compared with a plain loop that applies the rule.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from random import Random
+
+from hocket.program.instruction import Instruction, Kind, Value, What, receive_lane
+from hocket.program.order import early_writes, heir_of
+from hocket.program.program import Lane, Program
+
+
+class Broken(Exception):
+    """A program that does not come to its end, or ends with something else than the newest weights."""
+
+
+@dataclass
+class Symbols:
+    """Expressions as numbers: equal expressions have equal numbers."""
+
+    known: dict[tuple[object, ...], int] = field(default_factory=dict)
+    parts: dict[int, tuple[int, ...]] = field(default_factory=dict)
+
+    def of(self, *expression: object) -> int:
+        return self.known.setdefault(expression, len(self.known))
+
+    def sum(self, *sums: int | None, and_one: int | None = None) -> int:
+        """The sum of sums and perhaps one term; order does not matter, how often does."""
+        terms = [t for one in sums if one is not None for t in self.parts[one]]
+        whole = tuple(sorted(terms + ([] if and_one is None else [and_one])))
+        found = self.of("sum", whole)
+        self.parts[found] = whole
+        return found
+
+
+def oracle(program: Program, microbatches: int, symbols: Symbols) -> dict[int, int]:
+    """The newest weights of each stage after some microbatches: a plain loop that applies the declared rule."""
+    stages, rule = program.stages, program.rule
+    weights = {(s, 0): symbols.of("w", s) for s in range(len(stages))}
+    optimizer = {s: symbols.of("opt", s) for s in range(len(stages))}
+    terms: dict[tuple[int, int], list[int]] = {}
+    for m in range(microbatches):
+        activations: dict[tuple[int, int], int] = {}
+        kept: dict[int, tuple[tuple[tuple[str, int, int], int], ...]] = {}
+        stashes: dict[int, int] = {}
+        for s, shape in enumerate(stages):
+            read = {(str(What.ACTIVATION), a, s): activations[a, s] for a in shape.sources}
+            if shape.batch:
+                read[str(What.INPUT), s, -1] = symbols.of("data", s, m)
+            kept[s] = tuple(sorted(read.items()))
+            w = weights[s, rule.version(s, m)]
+            stashes[s] = symbols.of("stash", s, kept[s], w)
+            for t in shape.targets:
+                activations[s, t] = symbols.of("act", s, t, kept[s], w)
+        gradients: dict[tuple[int, int], int] = {}
+        for s, shape in reversed(list(enumerate(stages))):
+            arriving = tuple((t, gradients[s, t]) for t in shape.targets if s in stages[t].gradients)
+            w = weights[s, rule.backward_version(s, m)]
+            what = (s, kept[s], stashes[s], w, arriving)
+            for source in shape.gradients:
+                gradients[source, s] = symbols.of("grad", source, *what)
+            for b in range(shape.buckets):
+                terms.setdefault((s, b), []).append(symbols.of("dw", b, *what))
+        ended = [s for s in range(len(stages)) if (m + 1) % rule.batch[s] == 0]
+        sums = {
+            s: tuple((b, _with_ties(program, terms, s, b, symbols)) for b in range(stages[s].buckets)) for s in ended
+        }
+        for s in ended:
+            u = m // rule.batch[s]
+            made = (s, weights[s, u], optimizer[s], sums[s])
+            weights[s, u + 1], optimizer[s] = symbols.of("step w", *made), symbols.of("step opt", *made)
+            for b in range(stages[s].buckets):
+                terms.pop((s, b))
+    return {s: weights[s, microbatches // rule.batch[s]] for s in range(len(stages))}
+
+
+def _with_ties(program: Program, terms: dict[tuple[int, int], list[int]], s: int, b: int, symbols: Symbols) -> int:
+    """The gradients of one bucket, and of those that share its weights."""
+    stages = program.stages
+    tied = dict(stages[s].tied).get(b)
+    members = [(s, b)] if tied is None else [(t, c) for t in tied for c, group in stages[t].tied if group == tied]
+    whole = tuple(sorted(term for member in members for term in terms[member]))
+    symbols.parts[symbols.of("sum", whole)] = whole
+    return symbols.of("sum", whole)
+
+
+@dataclass
+class Run:
+    """One interleaving of one unrolled program.
+
+    Attributes:
+        value_bytes: when given, `peak_bytes` becomes the most that each device held.
+    """
+
+    program: Program
+    repeats: int
+    rng: Random
+    symbols: Symbols
+    value_bytes: Callable[[Value], float] | None = None
+    peak_bytes: dict[int, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.lanes = self.program.unrolled(self.repeats)
+        self.at = dict.fromkeys(self.lanes, 0)
+        self.busy: dict[Lane, tuple[Lane, ...]] = {}  # the lanes of an instruction that runs, by its first lane
+        self.stores: dict[int, dict[Value, int]] = {d: {} for d in self.program.devices}
+        for s, stage in enumerate(self.program.stages):
+            for device in stage.devices:
+                self.stores[device][Value(What.WEIGHTS, s, 0)] = self.symbols.of("w", s)
+                self.stores[device][Value(What.OPTIMIZER, s, 0)] = self.symbols.of("opt", s)
+        self.made: dict[Lane, list[tuple[int, Value, int]]] = {}
+
+    def finish(self) -> None:
+        """Run to the end and compare with the rule.
+
+        Raises:
+            Broken: it stands still, or computes something else.
+        """
+        steps = 2 * sum(map(len, self.lanes.values()))
+        for _ in range(steps + 1):
+            if not self._move():
+                break
+        left = [f"{lane}: {row[self.at[lane]].name}" for lane, row in self.lanes.items() if self.at[lane] < len(row)]
+        if left:
+            raise Broken(f"stands still: {left}")
+        expected = oracle(self.program, self.program.microbatches(self.repeats), self.symbols)
+        for device, store in self.stores.items():
+            if set(store) != set(self.program.final(device, self.repeats)):
+                raise Broken(f"device {device} ends with {sorted(map(str, store))}")
+            for value, symbol in store.items():
+                if value.what is What.WEIGHTS and symbol != expected[value.stage]:
+                    raise Broken(f"device {device} computes other weights {value} than the rule")
+
+    def _move(self) -> bool:
+        """Start or end one instruction, chosen at random."""
+        idle = [lane for lane, row in self.lanes.items() if self.at[lane] < len(row)]
+        busy = {lane for lanes in self.busy.values() for lane in lanes}
+        choices = [lane for lane in idle if lane not in busy] + list(self.busy)
+        self.rng.shuffle(choices)
+        for lane in choices:
+            if lane in self.busy:
+                self._end(lane)
+                return True
+            members = self._members(lane)
+            if members and not busy & set(members) and all(self._there(one) for one in members):
+                self._start(lane, members)
+                return True
+        return False
+
+    def _head(self, lane: Lane) -> Instruction | None:
+        row = self.lanes.get(lane, [])
+        return row[self.at[lane]] if lane in self.at and self.at[lane] < len(row) else None
+
+    def _members(self, lane: Lane) -> tuple[Lane, ...]:
+        """The lanes whose first instructions run as one; empty while they have not met."""
+        head = self._head(lane)
+        assert head is not None
+        if head.kind is Kind.RECEIVE:
+            return ()
+        if head.kind is Kind.SEND:
+            other = (head.peer, receive_lane(lane[0]))
+            meets = self._head(other)
+            if meets is None:
+                return ()
+            if meets.kind is not Kind.RECEIVE or meets.writes != head.reads:
+                raise Broken(f"{head.name} meets {meets.name}")
+            return (lane, other)
+        if head.kind is Kind.ALL_REDUCE:
+            members = tuple((device, lane[1]) for device in head.group)
+            heads = [self._head(member) for member in members]
+            if any(one is None or one.kind is not Kind.ALL_REDUCE for one in heads) or lane not in members:
+                return ()
+            return (lane, *(member for member in members if member != lane))
+        return (lane,)
+
+    def _there(self, lane: Lane) -> bool:
+        head = self._head(lane)
+        assert head is not None
+        return all(value in self.stores[lane[0]] for value in head.reads)
+
+    def _start(self, lane: Lane, members: tuple[Lane, ...]) -> None:
+        self.busy[lane] = members
+        made = self.made[lane] = []
+        heads = [self.lanes[member][self.at[member]] for member in members]
+        for head in heads:
+            for value, symbol in self._results(head, heads).items():
+                if head.kind is Kind.BACKWARD and value.what is What.ACCUMULATOR:
+                    self._write(head.device, value, symbol)  # there before the backward is over
+                else:
+                    made.append((head.device, value, symbol))
+        self._weigh()
+
+    def _end(self, lane: Lane) -> None:
+        members = self.busy.pop(lane)
+        for member in members:
+            head = self.lanes[member][self.at[member]]
+            store = self.stores[member[0]]
+            gone = [value for value in head.reads if value not in store]
+            if gone:
+                raise Broken(f"{gone[0]} was freed while {head.name} read it")
+            for value in head.frees:
+                if value not in store:
+                    raise Broken(f"{head.name} frees {value}, which is not there")
+                del store[value]
+        for device, value, symbol in self.made.pop(lane):
+            self._write(device, value, symbol)
+        for member in members:
+            self.at[member] += 1
+        self._weigh()
+
+    def _write(self, device: int, value: Value, symbol: int) -> None:
+        if value in self.stores[device]:
+            raise Broken(f"{value} is written a second time")
+        self.stores[device][value] = symbol
+
+    def _results(self, i: Instruction, meeting: list[Instruction]) -> dict[Value, int]:
+        """What an instruction writes, from what it reads and not from what it should read."""
+        store, symbols, s = self.stores[i.device], self.symbols, i.stage
+        inputs = tuple(
+            sorted(
+                ((str(v.what), v.stage, v.part), store[v]) for v in i.reads if v.what in (What.INPUT, What.ACTIVATION)
+            )
+        )
+        read: dict[What, list[tuple[int, int]]] = {what: [] for what in What}
+        for v in i.reads:
+            read[v.what].append((v.part, store[v]))
+        w = read[What.WEIGHTS][0][1] if read[What.WEIGHTS] else -1
+        found: dict[Value, int] = {}
+        for value in i.writes:
+            match i.kind:
+                case Kind.LOAD:
+                    found[value] = symbols.of("data", s, i.index)
+                case Kind.FORWARD if value.what is What.STASH:
+                    found[value] = symbols.of("stash", s, inputs, w)
+                case Kind.FORWARD:
+                    found[value] = symbols.of("act", s, value.part, inputs, w)
+                case Kind.BACKWARD:
+                    stash = read[What.STASH][0][1] if read[What.STASH] else -1
+                    what = (s, inputs, stash, w, tuple(sorted(read[What.GRADIENT])))
+                    if value.what is What.GRADIENT:
+                        found[value] = symbols.of("grad", value.stage, *what)
+                    else:
+                        before = [symbol for part, symbol in read[What.ACCUMULATOR] if part == value.part]
+                        found[value] = symbols.sum(*before, and_one=symbols.of("dw", value.part, *what))
+                case Kind.RECEIVE:
+                    send = next(one for one in meeting if one.kind is Kind.SEND)
+                    found[value] = self.stores[send.device][send.reads[0]]
+                case Kind.ALL_REDUCE:
+                    found[value] = symbols.sum(*(self.stores[one.device][one.reads[0]] for one in meeting))
+                case Kind.STEP:
+                    sums = tuple(sorted(read[What.ACCUMULATOR] + read[What.REDUCED]))
+                    opt = read[What.OPTIMIZER][0][1] if read[What.OPTIMIZER] else -1
+                    name = "step w" if value.what is What.WEIGHTS else "step opt"
+                    found[value] = symbols.of(name, s, w, opt, sums)
+        return found
+
+    def _weigh(self) -> None:
+        """Write down what each device holds: values, what running instructions are about to write, posted receives."""
+        if self.value_bytes is None:
+            return
+        held = {device: sum(map(self.value_bytes, store)) for device, store in self.stores.items()}
+        for members in self.busy.values():
+            for member in members:
+                head = self.lanes[member][self.at[member]]
+                if head.kind is not Kind.RECEIVE:
+                    early = early_writes(head)
+                    new = (v for v in head.writes if heir_of(head, v) is None and v not in early)
+                    held[member[0]] += sum(map(self.value_bytes, new))
+                if head.kind is Kind.BACKWARD:  # its sums are there early, in the place of those that it reads
+                    inherited = [heir_of(head, v) for v in head.writes]
+                    held[member[0]] -= sum(self.value_bytes(v) for v in inherited if v is not None)
+        for lane in self.lanes:
+            head = self._head(lane)
+            if head is not None and head.kind is Kind.RECEIVE:
+                held[lane[0]] += sum(map(self.value_bytes, head.writes))
+        for device, amount in held.items():
+            self.peak_bytes[device] = max(self.peak_bytes.get(device, 0.0), amount)
