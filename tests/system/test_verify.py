@@ -1,0 +1,48 @@
+"""Verification of plans before a real run."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from hocket.errors import InputError
+from hocket.plan.plan import Plan
+from hocket.run.verify import tolerance_of, verify
+from tests.system.tiny import plan, write_job
+
+
+@pytest.mark.parametrize(
+    "chosen",
+    [plan("flush"), plan("pipedream", (3, (0, 1)), (4, (2,))), plan("two_bw")],
+    ids=["flush", "pipedream", "two_bw"],
+)
+def test_plans_keep_what_they_declare(tmp_path: Path, chosen: Plan) -> None:
+    """Losses and weights of real workers are those of the plain loop under the declared rule, to the tolerance of float64."""
+    found = verify(write_job(tmp_path), chosen, steps=4)
+    assert found.steps >= 4
+    assert found.tolerance == 1e-9
+    assert found.good, found
+    assert found.rule == {"flush": "sync", "pipedream": "stashed", "two_bw": "delayed"}[chosen.strategy]
+
+
+def test_a_difference_is_found(tmp_path: Path) -> None:
+    """A job whose data are not the same in every process is caught, with the parameter that differs most."""
+    job = write_job(tmp_path, start="torch.manual_seed(0 if RANK == '-' else 1)")
+    found = verify(job, plan("gpipe", (7, (0,))), steps=2)
+    assert not found.good
+    assert found.loss_error > 1e-3
+    assert found.weights_error > 1e-3
+    assert found.worst
+
+
+def test_checkpoints_are_its_own(tmp_path: Path) -> None:
+    """Options that it decides itself are refused."""
+    with pytest.raises(InputError, match="checkpoint"):
+        verify(write_job(tmp_path), plan("flush"), checkpoint=str(tmp_path))
+
+
+def test_tolerance_is_that_of_the_least_exact_type() -> None:
+    """Mixed types are compared as their shortest allows."""
+    weights = {"a": torch.zeros(1, dtype=torch.float64), "b": torch.zeros(1)}
+    assert tolerance_of(weights) == 1e-5
+    assert tolerance_of({"a": torch.zeros(1, dtype=torch.bfloat16)}) == pytest.approx(0.078125)
