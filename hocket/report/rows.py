@@ -146,13 +146,20 @@ class Painter:
 
     def _label(self, device: int, event: Event, cls: str, x: float, y: float, width: float) -> list[str]:
         """The microbatch, with its stage where the device has several and there is room."""
-        short = str(event.index)
+        short, cls = str(event.index), f"l-{cls}"
+        found, until = [], ""
         if event.kind in (Kind.FORWARD, Kind.BACKWARD) and len(self.stages.get(device, [])) > 1:
             long = f"{event.stage}:{event.index}"
-            if width >= len(long) * DIGIT + 3:
-                return [text(x, y, long, f"t1 l-{cls}")]
-        fitting = (z for z in ZOOMS if z <= self.deepest and width * z >= len(short) * DIGIT + 3)
-        return [text(x, y, short, f"t{zoom} l-{cls}") for zoom in [next(fitting, None)] if zoom]
+            if zoom := self._zoom(long, width):
+                found, until = [text(x, y, long, f"t{zoom} {cls}")], f"x{zoom} "
+        zoom = self._zoom(short, width)
+        if zoom and until != f"x{zoom} ":
+            found.append(text(x, y, short, f"t{zoom} {until}{cls}"))
+        return found
+
+    def _zoom(self, label: str, width: float) -> int | None:
+        """The zoom from which there is room for a label."""
+        return next((z for z in ZOOMS if z <= self.deepest and width * z >= len(label) * DIGIT + 3), None)
 
     def _slices(self, device: int, block: Block, place: tuple[float, float, float, float]) -> Iterator[tuple[str, str]]:
         """The classes of a block of several events, each as thick as its share of the time."""

@@ -86,6 +86,10 @@ def choose(
     # Never the last iteration alone (the pipeline empties in it), and not the first where there is another.
     last = total - 1 - count
     first = min(max(1, (total - count) // 2), last)
+    if around_s is not None and around_s[1] > starts[-1] + 1e-9 * end:
+        # An asynchronous run's last iterations begin while it is still steady: up to the end of the span, they are shown.
+        first = min(total - count, max(0, sum(start <= around_s[0] for start in starts) - 1))
+        return Window(starts[first], around_s[1], first, total - first, total)
     if around_s is not None:
         ending = sum(start < around_s[1] - 1e-9 * end for start in starts)
         first = min(max(0, ending - count), last)

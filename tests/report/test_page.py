@@ -92,9 +92,10 @@ def test_measured_stands_below_predicted_on_the_same_scale(predicted: Callable[.
     assert "The dashed line is what was measured" in text
 
 
-def test_the_window_shows_the_critical_path(predicted: Callable[..., Any]) -> None:
-    """All of a synchronous period's path is outlined, and the legend says what the outline is."""
-    plan, trace, summary = predicted()
+@pytest.mark.parametrize("strategy", ["flush", "pipedream", "two_bw"])
+def test_the_window_shows_the_critical_path(strategy: str, predicted: Callable[..., Any]) -> None:
+    """All of a period's path is outlined, and the legend says what the outline is."""
+    plan, trace, summary = predicted(4, 8, strategy)
     page = report_html(plan, trace, summary)
     outlines = "".join(re.findall(r'class="path" d="([^"]*)"', page))
     assert outlines.count("M") == len(summary.critical_path)

@@ -46,6 +46,13 @@ def test_a_span_that_matters_is_inside() -> None:
     assert window.end_s >= 119.5
 
 
+def test_a_span_in_the_last_iteration_is_inside_too() -> None:
+    """The window then ends with the span, not with an iteration."""
+    window = choose(made(9), 2, around_s=(132.5, 134.0))
+    assert (window.start_s, window.end_s) == (124.0, 134.0)
+    assert (window.first, window.count) == (6, 3)
+
+
 def test_the_events_are_those_that_run_in_it() -> None:
     """Two microbatches with two instructions each, none of the neighbours' that only touch it."""
     trace = made(5)
