@@ -121,14 +121,29 @@ class CostModel:
         """
         if instruction.kind not in _COMPUTE:
             return 0.0
-        layers = self.cuts[instruction.stage].layers
-        figures = self._columns.at(self.samples_of(instruction) if samples is None else samples)
-        if instruction.kind is Kind.STEP:
-            alone = step_s(self.profile, layers)
-        else:
-            column = figures.forward_s if instruction.kind is Kind.FORWARD else figures.backward_s
-            alone = float(column[list(layers)].sum())
+        size = self.samples_of(instruction) if samples is None else samples
+        alone = self._profiled_s(instruction.kind, instruction.stage, size)
         return self.launch_s + alone * self.factor(instruction.device)
+
+    def _profiled_s(self, kind: Kind, stage: int, samples: int) -> float:
+        """Seconds of one stage on the profiled device type."""
+        key = (kind, stage, samples)
+        if key not in self._known_s:
+            layers, figures = self.cuts[stage].layers, self._columns.at(samples)
+            if kind is Kind.STEP:
+                self._known_s[key] = step_s(self.profile, layers)
+            else:
+                column = figures.forward_s if kind is Kind.FORWARD else figures.backward_s
+                self._known_s[key] = float(column[list(layers)].sum())
+        return self._known_s[key]
+
+    @cached_property
+    def _known_s(self) -> dict[tuple[Kind, int, int], float]:
+        return {}
+
+    @cached_property
+    def _known_ready(self) -> dict[tuple[int, int], tuple[float, ...]]:
+        return {}
 
     def transfer(self, instruction: Instruction, samples: int | None = None) -> TransferTime:
         """Seconds of a send, a collective or a swap alone on its links; nothing for all others."""
@@ -148,8 +163,12 @@ class CostModel:
 
     def ready_fractions(self, stage: int, samples: int) -> tuple[float, ...]:
         """When each gradient bucket of a backward is there, as a fraction of the backward (rule 2 of order.py)."""
-        groups = self.memory.stages[stage].groups
-        return ready_fractions(self._columns.at(samples).backward_s, self.cuts[stage].layers, groups)
+        found = self._known_ready.get((stage, samples))
+        if found is None:
+            groups = self.memory.stages[stage].groups
+            found = ready_fractions(self._columns.at(samples).backward_s, self.cuts[stage].layers, groups)
+            self._known_ready[(stage, samples)] = found
+        return found
 
     def uses(self, instruction: Instruction) -> tuple[Use, ...]:
         """What an instruction shares with others while it runs."""

@@ -63,19 +63,21 @@ class Part:
     reads: list[tuple[int, Lane, tuple[Value, ...]]] = field(default_factory=list)
 
 
-def _key(i: Instruction) -> object:
-    """What an instruction's cost depends on, but for its index."""
+def cost_key(i: Instruction) -> tuple[object, ...]:
+    """What an instruction's bytes and its seconds on a given device depend on, but for its microbatch."""
     return (
         i.kind,
         i.stage,
-        i.device,
-        i.peer,
         i.again,
-        i.group,
         tuple(map(_KIND_OF_VALUE, i.writes)),
         tuple(map(_KIND_OF_VALUE, i.frees)),
         tuple(map(_KIND_OF_VALUE, i.reads)) if i.kind is Kind.SEND else (),
     )
+
+
+def _key(i: Instruction) -> tuple[object, ...]:
+    """What an instruction's cost depends on, but for its microbatch."""
+    return (i.device, i.peer, i.group, *cost_key(i))
 
 
 class IrregularError(Exception):

@@ -15,7 +15,7 @@ from hocket.cost.model import CostModel
 from hocket.program.instruction import Instruction, Kind
 from hocket.program.program import Program
 from hocket.simulate.lower import Skeleton
-from hocket.simulate.nodes import PERIOD, Part
+from hocket.simulate.nodes import PERIOD, Part, cost_key
 
 
 @dataclass(frozen=True)
@@ -123,6 +123,7 @@ def cost_tables(skeleton: Skeleton, costs: CostModel) -> tuple[np.ndarray, tuple
     latency = np.zeros(count)
     hold_device, post_device = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64)
     op_ptr, op_device, op_bytes = [0], [], []
+    known: dict[object, tuple[float, float]] = {}
     for s, signature in enumerate(skeleton.signatures):
         one = signature.members[0]
         changes: dict[int, list[float]] = {}
@@ -136,12 +137,14 @@ def cost_tables(skeleton: Skeleton, costs: CostModel) -> tuple[np.ndarray, tuple
                 share = (ready[signature.last_bucket] if signature.last_bucket >= 0 else 1.0) - start
             work[s, k] = flow_s + costs.seconds(one, samples) * share
             for member in signature.members:
-                net = costs.memory.net_bytes(member, samples)
+                key = (cost_key(member), samples)
+                if key not in known:  # replicas have the same
+                    known[key] = costs.memory.net_bytes(member, samples), costs.memory.hold_bytes(member, samples)
+                net, held = known[key]
                 if member.kind is Kind.RECEIVE:
                     post_device[s], post[s, k] = member.device, net
                     continue
                 if member.kind not in (Kind.SEND, Kind.ALL_REDUCE, Kind.REDUCE_SCATTER, Kind.ALL_GATHER):
-                    held = costs.memory.hold_bytes(member, samples)
                     hold_device[s] = member.device
                     hold[s, k] = held if signature.first_bucket < 0 else 0.0
                     net = net - held if signature.last_bucket < 0 else 0.0
