@@ -37,14 +37,10 @@ def test_two_flows_halve_a_shared_link() -> None:
         assert seconds(named(trace, 1, "send 0 #1 act.0>1#1")) == pytest.approx(expected)
 
 
-def test_a_link_is_shared_only_while_both_move() -> None:
-    """The second message starts 0.5 s after the first: 1.5 s each, of which one second is shared."""
-    case = Chain("flush", (2, 2), 2, levels(True), samples=(1, 1)).case(weights_bytes=0.0)
-    slow = Chain("flush", (2, 2), 2, levels(True, latency_s=0.25)).case(weights_bytes=0.0)
-    both = trace_of(slow)
-    # The latency comes before bytes flow, and does not load the link.
-    assert seconds(named(both, 0, "send 0 #0 act.0>1#0")) == pytest.approx(2.25)
-    assert seconds(named(trace_of(case), 0, "send 0 #0 act.0>1#0")) == pytest.approx(2.0)
+def test_latency_comes_before_bytes_flow() -> None:
+    """A latency of 0.25 s is over before the link is shared: 0.25 s and then 2 s."""
+    trace = trace_of(Chain("flush", (2, 2), 2, levels(True, latency_s=0.25)).case(weights_bytes=0.0))
+    assert seconds(named(trace, 0, "send 0 #0 act.0>1#0")) == pytest.approx(2.25)
 
 
 def test_unequal_flows_share_then_speed_up() -> None:
@@ -104,10 +100,17 @@ def test_measured_all_reduce_figures_go_before_those_of_messages() -> None:
 
 
 def test_an_all_reduce_and_messages_share_a_link() -> None:
-    """A ring over both servers uses each server's link both ways, so a message beside it has half of it."""
-    case = Chain("flush", (2, 2), 4, levels(True)).case(weights_bytes=0.0)
-    sends = [e for e in trace_of(case).events if e.kind is Kind.SEND]
-    assert min(seconds(e) for e in sends) >= 1.0 - 1e-12
+    """A ring over both servers uses their links both ways, so that a message of 1 s beside it takes 2 s.
+
+    The ring of three moves 4/3 of 3 MB, 4 s alone; two messages take half of the link for 2 s each, so that it takes 6 s.
+    """
+    trace = trace_of(Chain("two_bw", (3, 1), 6, levels(True)).case(weights_bytes=3e6))
+    reduced = named(trace, 0, "all_reduce 0 u0 sum.0u0b0")
+    beside = named(trace, 3, "send 0 #6 grad.0>1#6")
+    assert reduced.start_s < beside.start_s < beside.end_s < reduced.end_s
+    assert seconds(beside) == pytest.approx(2.0)
+    assert seconds(named(trace, 3, "send 0 #9 grad.0>1#9")) == pytest.approx(1.0)
+    assert seconds(reduced) == pytest.approx(6.0)
 
 
 def test_critical_path_of_a_flushed_pipeline() -> None:
