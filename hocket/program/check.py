@@ -103,10 +103,11 @@ def _unlike(start: Untimed, end: Untimed) -> Iterator[Problem]:
     for device in program.devices:
         before = {program.moved(value, 1): live for value, live in start.live[device].items()}
         after = end.live[device]
-        for value in sorted(after.keys() - before.keys()):
+        leaked = after.keys() - before.keys()
+        for value in sorted(leaked):
             yield _leak(end, device, value, after[value], "one more value is left after each repetition of the period")
         for value in sorted(before.keys() - after.keys()):
-            if program.moved(value, -1) in after:
+            if program.moved(value, -1) in leaked:
                 continue  # told above: its like was never freed
             yield _lost(start, end, device, value, before[value])
         for value in sorted(before.keys() & after.keys()):
