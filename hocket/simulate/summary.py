@@ -57,7 +57,7 @@ class Steady:
 
     Attributes:
         last: the repetition whose end closes the measured span, -1 when the whole run was taken as one period.
-        periods: how many batches' worth one period trains.
+        batches: how many batches' worth one period trains.
     """
 
     period_s: float

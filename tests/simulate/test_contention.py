@@ -3,7 +3,6 @@
 import pytest
 
 from hocket.hardware.cluster import Level, Link
-from hocket.program.instruction import Kind
 from hocket.simulate.simulator import play, summarize
 from hocket.trace.trace import Event, Trace
 from tests.simulate.chains import Case, Chain
