@@ -207,14 +207,14 @@ class _Watch:
 
     # -- what workers say
 
-    def _read(self, worker: _Worker) -> None:
+    def _read(self, worker: _Worker) -> bool:
+        """Take what a worker has said since; returns whether there may be more at once."""
         try:
             block = os.read(worker.reports, _READ_BYTES)
         except BlockingIOError:
-            return
+            return False
         if not block:
-            self._selector.unregister(worker.reports)
-            worker.open = False
+            self._close(worker)
         *lines, worker.rest = (worker.rest + block).split(b"\n")
         if len(worker.rest) > _MAX_LINE_BYTES:
             raise InternalError(f"{worker.name} reports a line of more than {_MAX_LINE_BYTES} bytes")
@@ -226,24 +226,37 @@ class _Watch:
             else:
                 worker.done = worker.done or event["event"] == "done"
                 self._collector.take(worker.rank, event)
+        return bool(block)
+
+    def _close(self, worker: _Worker) -> None:
+        if worker.open:
+            self._selector.unregister(worker.reports)
+            worker.open = False
 
     def _reap(self) -> None:
-        """Notice workers that ended without a word."""
+        """Notice workers that ended, with or without a word."""
         for worker in self.workers:
             code = worker.process.poll()
-            if code is None or worker.open or worker.failed or (code == 0 and worker.done):
+            if code is None:
                 continue
-            worker.failed = True
-            now_s = time.monotonic()
-            if code < 0:
-                text = f"{worker.name} was killed by signal {-code} {worker.page.place}"
-                # Whoever dies of a signal dies before the others notice, but for those that abort over a lost peer.
-                at_s = now_s if -code == signal.SIGABRT else now_s - _GRACE_S
-                more = "If nobody did that, the machine may have run out of memory." if -code == signal.SIGKILL else ""
-                self.failures.append(Failure(worker.rank, at_s, False, self._lost(text, more)))
-            else:
-                text = f"{worker.name} ended with code {code} {worker.page.place}"
-                self.failures.append(Failure(worker.rank, now_s, False, self._lost(text, _last_words(worker.log))))
+            # Its last words are in the pipe. The pipe's own end may never come: a process that it started may hold it open.
+            while worker.open and self._read(worker):
+                pass
+            self._close(worker)
+            if not worker.failed and not (code == 0 and worker.done):
+                worker.failed = True
+                self.failures.append(self._death_of(worker, code))
+
+    def _death_of(self, worker: _Worker, code: int) -> Failure:
+        now_s = time.monotonic()
+        if code >= 0:
+            text = f"{worker.name} ended with code {code} {worker.page.place}"
+            return Failure(worker.rank, now_s, False, self._lost(text, _last_words(worker.log)))
+        text = f"{worker.name} was killed by signal {-code} {worker.page.place}"
+        more = "If nobody did that, the machine may have run out of memory." if -code == signal.SIGKILL else ""
+        # Whoever dies of a signal dies before the others notice, but for those that abort over a lost peer.
+        at_s = now_s if -code == signal.SIGABRT else now_s - _GRACE_S
+        return Failure(worker.rank, at_s, False, self._lost(text, more))
 
     def _listen_to_hearts(self) -> None:
         """Notice workers that are there but do nothing: stopped, frozen, or waiting for each other."""

@@ -57,6 +57,28 @@ def test_a_killed_worker_is_named(tmp_path: Path, rank: int, listener: Recorder,
     assert listener.closed
 
 
+def test_a_killed_worker_whose_child_lives_on(tmp_path: Path) -> None:
+    """A process that the job started and that holds the worker's pipe open does not hide the worker's death."""
+    mark, end = tmp_path / "child", tmp_path / "end"
+    start = f"""
+if RANK == "1":
+    child = os.fork()
+    if child == 0:
+        import time
+        while not os.path.exists({str(end)!r}):
+            time.sleep(0.05)
+        os._exit(0)
+    open({str(mark)!r}, "w").write(str(child))
+"""
+    job = write_job(tmp_path, start=start)
+    try:
+        with pytest.raises(WorkerLost, match=r"worker 1 .* was killed by signal 9"):
+            train(job, plan("flush"), steps=FOREVER, listener=Recorder(at_step=2, act=kill(1)))
+        assert psutil.pid_exists(int(mark.read_text()))
+    finally:
+        end.touch()
+
+
 def test_resume_after_a_kill(tmp_path: Path) -> None:
     """What was saved before the kill goes on, and gives the losses that an undisturbed run gives, bit for bit."""
     job, broken, resumed = write_job(tmp_path), Recorder(at_step=7, act=kill(1)), Recorder()
