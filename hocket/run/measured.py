@@ -6,11 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from hocket.errors import InputError
+from hocket.program.instruction import Kind
 from hocket.run.board import Board
 from hocket.trace.trace import Event, Trace
 
 # About 100 MB of text: what a viewer still opens.
 _MAX_EVENTS = 500_000
+_MEET = (Kind.SEND, Kind.RECEIVE)
 
 
 def write_trace(path: Path, events: Iterable[Event], board: Board, meta: dict[str, Any]) -> None:
@@ -30,12 +32,29 @@ def write_trace(path: Path, events: Iterable[Event], board: Board, meta: dict[st
         parts = [path.with_name(f".{path.name}.{rank}.part") for rank in range(board.workers)]
         found = [event for one in parts for event in Trace.read(one).events]
         start_s = min((event.start_s for event in found), default=0.0)
-        moved = [replace(e, start_s=e.start_s - start_s, end_s=e.end_s - start_s) for e in found]
+        moved = [replace(e, start_s=e.start_s - start_s, end_s=e.end_s - start_s) for e in met(found)]
         problem = _saved(Trace.of(moved, meta=meta), path)
     problems += [fact["problem"] for fact in board.share({"problem": problem})]
     part.unlink(missing_ok=True)
     if first := next(filter(None, problems), ""):
         raise InputError(f"trace {path}", first, "a place that can be written")
+
+
+def met(events: Iterable[Event]) -> list[Event]:
+    """The events, with every send and its receive starting when both were ready, as in a simulated trace.
+
+    A worker records when it began to wait for the other; that wait is no transfer. Needs one clock for all workers.
+    """
+    events = list(events)
+    began: dict[str, float] = {}
+    for event in events:
+        if event.kind in _MEET:
+            what = event.name.partition(" ")[2]
+            began[what] = max(began.get(what, event.start_s), event.start_s)
+    return [
+        replace(event, start_s=min(event.end_s, began[event.name.partition(" ")[2]])) if event.kind in _MEET else event
+        for event in events
+    ]
 
 
 def _saved(trace: Trace, path: Path) -> str:
