@@ -78,7 +78,7 @@ class Interpreter:
     """Interprets the lanes of all devices by the five rules of hocket/program/order.py."""
 
     def __init__(self, program: Program, devices: dict[int, Device], repeats: int, position: int) -> None:
-        self.program, self.devices = program, devices
+        self.program, self.devices, self.repeats = program, devices, repeats
         self.lanes = program.unrolled(repeats)
         self.next: dict[Lane, int] = dict.fromkeys(self.lanes, 0)
         self.stores: dict[int, dict[Value, Any]] = {d: device.start(position) for d, device in devices.items()}
@@ -93,6 +93,11 @@ class Interpreter:
                     moved = True
             if not moved:
                 raise self._deadlock()
+        for device, store in self.stores.items():
+            odd = set(store) ^ set(self.program.final(device, self.repeats))
+            if odd:
+                found = f"{', '.join(map(str, sorted(odd)))} left or missing"
+                raise ProgramError(f"device {device}: after the epilogue", found, "the newest weights and nothing else")
 
     def _head(self, lane: Lane) -> Instruction | None:
         instructions, position = self.lanes.get(lane, ()), self.next.get(lane, 0)
@@ -145,6 +150,12 @@ class Interpreter:
         if instruction.kind is not Kind.ALL_REDUCE:
             raise ProgramError(f"device {instruction.device}: {instruction.name}", instruction.kind, "all_reduce")
         parts = [self.stores[head.device][head.reads[0]] for head in heads]
+        for head, part in zip(heads, parts, strict=True):
+            if head.index != instruction.index or [f.shape for f in part.flats] != [f.shape for f in parts[0].flats]:
+                other = f"{instruction.name} on device {instruction.device}"
+                raise ProgramError(
+                    f"device {head.device}: {head.name}", f"it meets {other}", "the same update and bucket"
+                )
         add_up(parts)
         for head, part in zip(heads, parts, strict=True):
             self._written(head)

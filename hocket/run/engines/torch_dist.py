@@ -154,7 +154,7 @@ class Worker:
         inbox, device, observer, clock = self._inboxes[COMPUTE], self.device, self._observer, self._clock
         store, records = inbox.values, self.records
         ahead = _Ahead(repeats, observer, [box for lane, box in self._inboxes.items() if lane != COMPUTE])
-        for instruction, routes in walk(self.program, self._lanes[COMPUTE], ahead.go_on):
+        for instruction, routes in walk(self._lanes[COMPUTE], ahead.go_on):
             self._memory.look(ahead.run)
             if self._failure is not None:
                 raise Stopped
@@ -215,7 +215,7 @@ class Worker:
         inbox, records = self._inboxes[lane], []
         try:
             with self._handover.lane():
-                for instruction, routes in walk(self.program, parts, lambda periods: bool(inbox.next_signal())):
+                for instruction, routes in walk(parts, lambda periods: bool(inbox.next_signal())):
                     inbox.wait_for(instruction.reads)
                     start_s = self._clock()
                     try:

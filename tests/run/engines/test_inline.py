@@ -8,7 +8,7 @@ import torch
 
 from hocket.errors import ProgramError
 from hocket.profile.capture import Captured
-from hocket.program.instruction import COMPUTE, Kind
+from hocket.program.instruction import COMPUTE, Kind, What
 from hocket.program.program import freeze
 from hocket.program.rule import Rule
 from hocket.run.engines.inline import Result, run_inline
@@ -192,4 +192,29 @@ def test_an_instruction_twice_is_refused(kind):
     at = next(k for k, i in enumerate(compute) if i.kind is kind)
     compute.insert(at + 1, compute[at])
     with pytest.raises(ProgramError, match=r"there already|waits for"):
+        run_inline(graph, plan, replace(program, period=freeze(lanes)), 1)
+
+
+def test_all_reduces_that_do_not_belong_together_are_refused():
+    """Two buckets in another order on one replica would be summed with each other: named, not added."""
+    graph, case = captured("gpt"), Case("data_parallel", (2,))
+    plan = case.plan(graph)
+    program = plan.compile(graph)
+    lanes = {lane: list(instructions) for lane, instructions in program.period.items()}
+    lane = next(lane for lane in lanes if lane[1].startswith("reduce"))
+    lanes[lane][0], lanes[lane][1] = lanes[lane][1], lanes[lane][0]
+    with pytest.raises(ProgramError, match="expected the same update and bucket"):
+        run_inline(graph, plan, replace(program, period=freeze(lanes)), 1)
+
+
+def test_a_value_that_nobody_frees_is_named():
+    """Memory that would grow with every period does not go unnoticed."""
+    graph, case = captured("gpt"), Case("gpipe", (1, 1))
+    plan = case.plan(graph)
+    program = plan.compile(graph)
+    lanes = {lane: list(instructions) for lane, instructions in program.period.items()}
+    compute = lanes[(0, COMPUTE)]
+    at = next(k for k, i in enumerate(compute) if i.kind is Kind.BACKWARD)
+    compute[at] = replace(compute[at], frees=tuple(v for v in compute[at].frees if v.what is not What.STASH))
+    with pytest.raises(ProgramError, match=r"stash\.0#0 left or missing"):
         run_inline(graph, plan, replace(program, period=freeze(lanes)), 1)

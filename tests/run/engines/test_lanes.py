@@ -33,7 +33,7 @@ def test_every_value_reaches_its_reader_once(case, repeats):
         lanes = lanes_of(program, device)
         given = set()
         for lane, parts in lanes.items():
-            steps = list(walk(program, parts, lambda periods: periods < repeats))
+            steps = list(walk(parts, lambda periods: periods < repeats))
             assert [i for i, _ in steps] == unrolled[device, lane]
             for instruction, routes in steps:
                 to = dict(routes)
