@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from hocket.plan.plan import Plan
 from hocket.profile.capture import Captured, Stage
-from hocket.profile.job import Job
+from hocket.profile.job import Job, order
 from hocket.program.rule import Rule
 from hocket.run.data import Stream
 
@@ -93,8 +93,6 @@ def plain_loop(job: Job, batch_size: int, steps: int) -> Trained:
     model = copy.deepcopy(job.model)
     optimizer = job.optimizer(model.parameters())
     trained = Trained()
-    from hocket.profile.job import order
-
     for step in range(steps):
         batch = job.batch(order(step, batch_size, len(job.data), job.seed))
         args, kwargs, loss_args, loss_kwargs = job.split(batch)
