@@ -285,13 +285,13 @@ EDITS: tuple[Edit, ...] = (
 )  # fmt: skip
 
 
-def mutant(program: Program, rng: Random) -> Mutant:
+def mutant(program: Program, rng: Random, edits: tuple[Edit, ...] = EDITS) -> Mutant:
     """A program with one random edit, which changes it."""
     while True:
         lists: Lists = {part: {lane: list(row) for lane, row in getattr(program, part).items()} for part in PARTS}
         spots = [(part, lane) for part in PARTS for lane in lists[part]]
         part, lane = rng.choice(spots)
-        edit = rng.choice(EDITS)
+        edit = rng.choice(edits)
         spot = Spot(program, lists, part, lane, rng.randrange(len(lists[part][lane])), rng)
         found = edit(spot)
         if found is not None:
