@@ -1,23 +1,19 @@
-"""The whole way from compute orders to a Program, and the folding of a long schedule into prologue, period, epilogue."""
+"""The whole way from compute orders to a Program: prologue, period and epilogue, found where the schedule repeats itself."""
 
 from collections import defaultdict
-from collections.abc import Callable
-from functools import cache
+from dataclasses import replace
 from math import lcm
 
 from hocket.errors import InternalError
-from hocket.passes.closing import closed
 from hocket.passes.expand import expand
+from hocket.passes.fold import REPETITIONS, find_edges, fronts, orders_of
 from hocket.passes.gradients import all_reduces
-from hocket.passes.tasks import Order, Task, Work
+from hocket.passes.tasks import Order
 from hocket.passes.transfers import receive_of, sends
 from hocket.passes.versions import free_old_versions
 from hocket.program.instruction import COMPUTE, Instruction, Kind
-from hocket.program.program import Lane, Lanes, Program, StageShape, freeze
+from hocket.program.program import Lane, Program, StageShape, freeze
 from hocket.program.rule import Rule
-
-_REPETITIONS = 3  # two shifts are compared, the third repetition stands before the epilogue
-_MAX_PERIODS = 1024
 
 Parts = list[dict[Lane, list[Instruction]]]
 
@@ -40,62 +36,16 @@ def assemble(name: str, stages: tuple[StageShape, ...], rule: Rule, stride: int,
     if rule.synchronous:  # a flush behind every batch: the first of two batches is the period
         parts = _parts(stages, rule, stride, (0, 0), order, 2)
         return Program(name, stages, rule, stride, 0, freeze({}), freeze(parts[1]), freeze({}))
-
-    @cache
-    def folded(before: int, behind: int) -> Program | None:
-        return _fold(name, stages, rule, stride, (before * stride, behind * stride), order)
-
     try:
-        before = _least(lambda periods: folded(periods, periods) is not None)
-        behind = _least(lambda periods: folded(before, periods) is not None)
+        edges = find_edges(stages, rule, stride, order)
     except LookupError:
-        raise InternalError(f"{name}: the schedule does not become periodic within {_MAX_PERIODS} periods") from None
-    program = folded(before, behind)
-    assert program is not None
-    return program
-
-
-def _least(works: Callable[[int], bool]) -> int:
-    """The least number for which a property holds that holds for all larger ones: doubling, then bisection.
-
-    Raises:
-        LookupError: none up to the bound.
-    """
-    low, high = -1, 0
-    while not works(high):
-        low, high = high, max(1, 2 * high)
-        if high > _MAX_PERIODS:
-            raise LookupError
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if works(middle) else (middle, high)
-    return high
-
-
-def _fold(
-    name: str, stages: tuple[StageShape, ...], rule: Rule, stride: int, edges: tuple[int, int], order: Order
-) -> Program | None:
-    """The program with so many microbatches admitted before and behind the period; None when it does not repeat."""
-    parts = _parts(stages, rule, stride, edges, order, _REPETITIONS)
-    admitted = sum(edges)
-    program = Program(name, stages, rule, stride, admitted, *(freeze(p) for p in (parts[0], parts[1], {})))
-    if not all(_repeats(program, parts[1 + r], r) for r in range(1, _REPETITIONS)):
-        return None
+        raise InternalError(f"{name}: the schedule does not become periodic") from None
+    parts = _parts(stages, rule, stride, edges, order, REPETITIONS)
+    program = Program(name, stages, rule, stride, sum(edges), freeze(parts[0]), freeze(parts[1]), freeze({}))
     shifted = {
-        lane: [program.shifted(i, -_REPETITIONS) for i in instructions] for lane, instructions in parts[-1].items()
+        lane: [program.shifted(i, -REPETITIONS) for i in instructions] for lane, instructions in parts[-1].items()
     }
-    return Program(name, stages, rule, stride, admitted, program.prologue, program.period, freeze(shifted))
-
-
-def _repeats(program: Program, part: dict[Lane, list[Instruction]], repeats: int) -> bool:
-    found: Lanes = freeze(part)
-    if found.keys() != program.period.keys():
-        return False
-    return all(
-        len(found[lane]) == len(period)
-        and all(program.shifted(a, repeats) == b for a, b in zip(period, found[lane], strict=True))
-        for lane, period in program.period.items()
-    )
+    return replace(program, epilogue=freeze(shifted))
 
 
 def _parts(
@@ -103,14 +53,11 @@ def _parts(
 ) -> Parts:
     """Prologue, repetitions and epilogue of one long run, by lane."""
     before, behind = edges
-    total = before + repetitions * stride + behind
     parts: Parts = [defaultdict(list) for _ in range(repetitions + 2)]
-    ends = [before + r * stride for r in range(repetitions + 1)]
-    orders = {device: order(device, total) for device in sorted({d for stage in stages for d in stage.devices})}
-    wanted = [{device: _cut(tasks, rule, end) for device, tasks in orders.items()} for end in ends]
-    fronts = closed(stages, rule, orders, wanted)
+    orders = orders_of(stages, order, before + repetitions * stride + behind)
+    ends = fronts(stages, rule, orders, [before + r * stride for r in range(repetitions + 1)])
     for device, tasks in orders.items():
-        cuts = [front[device] for front in fronts]
+        cuts = [front[device] for front in ends]
         compute: list[Instruction] = []
         part_of: list[int] = []
         for position, task in enumerate(tasks):
@@ -128,16 +75,3 @@ def _parts(
                 for collective in all_reduces(stages, rule, instruction):
                     parts[part][(device, collective.lane)].append(collective)
     return parts
-
-
-def _cut(tasks: list[Task], rule: Rule, admitted: int) -> int:
-    """Where a device's list has admitted some microbatches: behind their update if synchronous, else their forward."""
-    last, synchronous = 0, rule.synchronous
-    for position, task in enumerate(tasks, start=1):
-        if synchronous:
-            inside = task.work is Work.UPDATE and task.index < admitted // rule.batch[task.stage]
-        else:
-            inside = task.work is Work.FORWARD and task.index < admitted
-        if inside:
-            last = position
-    return last
