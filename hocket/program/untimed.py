@@ -67,21 +67,22 @@ class Untimed:
         meet = meetings(lanes)
         at = dict.fromkeys(lanes, 0)
         waiters: dict[tuple[int, Value], list[Lane]] = {}
-        queue = deque(
-            lane for lane, row in lanes.items() if row[0].kind is not Kind.RECEIVE
-        )  # their sends move them on
+        together = {lane: (lane, *meet.get(lane, ())) for lane in lanes}
+        passive = {lane for lane, row in lanes.items() if row[0].kind is Kind.RECEIVE}  # their sends move them on
+        queue = deque(lane for lane in lanes if lane not in passive)
         while queue:
             lane = queue.popleft()
-            row = lanes[lane]
-            while at[lane] < len(row):
-                members = (lane, *meet.get(lane, ()))
+            members, end = together[lane], len(lanes[lane])
+            while at[lane] < end:
                 if not self._ready(lanes, at, members, waiters):
                     break
-                for device, value in self._happen(part, lanes, at, members):
-                    queue.extend(waiters.pop((device, value), ()))
+                for written in self._happen(part, lanes, at, members):
+                    if written in waiters:
+                        queue.extend(waiters.pop(written))
                 for member in members:
                     at[member] += 1
-                queue.extend(member for member in members[1:] if lanes[member][0].kind is not Kind.RECEIVE)
+                    if member != lane and member not in passive:
+                        queue.append(member)
         stuck = {lane: at[lane] for lane, row in lanes.items() if at[lane] < len(row)}
         if stuck:
             freed = {key: self.events[event] for key, event in self.gone.items()}
@@ -130,7 +131,7 @@ class Untimed:
             here = self.live[lane[0]]
             for value in instruction.frees:
                 self._free(event, place, instruction, value, here.pop(value))
-            early = early_writes(instruction)
+            early = early_writes(instruction) if instruction.kind is Kind.BACKWARD else ()
             for value in instruction.writes:
                 if value in here:
                     self._twice(place, instruction, value, here[value])
