@@ -59,6 +59,8 @@ def print_search(found: "Search", limit: int) -> None:
         reasons[refusal.strategy, refusal.reason] = reasons.get((refusal.strategy, refusal.reason), 0) + 1
     for (name, reason), count in list(reasons.items())[:12]:
         print(f"  refused: {name}: {reason}" + (f" (and {count - 1} more)" if count > 1 else ""))
+    for note in found.notes:
+        print(f"  note: {note}")
 
 
 def search_json(found: "Search") -> dict[str, Any]:
@@ -79,6 +81,7 @@ def search_json(found: "Search") -> dict[str, Any]:
     return {
         "search_s": found.search_s,
         "considered": found.considered,
+        "notes": list(found.notes),
         "candidates": [candidate(c) for c in found.candidates],
         "refused": [as_data(r) for r in found.refused],
     }

@@ -5,7 +5,7 @@ equal within the tolerance goes to fewer stages, then fewer devices, then plain 
 """
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 
@@ -14,7 +14,7 @@ from hocket.hardware.cluster import Cluster
 from hocket.passes.borders import stage_shapes
 from hocket.plan.plan import Plan, PlanStage
 from hocket.plan.predict import predict_choice
-from hocket.profile.model import ModelProfile
+from hocket.profile.model import BATCH_STATISTICS, ModelProfile
 from hocket.strategies._choices import Choice, Situation
 from hocket.strategies._common import complete, config, members, strategy
 from hocket.units import show_bytes
@@ -47,12 +47,13 @@ class Refused:
 
 @dataclass(frozen=True)
 class Search:
-    """What a search found: candidates best first, refusals, and how long it took."""
+    """What a search found: candidates best first, refusals, how long it took, and what no plan can keep the same."""
 
     candidates: tuple[Candidate, ...]
     refused: tuple[Refused, ...]
     search_s: float
     considered: int
+    notes: tuple[str, ...] = ()
 
     @property
     def best(self) -> Candidate:
@@ -131,7 +132,17 @@ def search(
             refused.append(Refused(name, "", f"no choice for {cluster.devices} devices and a batch of {batch_size}"))
     if progress:
         progress(len(chosen), len(chosen), "done")
-    return Search(tuple(_ordered(candidates)), tuple(refused), clock() - began, considered)
+    return Search(tuple(_ordered(candidates)), tuple(refused), clock() - began, considered, tuple(_notes(profile)))
+
+
+def _notes(profile: ModelProfile) -> Iterator[str]:
+    """What differs from one process whatever the plan."""
+    normalised = [layer.name for layer in profile.layers if BATCH_STATISTICS in layer.notes]
+    if normalised:
+        yield (
+            f"{len(normalised)} layers ({normalised[0]}, ...) normalise with the statistics of each microbatch on each replica, "
+            "not of the batch: losses depend on the microbatch size, as with any gradient accumulation"
+        )
 
 
 def _ordered(candidates: Iterable[Candidate]) -> list[Candidate]:

@@ -16,6 +16,10 @@ from hocket.errors import InputError
 from hocket.files import as_data, digest, parse_json, read_as, read_bytes, write_atomic
 
 FORMAT = "hocket-profile-1"
+# Notes of a layer that planners act on.
+RANDOM, BATCH_STATISTICS = "random", "batch statistics"
+_REQUIRED = ("forward_s", "backward_s", "stash_bytes")
+_OPTIONAL = ("working_bytes", "backward_bytes", "fresh_bytes", "flops", "noise_s")
 
 
 @dataclass(frozen=True)
@@ -29,9 +33,12 @@ class Layer:
         stash_bytes: what autograd keeps between forward and backward, without the layer's inputs that are stashes of
             earlier layers and without weights.
         working_bytes: peak of temporary memory above inputs, outputs and stash while the layer runs either way.
+        backward_bytes: the most, while its backward runs, of what its graph alone keeps, gradients of its inputs and
+            temporary memory, when its weights' gradients are there to be added to; fresh_bytes: the same, when they are
+            not, so that they are among what is made. Gradients of its outputs are left out. Empty where not known.
         parameters: global names of the parameters that the layer uses (a tied one appears in several layers).
         weights_bytes, gradients_bytes, optimizer_bytes: of those parameters; buffers_bytes: of its buffers.
-        step_s: seconds of the optimizer step for those parameters.
+        step_s: seconds of the optimizer step for those parameters; step_bytes: its temporary memory.
         flops: floating point operations of one forward.
         noise_s: half the spread between the quartiles of forward_s + backward_s.
         notes: what a planner or a person must know, such as "batch statistics" or "random".
@@ -48,7 +55,10 @@ class Layer:
     optimizer_bytes: float = 0
     buffers_bytes: float = 0
     working_bytes: tuple[float, ...] = ()
+    backward_bytes: tuple[float, ...] = ()
+    fresh_bytes: tuple[float, ...] = ()
     step_s: float = 0.0
+    step_bytes: float = 0
     flops: tuple[float, ...] = ()
     noise_s: tuple[float, ...] = ()
     notes: tuple[str, ...] = ()
@@ -66,6 +76,8 @@ class Tensor:
         targets: indices of the layers that read it, ascending, all greater than `source`.
         size_bytes: bytes for each microbatch size of the profile.
         gradient: whether a gradient of the same size flows back.
+        kept_by: layers whose autograd keeps it for the backward, ascending; then it is part of its source's stash. Empty
+            when none does, or where that is not known.
     """
 
     name: str
@@ -73,6 +85,7 @@ class Tensor:
     targets: tuple[int, ...]
     size_bytes: tuple[float, ...]
     gradient: bool = True
+    kept_by: tuple[int, ...] = ()
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
 
@@ -92,6 +105,7 @@ class ModelProfile:
         whole_forward_s, whole_backward_s: the undivided model's times, when they were measured; the layers' times are
             already scaled to sum up to them.
         dtype: floating point type of weights and activations.
+        step_together: whether the optimizer step needs every layer's temporary memory at once, or one after the other.
         digest_of_model: SHA-256 over the parameters' names and shapes, empty for foreign profiles.
     """
 
@@ -106,6 +120,7 @@ class ModelProfile:
     whole_forward_s: tuple[float, ...] = ()
     whole_backward_s: tuple[float, ...] = ()
     dtype: str = "float32"
+    step_together: bool = False
     digest_of_model: str = ""
     format: str = FORMAT
     notes: tuple[str, ...] = field(default=())
@@ -121,11 +136,13 @@ class ModelProfile:
         if not self.layers:
             raise InputError("layers", "none", "at least one layer")
         for i, layer in enumerate(self.layers):
-            for key in ("forward_s", "backward_s", "stash_bytes", "working_bytes", "flops", "noise_s"):
+            for key in _REQUIRED + _OPTIONAL:
                 column = getattr(layer, key)
-                optional = key in ("working_bytes", "flops", "noise_s")
+                optional = key in _OPTIONAL
                 if len(column) != len(sizes) and not (optional and not column):
-                    raise InputError(f"layers.{i}.{key}", f"{len(column)} values", f"{len(sizes)}, one a microbatch size")
+                    raise InputError(
+                        f"layers.{i}.{key}", f"{len(column)} values", f"{len(sizes)}, one a microbatch size"
+                    )
                 if any(not value >= 0 for value in column):
                     raise InputError(f"layers.{i}.{key}", str(column), "values >= 0")
         names = [layer.name for layer in self.layers]
@@ -142,6 +159,9 @@ class ModelProfile:
                 raise InputError(
                     f"{where}.targets", str(tensor.targets), f"layers after {tensor.source}, below {len(self.layers)}"
                 )
+            if any(not max(tensor.source, 0) <= layer < len(self.layers) for layer in tensor.kept_by):
+                limit = f"layers from {max(tensor.source, 0)} on, below {len(self.layers)}"
+                raise InputError(f"{where}.kept_by", str(tensor.kept_by), limit)
 
     def column(self, name: str, microbatch_size: float) -> np.ndarray:
         """One figure of every layer at one microbatch size; shape (layers,), unit by the name's ending.
