@@ -193,4 +193,12 @@ def _options(steps: int, options: dict[str, Any]) -> Options:
         if name not in known:
             raise InputError(f"train: {name}", "unknown option", f"one of {', '.join(known)}", nearest(name, known))
     paths = {name: str(Path(options[name]).absolute()) for name in ("checkpoint", "trace") if options.get(name)}
-    return Options(steps, **(options | paths))
+    found = Options(steps, **(options | paths))
+    # Found out now, and not when all steps are trained.
+    if found.trace is not None and not Path(found.trace).parent.is_dir():
+        raise InputError(
+            f"trace {found.trace}", "no such folder", "a file in a folder that is there", "Make the folder."
+        )
+    if found.checkpoint is not None and Path(found.checkpoint).exists() and not Path(found.checkpoint).is_dir():
+        raise InputError(f"checkpoint {found.checkpoint}", "a file", "a folder, or a name that is free")
+    return found
