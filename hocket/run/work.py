@@ -19,6 +19,7 @@ from hocket.plan.plan import Plan
 from hocket.profile.capture import capture
 from hocket.profile.job import Job
 from hocket.program.program import Program
+from hocket.program.check import prove
 from hocket.run.board import Board
 from hocket.run.engines.torch_dist import Worker
 from hocket.run.loop import Options, devices_of
@@ -58,6 +59,7 @@ def work(job: Job, plan: Plan, options: Options, seat: Seat, progress: Progress,
     device = device_of(plan, number, options.device, seat.local_rank)
     captured = capture(job, plan.microbatch_size)
     program = plan.compile(captured)
+    prove(program)
     pace = Pace(program.admitted, program.stride, plan.microbatches)
     board = Board(PrefixStore("board", seat.store), seat.rank, seat.workers)
     speak: Report = report if seat.rank == 0 else _silent
