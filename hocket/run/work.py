@@ -18,8 +18,8 @@ from hocket.errors import InputError, InternalError
 from hocket.plan.plan import Plan
 from hocket.profile.capture import capture
 from hocket.profile.job import Job
-from hocket.program.program import Program
 from hocket.program.check import prove
+from hocket.program.program import Program
 from hocket.run.board import Board
 from hocket.run.engines.torch_dist import Worker
 from hocket.run.loop import Options, devices_of
