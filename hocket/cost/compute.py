@@ -22,6 +22,8 @@ class LayerFigures:
     backward_s: np.ndarray
     stash_bytes: np.ndarray
     working_bytes: np.ndarray
+    backward_bytes: np.ndarray
+    fresh_bytes: np.ndarray
     tensor_bytes: np.ndarray
 
 
@@ -41,6 +43,8 @@ class Columns:
                 backward_s=self.profile.column("backward_s", samples),
                 stash_bytes=self.profile.column("stash_bytes", samples),
                 working_bytes=self.profile.column("working_bytes", samples),
+                backward_bytes=self.profile.column("backward_bytes", samples),
+                fresh_bytes=self.profile.column("fresh_bytes", samples),
                 tensor_bytes=self.profile.tensor_bytes(samples),
             )
             self._at[samples] = found

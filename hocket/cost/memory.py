@@ -1,19 +1,23 @@
 """Bytes of every value, and what an instruction holds on its device while it runs and leaves when it is over.
 
 Rules of this file: `hold` is the most that an instruction adds to what its device held before it started, `net` what is
-left of that when it has finished; between the two the walk over the stage's layers decides, so that a backward that
-frees the stash while it makes gradients is not counted with both.
+left of that when it has finished; between the two the walk over the stage's layers (walk.py) decides, so that a backward
+that frees the stash while it makes gradients is not counted with both.
 Source: section 3.3.3 (MEMORY), with optimizer state, gradients, buffers and working memory added.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 
-from hocket.cost.compute import Columns, LayerFigures
+from hocket.cost.compute import Columns
+from hocket.cost.walk import Walk
 from hocket.passes.borders import StageCut, Tie, batch_tensors, crossing, ties_of
 from hocket.program.instruction import Instruction, Kind, Value, What
 from hocket.program.order import heir_of
+
+_ALIGNMENT_BYTES = 64  # of tensors that share a message or a flat bucket
 
 
 @dataclass(frozen=True)
@@ -21,16 +25,23 @@ class StageBytes:
     """What does not depend on the microbatch: one stage's weights, optimizer state, buffers and gradient buckets.
 
     Attributes:
-        bucket_of: for every layer position of the stage, bytes of gradients that appear there, by bucket; shape
-            (layers, buckets).
+        bucket_of: for every layer position of the stage, bytes of gradients that are complete there, by bucket; shape
+            (layers, buckets). made_of: the same where their memory is taken: with the last layer that uses a parameter.
         groups: for every bucket, the layers whose gradients it waits for.
+        step_bytes: temporary memory of an optimizer step.
+        summed: for every bucket, whether its gradients are summed over devices: then they lie in one flat piece of
+            memory, which is taken as a whole. gaps_bytes: at most, between the gradients in there.
     """
 
     weights_bytes: float
     optimizer_bytes: float
     buffers_bytes: float
     bucket_of: np.ndarray
+    made_of: np.ndarray
     groups: tuple[tuple[int, ...], ...]
+    summed: tuple[bool, ...]
+    gaps_bytes: np.ndarray
+    step_bytes: float
 
     @property
     def bucket_bytes(self) -> np.ndarray:
@@ -50,6 +61,8 @@ def stage_bytes(columns: Columns, cut: StageCut, ties: tuple[Tie, ...]) -> Stage
     tie_of = {name: len(own) + k for k, tie in enumerate(ties) for name in tie.parameters}
     position = {layer: k for k, layer in enumerate(cut.layers)}
     table = np.zeros((len(cut.layers), len(own) + len(ties)))
+    made, gaps = np.zeros_like(table), np.zeros(table.shape[1])
+    last = {name: position[i] for i in cut.layers for name in layers[i].parameters}
     groups: list[set[int]] = [set() for _ in range(table.shape[1])]
     weights = optimizer = 0.0
     seen: set[str] = set()
@@ -60,6 +73,7 @@ def stage_bytes(columns: Columns, cut: StageCut, ties: tuple[Tie, ...]) -> Stage
             weights, optimizer = weights + layer.weights_bytes, optimizer + layer.optimizer_bytes
             if layer.gradients_bytes:
                 table[position[i], bucket_of_layer[i]] += layer.gradients_bytes
+                made[position[i], bucket_of_layer[i]] += layer.gradients_bytes
                 groups[bucket_of_layer[i]].add(i)
         for name in layer.parameters:
             if name in seen:
@@ -69,9 +83,15 @@ def stage_bytes(columns: Columns, cut: StageCut, ties: tuple[Tie, ...]) -> Stage
             bucket = tie_of.get(name, bucket_of_layer[i])
             weights, optimizer = weights + size[0], optimizer + size[2]
             table[position[i], bucket] += size[1]
+            made[last[name], bucket] += size[1]
+            gaps[bucket] += _ALIGNMENT_BYTES
             groups[bucket].add(i)
     buffers = sum(layers[i].buffers_bytes for i in cut.layers)
-    return StageBytes(weights, optimizer, buffers, table, tuple(tuple(sorted(group)) for group in groups))
+    steps = [layers[i].step_bytes for i in cut.layers]
+    step = sum(steps) if columns.profile.step_together else max(steps)
+    summed = (len(cut.devices) > 1,) * len(own) + (True,) * len(ties)
+    complete = tuple(tuple(sorted(group)) for group in groups)
+    return StageBytes(weights, optimizer, buffers, table, made, complete, summed, gaps, step)
 
 
 class Memory:
@@ -91,6 +111,7 @@ class Memory:
         self.stages = tuple(
             stage_bytes(columns, cut, tuple(tie for tie in ties if s in tie.stages)) for s, cut in enumerate(cuts)
         )
+        self._walks: dict[tuple[int, int], Walk] = {}
         self._sizes: dict[tuple[What, int, int, int], float] = {}
 
     def value_bytes(self, value: Value, samples: int) -> float:
@@ -114,7 +135,7 @@ class Memory:
         tensors = self._columns.profile.tensors
         match value.what:
             case What.STASH:
-                return float(figures.stash_bytes[list(self._cuts[value.stage].layers)].sum())
+                return self._walk(value.stage, samples).stash_bytes
             case What.INPUT:
                 indices = self._batch.get(value.stage, ())
             case What.ACTIVATION:
@@ -123,58 +144,90 @@ class Memory:
                 indices = tuple(i for i in self._borders[(value.stage, value.part)] if tensors[i].gradient)
         return float(sum(figures.tensor_bytes[i] for i in indices))
 
+    def held_bytes(self, value: Value, device: int, samples: int) -> float:
+        """Bytes that a value takes on one of the devices that have it.
+
+        On the device that made it, an activation that the stash keeps as well takes nothing for itself: the stash stays
+        until its backward is over, and so until every reader has it. Several tensors that come in one message, and
+        gradients in a flat bucket, begin on boundaries.
+        """
+        if value.what in (What.ACCUMULATOR, What.REDUCED):
+            stage = self.stages[value.stage]
+            return self.value_bytes(value, samples) + float(stage.summed[value.part] * stage.gaps_bytes[value.part])
+        if value.what not in (What.ACTIVATION, What.GRADIENT):
+            return self.value_bytes(value, samples)
+        maker = value.stage if value.what is What.ACTIVATION else value.part
+        devices = self._cuts[maker].devices
+        indices = self._borders[(value.stage, value.part)]
+        if devices[value.index % len(devices)] != device:
+            return self.value_bytes(value, samples) + _ALIGNMENT_BYTES * len(indices) * (len(indices) > 1)
+        if value.what is What.GRADIENT or self._cuts[maker].recompute:
+            return self.value_bytes(value, samples)
+        tensors, own = self._columns.profile.tensors, set(self._cuts[maker].layers)
+        sizes = self._columns.at(samples).tensor_bytes
+        return float(sum(sizes[i] for i in indices if own.isdisjoint(tensors[i].kept_by)))
+
+    def message_bytes(self, value: Value, samples: int) -> float:
+        """What sending a value takes besides: several tensors are packed into one message, one is sent as it is."""
+        if value.what not in (What.ACTIVATION, What.GRADIENT):
+            return 0.0
+        count = len(self._borders[(value.stage, value.part)])
+        return self.value_bytes(value, samples) + _ALIGNMENT_BYTES * count if count > 1 else 0.0
+
+    def pooled(self, value: Value) -> bool:
+        """Whether the memory of such values is never given back, but kept for the next ones: versions, flat buckets."""
+        if value.what in (What.ACCUMULATOR, What.REDUCED):
+            return self.stages[value.stage].summed[value.part]
+        return value.what is What.WEIGHTS
+
     def net_bytes(self, instruction: Instruction, samples: int) -> float:
         """What an instruction adds to its device's memory for good; negative when it frees more than it makes."""
         inherited = {heir_of(instruction, value) for value in instruction.writes}
-        made = sum(self.value_bytes(v, samples) for v in self._new(instruction))
-        return made - sum(self.value_bytes(v, samples) for v in instruction.frees if v not in inherited)
+        made = self._sum(instruction, self._new(instruction), samples)
+        return made - self._sum(instruction, [v for v in instruction.frees if v not in inherited], samples)
 
-    def hold_bytes(self, instruction: Instruction, samples: int) -> float:
-        """The most that an instruction adds to its device's memory while it runs; never below 0."""
+    def hold_bytes(self, instruction: Instruction, samples: int, pooled: bool = True) -> float:
+        """The most that an instruction adds to its device's memory while it runs; never below 0.
+
+        Arguments:
+            pooled: count the new values that take pooled memory, which they have from the beginning on.
+        """
         figures = self._columns.at(samples)
         new = self._new(instruction)
-        whole = sum(self.value_bytes(v, samples) for v in new)
+        taken = self._sum(instruction, [v for v in new if self.pooled(v)], samples)
+        own = [v for v in new if not self.pooled(v)]
+        whole = self._sum(instruction, own, samples)
         match instruction.kind:
+            case Kind.LOAD:
+                # The whole batch's samples, and their stack; of that the stage takes what it reads.
+                tensors = self._columns.profile.tensors
+                whole = max(
+                    whole, 2 * float(sum(figures.tensor_bytes[i] for i, t in enumerate(tensors) if t.source < 0))
+                )
             case Kind.FORWARD:
-                kept = any(v.what is What.STASH for v in new)
-                peak = self._forward_peak(instruction.stage, figures, kept)
-                stash = sum(self.value_bytes(v, samples) for v in new if v.what is What.STASH)
-                outputs = whole - stash
-                if instruction.again:  # a recomputation makes the outputs once more, and drops them
-                    borders = (
-                        i for (source, _), group in self._borders.items() for i in group if source == instruction.stage
-                    )
-                    outputs = float(sum(figures.tensor_bytes[i] for i in set(borders)))
-                return max(whole, outputs + peak)
+                kept = any(v.what is What.STASH for v in own)
+                leaves = any(v.what is What.ACTIVATION for v in own) or instruction.again
+                whole = max(whole, self._walk(instruction.stage, samples).forward_peak(kept, leaves))
             case Kind.BACKWARD:
-                gradients = sum(self.value_bytes(v, samples) for v in new if v.what is What.GRADIENT)
-                buckets = [v.part for v in new if v.what is What.ACCUMULATOR]
-                return max(0.0, gradients + self._backward_peak(instruction.stage, figures, buckets))
-        return whole
+                fresh = [v.part for v in own if v.what is What.ACCUMULATOR]
+                gradients = self._sum(instruction, [v for v in own if v.what is What.GRADIENT], samples)
+                whole = max(0.0, self._walk(instruction.stage, samples).backward_peak(fresh, gradients))
+            case Kind.STEP:
+                whole += self.stages[instruction.stage].step_bytes
+        return whole + (taken if pooled else 0.0)
+
+    def _sum(self, instruction: Instruction, values: Iterable[Value], samples: int) -> float:
+        return sum(self.held_bytes(v, instruction.device, samples) for v in values)
 
     def _new(self, instruction: Instruction) -> list[Value]:
         """The written values that take nobody's place."""
         return [v for v in instruction.writes if heir_of(instruction, v) is None]
 
-    def _forward_peak(self, stage: int, figures: LayerFigures, kept: bool) -> float:
-        """Most bytes of stash, passing tensors and working memory while a forward goes through the layers."""
-        layers = list(self._cuts[stage].layers)
-        stash, working = figures.stash_bytes[layers], figures.working_bytes[layers]
-        if kept:
-            return float((np.cumsum(stash) + working).max())
-        # Nothing is kept: a layer's own stash is the most that its inside can take, plus tensors on their way.
-        position = {layer: k for k, layer in enumerate(layers)}
-        passing = np.zeros(len(layers) + 1)
-        for index, tensor in enumerate(self._columns.profile.tensors):
-            if tensor.source in position and tensor.targets and all(t in position for t in tensor.targets):
-                passing[position[tensor.source]] += figures.tensor_bytes[index]
-                passing[position[tensor.targets[-1]] + 1] -= figures.tensor_bytes[index]
-        return float((np.cumsum(passing)[:-1] + stash + working).max())
-
-    def _backward_peak(self, stage: int, figures: LayerFigures, buckets: list[int]) -> float:
-        """Most bytes above the start while a backward frees the stash and makes the gradients of some buckets."""
-        layers = list(self._cuts[stage].layers)
-        made = np.cumsum(self.stages[stage].bucket_of[:, buckets].sum(axis=1)[::-1])
-        stash = figures.stash_bytes[layers][::-1]
-        freed = np.cumsum(stash) - stash
-        return float((made - freed + figures.working_bytes[layers][::-1]).max())
+    def _walk(self, stage: int, samples: int) -> Walk:
+        """One stage's layers and tensors by position, made once for each number of samples."""
+        found = self._walks.get((stage, samples))
+        if found is None:
+            profile = self._columns.profile
+            found = Walk.of(profile, self._columns.at(samples), self._cuts[stage].layers, self.stages[stage].made_of)
+            self._walks[stage, samples] = found
+        return found

@@ -181,4 +181,9 @@ class CostModel:
     def initial_bytes(self, device: int) -> float:
         """What a device holds before the first instruction: weights, optimizer state and buffers of its stages."""
         own = [self.memory.stages[s] for s, cut in enumerate(self.cuts) if device in cut.devices]
-        return sum(stage.weights_bytes + stage.optimizer_bytes + stage.buffers_bytes for stage in own)
+        return sum(stage.weights_bytes + stage.optimizer_bytes for stage in own) + self.buffers_bytes(device)
+
+    def buffers_bytes(self, device: int) -> float:
+        """Buffers and constants of a device's stages; the layers are made once for each number of samples."""
+        own = [self.memory.stages[s] for s, cut in enumerate(self.cuts) if device in cut.devices]
+        return sum(stage.buffers_bytes for stage in own) * len(set(self.samples))

@@ -5,11 +5,11 @@ from functools import cached_property
 from pathlib import Path
 
 from hocket.cost.model import CostModel
+from hocket.cost.sizes import PlanSizes
 from hocket.errors import InputError
 from hocket.plan.plan import Plan
 from hocket.profile.model import ModelProfile
 from hocket.program.check import check as check_program
-from hocket.program.instruction import Value
 from hocket.program.problem import Problem
 from hocket.program.program import Program
 
@@ -54,7 +54,4 @@ def problems_of(opened: Opened, program: Program) -> tuple[Problem, ...]:
     costs = CostModel.for_batch(profile, plan.cluster, plan.cuts(profile), plan.batch_size, plan.microbatch_size)
     capacity = {d: plan.cluster.capacity_bytes(d) for d in program.devices}
 
-    def value_bytes(value: Value) -> float:
-        return costs.bytes_of((value,), plan.microbatch_size)
-
-    return check_program(program, value_bytes=value_bytes, capacity_bytes=capacity)
+    return check_program(program, value_bytes=PlanSizes(costs, program), capacity_bytes=capacity)

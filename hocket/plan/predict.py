@@ -5,15 +5,18 @@ one lowered program; seconds and bytes are asked anew for each plan.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
 from hocket.cost.compute import Columns
 from hocket.cost.model import CostModel
+from hocket.cost.sizes import PlanSizes
 from hocket.hardware.cluster import Cluster
 from hocket.passes.borders import StageCut, stage_shapes
 from hocket.plan.plan import Plan, Predicted
 from hocket.profile.model import ModelProfile
+from hocket.program.footprint import footprints
 from hocket.program.program import StageShape
 from hocket.simulate.simulator import Outcome, lay_out, play
 from hocket.simulate.summary import Summary, steady_state, summarize
@@ -30,7 +33,7 @@ def predict(plan: Plan, profile: ModelProfile) -> tuple[Trace, Summary]:
         InputError: the plan does not fit the profile. RefusedError: its strategy does not support it.
     """
     outcome = _play(profile, plan.cluster, plan.strategy, plan.options, plan.cuts(profile), _batch(plan), record=True)
-    return outcome.trace, summarize(outcome)
+    return outcome.trace, replace(summarize(outcome), peak_memory_bytes=_peaks(outcome))
 
 
 def predict_iteration(plan: Plan, profile: ModelProfile) -> Predicted:
@@ -62,7 +65,13 @@ def _batch(plan: Plan) -> tuple[int, int]:
 def _short(outcome: Outcome) -> Predicted:
     steady = steady_state(outcome)
     rate = outcome.costs.batch_size / steady.iteration_s if steady.iteration_s > 0 else 0.0
-    return Predicted(steady.iteration_s, rate, outcome.peak_memory_bytes, steady.bubble_fraction)
+    return Predicted(steady.iteration_s, rate, _peaks(outcome), steady.bubble_fraction)
+
+
+def _peaks(outcome: Outcome) -> dict[int, float]:
+    """The most that each device can hold, whatever the timing; the simulated timing is one of many."""
+    sizes = PlanSizes(outcome.costs, outcome.program)
+    return {device: footprint.bytes for device, footprint in footprints(outcome.program, sizes).items()}
 
 
 def _play(

@@ -12,6 +12,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -20,8 +21,8 @@ from torch import Tensor
 from hocket.errors import CaptureError, InputError
 from hocket.profile.capture import Captured, Stage, capture
 from hocket.profile.job import Job
-from hocket.profile.memory import LayerBytes, count_bytes, optimizer_bytes
-from hocket.profile.model import Layer, ModelProfile
+from hocket.profile.memory import LayerBytes, count_bytes, optimizer_bytes, step_peaks
+from hocket.profile.model import BATCH_STATISTICS, RANDOM, Layer, ModelProfile
 from hocket.profile.model import Tensor as ProfileTensor
 from hocket.profile.timing import LEAST, WARM_UP, Clock, Marks, Times, timed
 from hocket.profile.verify import verify
@@ -80,9 +81,9 @@ def measure(
             times = timed(captured.for_size(size), single, whole, batch, place, budget_s / (len(sizes) + 1), clock)
             columns.append((size, counted, times))
         tell(total - 1, total, "optimizer step")
-        state, step_s = _optimizer(job, captured, place, clock)
+        step = _optimizer(job, captured, place, clock)
     tell(total, total, "done")
-    return _profile(job, captured, columns, state, step_s, (*captured.notes, *notes), device_type or _type_of(place))
+    return _profile(job, captured, columns, step, (*captured.notes, *notes), device_type or _type_of(place))
 
 
 def _silent(done: int, total: int, what: str) -> None:
@@ -134,10 +135,18 @@ def _made(captured: Captured, size: int, device: torch.device) -> tuple[list[Sta
     return single, whole, {names[key]: value.to(device) for key, value in batch.items() if key in names}
 
 
-def _optimizer(
-    job: Job, captured: Captured, device: torch.device, clock: Clock
-) -> tuple[dict[str, int], dict[str, float]]:
-    """Bytes of optimizer state and seconds of a step, by parameter; the step's time is shared by bytes."""
+@dataclass(frozen=True)
+class _Step:
+    """The optimizer: bytes of state and seconds of a step by parameter, bytes of temporary memory by layer."""
+
+    state_bytes: dict[str, int]
+    seconds: dict[str, float]
+    layer_bytes: list[int]
+    together: bool
+
+
+def _optimizer(job: Job, captured: Captured, device: torch.device, clock: Clock) -> _Step:
+    """What an optimizer step costs; its time is shared by bytes."""
     stage = Stage(captured, range(len(captured.layers)), device=device)
     weights = {name: p for name, p in stage.parameters().items() if p.requires_grad}
     if not weights:
@@ -155,15 +164,15 @@ def _optimizer(
     step_s = statistics.median(seconds[WARM_UP:])
     total = sum(p.numel() * p.element_size() for p in weights.values())
     share = {name: step_s * p.numel() * p.element_size() / total for name, p in weights.items()}
-    return optimizer_bytes(optimizer, weights), share
+    peaks, together = step_peaks(optimizer, weights, [layer.parameters for layer in captured.layers])
+    return _Step(optimizer_bytes(optimizer, weights), share, peaks, together)
 
 
 def _profile(
     job: Job,
     captured: Captured,
     columns: list[tuple[int, list[LayerBytes], Times]],
-    state: dict[str, int],
-    step_s: dict[str, float],
+    step: _Step,
     notes: tuple[str, ...],
     device_type: str,
 ) -> ModelProfile:
@@ -195,7 +204,7 @@ def _profile(
         weights = {name: parameters[name] for name in found.parameters}
         trained = {name: p.numel() * p.element_size() for name, p in weights.items() if p.requires_grad}
         marks = [
-            note for note, holds in (("random", found.random), ("batch statistics", found.batch_statistics)) if holds
+            note for note, holds in ((RANDOM, found.random), (BATCH_STATISTICS, found.batch_statistics)) if holds
         ]
         layers.append(
             Layer(
@@ -207,10 +216,13 @@ def _profile(
                 parameters=found.parameters,
                 weights_bytes=float(sum(p.numel() * p.element_size() for p in weights.values())),
                 gradients_bytes=float(sum(trained.values())),
-                optimizer_bytes=float(sum(state.get(name, 0) for name in trained)),
+                optimizer_bytes=float(sum(step.state_bytes.get(name, 0) for name in trained)),
                 buffers_bytes=float(_buffers_bytes(captured, k, sizes[-1])),
                 working_bytes=tuple(float(counted[k].working) for _, counted, _ in columns),
-                step_s=sum(step_s.get(name, 0.0) for name in trained),
+                backward_bytes=tuple(float(counted[k].backward) for _, counted, _ in columns),
+                fresh_bytes=tuple(float(counted[k].fresh) for _, counted, _ in columns),
+                step_bytes=float(step.layer_bytes[k]),
+                step_s=sum(step.seconds.get(name, 0.0) for name in trained),
                 flops=tuple(captured.for_size(size).layers[k].flops for size in sizes),
                 noise_s=tuple(float(column[k]) for column in noise),
                 notes=tuple(marks),
@@ -223,6 +235,7 @@ def _profile(
             tensor.targets,
             tuple(float(captured.for_size(size).tensors[i].size_bytes) for size in sizes),
             tensor.gradient,
+            tuple(k for k, counted in enumerate(columns[-1][1]) if tensor.name in counted.keeps),
         )
         for i, tensor in enumerate(captured.tensors)
     )
@@ -240,6 +253,7 @@ def _profile(
         whole_forward_s=tuple(whole_forward),
         whole_backward_s=tuple(whole_backward),
         dtype=str(weight.dtype).removeprefix("torch."),
+        step_together=step.together,
         digest_of_model=hashlib.sha256("\n".join(shapes).encode()).hexdigest(),
         notes=notes,
     )

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import get_gradient_edge
 
 from hocket.profile.capture import Captured, Stage
 from hocket.profile.storage import StorageTracker, storage_key, unique_bytes
@@ -18,10 +19,18 @@ from hocket.profile.storage import StorageTracker, storage_key, unique_bytes
 
 @dataclass(frozen=True)
 class LayerBytes:
-    """Bytes of one layer at one microbatch size, as `hocket.profile.model.Layer` defines them."""
+    """Bytes of one layer at one microbatch size, as `hocket.profile.model.Layer` defines them.
+
+    Attributes:
+        backward, fresh: `backward_bytes` and `fresh_bytes`.
+        keeps: the tensors between layers that this layer's autograd keeps.
+    """
 
     stash: int
     working: int
+    backward: int
+    fresh: int
+    keeps: frozenset[str]
 
 
 def seed_of(layer: int) -> int:
@@ -31,18 +40,23 @@ def seed_of(layer: int) -> int:
 
 def count_bytes(captured: Captured, stages: Sequence[Stage], batch: dict[str, Tensor]) -> list[LayerBytes]:
     """Run single-layer stages forward, joined to one graph, then backward layer by layer."""
-    stash = _stashes(captured, stages, batch)
-    working = _working(captured, stages, batch, stash)
-    return [LayerBytes(s, w) for s, w in zip(stash, working, strict=True)]
+    stash, keeps = _stashes(captured, stages, batch)
+    working, backward, fresh = _peaks(captured, stages, batch, stash)
+    columns = zip(stash, working, backward, fresh, keeps, strict=True)
+    return [LayerBytes(*column) for column in columns]
 
 
-def _stashes(captured: Captured, stages: Sequence[Stage], batch: dict[str, Tensor]) -> list[int]:
+def _stashes(
+    captured: Captured, stages: Sequence[Stage], batch: dict[str, Tensor]
+) -> tuple[list[int], list[frozenset[str]]]:
+    """Bytes that autograd keeps of what each layer made, and which tensors between layers each layer keeps."""
     made = dict(batch)
     maker: dict[int, int] = {storage_key(t): -1 for t in batch.values()}
     for stage in stages:
         for tensor in (*stage.parameters().values(), *stage.buffers().values(), *stage.constants()):
             maker[storage_key(tensor)] = -1
     kept: dict[int, tuple[int, Tensor]] = {}
+    keepers: dict[int, set[int]] = {}
 
     for k, stage in enumerate(stages):
 
@@ -51,6 +65,7 @@ def _stashes(captured: Captured, stages: Sequence[Stage], batch: dict[str, Tenso
             owner = maker.setdefault(key, k)
             if owner >= 0:
                 kept.setdefault(key, (owner, tensor.detach()))
+                keepers.setdefault(key, set()).add(k)
             return tensor
 
         with torch.autograd.graph.saved_tensors_hooks(keep, _same):
@@ -58,45 +73,85 @@ def _stashes(captured: Captured, stages: Sequence[Stage], batch: dict[str, Tenso
         for name, tensor in out.items():
             maker.setdefault(storage_key(tensor), k)
             made[name] = tensor
+    keeps: list[set[str]] = [set() for _ in stages]
+    for border_tensor in captured.tensors:
+        # A part of a larger storage is not a tensor of its own: what keeps the whole counts at the layer that made it.
+        data = made[border_tensor.name]
+        if border_tensor.source >= 0 and data.untyped_storage().nbytes() == data.numel() * data.element_size():
+            for k in keepers.pop(storage_key(data), ()):  # once: later ones are views of it
+                keeps[k].add(border_tensor.name)
     total = [0] * len(stages)
     for owner, tensor in kept.values():
         total[owner] += tensor.untyped_storage().nbytes()
     torch.autograd.backward(
         [made[captured.loss_tensor]]
     )  # frees the graph, and leaves gradients for later passes to add to
-    return total
+    return total, [frozenset(names) for names in keeps]
 
 
 def _same(tensor: Tensor) -> Tensor:
     return tensor
 
 
-def _working(captured: Captured, stages: Sequence[Stage], batch: dict[str, Tensor], stash: Sequence[int]) -> list[int]:
-    """Peaks of single layers, above inputs, outputs, stash and the gradients that come in and go out."""
+def _peaks(
+    captured: Captured, stages: Sequence[Stage], batch: dict[str, Tensor], stash: Sequence[int]
+) -> tuple[list[int], list[int], list[int]]:
+    """Peaks of single layers: working, backward and fresh bytes."""
     made = dict(batch)
-    runs: list[tuple[dict[str, Tensor], dict[str, Tensor]]] = []
     forward = []
     for k, stage in enumerate(stages):
-        given = detached(captured, stage, made)
         with StorageTracker() as tracker:
-            out = stage.run(given, seed_of)
+            out = stage.run(detached(captured, stage, made), seed_of)
             peak = tracker.peak_bytes
         forward.append(peak - max(stash[k], unique_bytes(out.values()), tracker.live_bytes))
-        runs.append((given, out))
-        made.update(out)
+        made.update((name, tensor.detach()) for name, tensor in out.items())
     grads: dict[str, Tensor] = {}
-    backward = [0] * len(stages)
+    working, backward, fresh = list(forward), [0] * len(stages), [0] * len(stages)
     for k in range(len(stages) - 1, -1, -1):
-        given, out = runs.pop()
-        ends, ways = border(captured, out, grads)
-        with StorageTracker() as tracker:
-            torch.autograd.backward(ends, ways)
-            peak = tracker.peak_bytes
-        new = [t.grad for t in given.values() if t.grad is not None]
-        backward[k] = peak - unique_bytes(new)
-        del ends, ways, out
-        collect(given, grads)
-    return [max(a, b, 0) for a, b in zip(forward, backward, strict=True)]
+        stage = stages[k]
+        for p in stage.parameters().values():
+            p.grad = None
+        fresh[k] = _backward(captured, stage, detached(captured, stage, made), grads, {})[0]
+        box: dict[str, Tensor] = {}
+        backward[k], above = _backward(captured, stage, detached(captured, stage, made), grads, box)
+        working[k] = max(working[k], above - unique_bytes(box.values()), 0)
+        for name, gradient in box.items():
+            grads[name] = grads[name] + gradient if name in grads else gradient
+    return working, backward, fresh
+
+
+def _backward(
+    captured: Captured, stage: Stage, given: dict[str, Tensor], grads: dict[str, Tensor], box: dict[str, Tensor]
+) -> tuple[int, int]:
+    """Peak of one layer's backward, with what only its graph holds at first; and how far that is above the beginning.
+
+    The gradients of its inputs go into the box.
+    """
+    with StorageTracker() as tracker:
+        caught = {n: _Catch.apply(t, n, box) if t.requires_grad else t for n, t in given.items()}  # type: ignore[no-untyped-call]
+        ends, ways = border(captured, stage.run(caught, seed_of), grads)
+        edges = [get_gradient_edge(end) for end in ends]
+        ways = [torch.ones_like(end) if way is None else way for end, way in zip(ends, ways, strict=True)]
+        del ends, caught
+        held = tracker.live_bytes
+        tracker.reset_peak()
+        if edges:
+            torch.autograd.backward(edges, ways)
+        return tracker.peak_bytes, tracker.peak_bytes - held
+
+
+class _Catch(torch.autograd.Function):
+    """Passes a tensor on, and takes its gradient as it comes: inside a model nobody copies it, as a leaf would."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor, name: str, box: dict[str, Tensor]) -> Tensor:
+        ctx.name, ctx.box = name, box
+        return tensor.view_as(tensor)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[None, None, None]:  # type: ignore[override]
+        ctx.box[ctx.name] = gradient
+        return None, None, None
 
 
 def detached(captured: Captured, stage: Stage, made: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -131,3 +186,22 @@ def optimizer_bytes(optimizer: torch.optim.Optimizer, parameters: dict[str, Tens
         return [t for t in thing.values() if isinstance(t, Tensor)] if isinstance(thing, dict) else []
 
     return {name: unique_bytes(tensors(optimizer.state.get(p, {}))) for name, p in parameters.items()}
+
+
+def step_peaks(
+    optimizer: torch.optim.Optimizer, weights: dict[str, Tensor], layers: Sequence[Sequence[str]]
+) -> tuple[list[int], bool]:
+    """Temporary memory of a warm optimizer's step for each layer's parameters, and whether a step for all needs the sum.
+
+    Some optimizers work on one parameter after the other, others on all at once (torch's `foreach`).
+    """
+
+    def peak(names: Sequence[str]) -> int:
+        for name, p in weights.items():
+            p.grad = torch.full_like(p, 1e-6) if name in names else None
+        with StorageTracker() as tracker:
+            optimizer.step()
+            return tracker.peak_bytes
+
+    single = [peak(names) for names in layers]
+    return single, peak(list(weights)) > 1.01 * max(single)

@@ -23,7 +23,7 @@ from hocket.errors import ProgramError
 from hocket.program.counts import count_problems
 from hocket.program.demands import PARTS, instruction_problems
 from hocket.program.draw import draw
-from hocket.program.footprint import memory_problems
+from hocket.program.footprint import Sizes, memory_problems
 from hocket.program.instruction import Value
 from hocket.program.meetings import meeting_problems
 from hocket.program.problem import Place, Problem, problem_at
@@ -37,7 +37,7 @@ MAX_SHOWN = 20  # problems in the text of an error
 def check(
     program: Program,
     *,
-    value_bytes: Callable[[Value], float] | None = None,
+    value_bytes: Callable[[Value], float] | Sizes | None = None,
     capacity_bytes: Mapping[int, float] | None = None,
 ) -> tuple[Problem, ...]:
     """Everything that is wrong with a program, as far as one step of the proof can say; empty when it is legal.
@@ -56,7 +56,7 @@ def check(
 def prove(
     program: Program,
     *,
-    value_bytes: Callable[[Value], float] | None = None,
+    value_bytes: Callable[[Value], float] | Sizes | None = None,
     capacity_bytes: Mapping[int, float] | None = None,
 ) -> None:
     """Refuse a program that is not legal.

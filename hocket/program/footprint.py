@@ -8,19 +8,60 @@ and may be lower; as far as the bytes are right, none can be higher.
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
-from hocket.program.instruction import COMPUTE, Instruction, Kind, Value
+from hocket.program.instruction import COMPUTE, COUNTS_UPDATES, Instruction, Kind, Value, What
 from hocket.program.order import heir_of
 from hocket.program.problem import Place, Problem, problem_at
 from hocket.program.program import Program
 from hocket.program.untimed import Untimed
 from hocket.units import show_bytes
 
+_Happened = tuple[int, Place, Instruction]  # an event, and what one device did in it
 _PARTS = (("prologue", 0), ("period", 0), ("period", 1), ("epilogue", 2))  # a third period is like the second
 _BLOCK = 64  # devices whose clocks are kept at a time
 _LARGEST = 4  # values named in a message
+
+
+class Sizes(Protocol):
+    """Bytes, as a cost model knows them."""
+
+    def value(self, value: Value, device: int) -> float:
+        """Of a value on a device."""
+
+    def held(self, instruction: Instruction) -> float:
+        """The most that a compute instruction adds while it runs, pooled values that it writes left out."""
+
+    def pooled(self, value: Value) -> bool:
+        """Whether the memory of such values is never given back, but kept for the next of the same stage and part."""
+
+    def besides(self, device: int) -> float:
+        """What is there all the time and is no value."""
+
+
+@dataclass(frozen=True)
+class Plain:
+    """Sizes that follow from the values alone."""
+
+    value_bytes: Callable[[Value], float]
+
+    def value(self, value: Value, device: int) -> float:
+        """The same on all devices."""
+        return self.value_bytes(value)
+
+    def held(self, instruction: Instruction) -> float:
+        """What it writes."""
+        return sum(self.value_bytes(v) for v in instruction.writes if heir_of(instruction, v) is None)
+
+    def pooled(self, value: Value) -> bool:
+        """None is."""
+        return False
+
+    def besides(self, device: int) -> float:
+        """Nothing."""
+        return 0.0
 
 
 @dataclass(frozen=True)
@@ -48,7 +89,7 @@ class _Stretch:
 
 
 def memory_problems(
-    program: Program, value_bytes: Callable[[Value], float], capacity_bytes: Mapping[int, float]
+    program: Program, value_bytes: Callable[[Value], float] | Sizes, capacity_bytes: Mapping[int, float]
 ) -> list[Problem]:
     """Devices that a legal program can ask for more memory than they have."""
     found = []
@@ -69,8 +110,9 @@ def memory_problems(
     return found
 
 
-def footprints(program: Program, value_bytes: Callable[[Value], float]) -> dict[int, Footprint]:
+def footprints(program: Program, value_bytes: Callable[[Value], float] | Sizes) -> dict[int, Footprint]:
     """The bound for every device of a legal program that has compute instructions."""
+    sizes = Plain(value_bytes) if callable(value_bytes) else value_bytes
     run = Untimed.start(program)
     for part, repetition in _PARTS:
         run.run(part, repetition)
@@ -78,8 +120,9 @@ def footprints(program: Program, value_bytes: Callable[[Value], float]) -> dict[
     for first in range(0, len(program.devices), _BLOCK):
         devices = program.devices[first : first + _BLOCK]
         behind, ahead = _clocks(run, devices)
+        happened = _by_device(run, devices)
         for column, device in enumerate(devices):
-            footprint = _footprint(run, device, value_bytes, behind[:, column], ahead[:, column])
+            footprint = _footprint(run, device, happened[device], sizes, behind[:, column], ahead[:, column])
             if footprint:
                 found[device] = footprint
     return found
@@ -95,8 +138,8 @@ def _clocks(run: Untimed, devices: tuple[int, ...]) -> tuple[np.ndarray, np.ndar
     behind = np.zeros((len(run.events), len(devices)), dtype=np.int32)
     own: dict[int, tuple[int, int]] = {}
     for event, (places, before) in enumerate(zip(run.events, run.before, strict=True)):
-        if before:
-            np.maximum.reduce(behind[list(before)], axis=0, out=behind[event])
+        for earlier in set(before):
+            np.maximum(behind[event], behind[earlier], out=behind[event])
         for place in places:
             if place.lane == COMPUTE and place.device in column:
                 k = column[place.device]
@@ -116,14 +159,14 @@ def _clocks(run: Untimed, devices: tuple[int, ...]) -> tuple[np.ndarray, np.ndar
 
 
 def _footprint(
-    run: Untimed, device: int, value_bytes: Callable[[Value], float], behind: np.ndarray, ahead: np.ndarray
+    run: Untimed, device: int, happened: list[_Happened], sizes: Sizes, behind: np.ndarray, ahead: np.ndarray
 ) -> Footprint | None:
     """The bound for one device, given its column of the two clocks."""
     places: list[Place] = []
     held: list[float] = []
-    there = {value: _Stretch(value, value_bytes(value), 0, -1) for value in run.program.initial(device)}
+    there = {value: _Stretch(value, sizes.value(value, device), 0, -1) for value in run.program.initial(device)}
     stretches = list(there.values())
-    for event, place, instruction in _on(run, device):
+    for event, place, instruction in happened:
         if place.lane == COMPUTE:
             start = end = len(places) + 1
             places.append(place)
@@ -134,18 +177,23 @@ def _footprint(
         for value in instruction.frees:
             there.pop(value).end = start if value in heirs else end
         for value in instruction.writes:
-            there[value] = _Stretch(value, value_bytes(value), start, -1)
+            # Pooled memory is taken when the instruction begins, all other is what `held` counts until it is over.
+            early = place.lane == COMPUTE and sizes.pooled(value) and heir_of(instruction, value) is None
+            there[value] = _Stretch(value, sizes.value(value, device), start - early, -1)
             stretches.append(there[value])
         if place.lane == COMPUTE:
-            held.append(sum(value_bytes(v) for v in instruction.writes if heir_of(instruction, v) is None))
+            held.append(sizes.held(instruction))
     if not places:
         return None
-    change = np.zeros(len(places) + 2)
-    for stretch in stretches:
-        change[stretch.start] += stretch.size
-        if stretch.end >= 0:
-            change[stretch.end] -= stretch.size
-    level = np.cumsum(change)[: len(places)] + np.array(held)
+    level = np.array(held) + sizes.besides(device)
+    for pooled, own in _pools(stretches, sizes):
+        change = np.zeros(len(places) + 2)
+        for stretch in own:
+            change[stretch.start] += stretch.size
+            if stretch.end >= 0:
+                change[stretch.end] -= stretch.size
+        there_bytes = np.cumsum(change)[: len(places)]
+        level += np.maximum.accumulate(there_bytes) if pooled else there_bytes
     worst = int(level.argmax())
     largest = sorted(
         ((s.value, s.size) for s in stretches if s.start <= worst and not 0 <= s.end <= worst),
@@ -154,12 +202,31 @@ def _footprint(
     return Footprint(float(level[worst]), places[worst], tuple(largest[:_LARGEST]))
 
 
-def _on(run: Untimed, device: int) -> Iterator[tuple[int, Place, Instruction]]:
-    """Every event on one device, with its instruction as it ran."""
+def _pools(stretches: list[_Stretch], sizes: Sizes) -> Iterator[tuple[bool, list[_Stretch]]]:
+    """The stretches that share pooled memory, pool by pool, and all others."""
+    pools: dict[tuple[bool, int, int], list[_Stretch]] = {}
+    rest: list[_Stretch] = []
+    for stretch in stretches:
+        value = stretch.value
+        if sizes.pooled(value):
+            pools.setdefault((value.what in COUNTS_UPDATES - {What.REDUCED}, value.stage, value.part), []).append(
+                stretch
+            )
+        else:
+            rest.append(stretch)
+    yield False, rest
+    for pool in pools.values():
+        yield True, pool
+
+
+def _by_device(run: Untimed, devices: tuple[int, ...]) -> dict[int, list[_Happened]]:
+    """Every event on each device, with the instruction as it ran."""
+    found: dict[int, list[_Happened]] = {device: [] for device in devices}
     for event, places in enumerate(run.events):
         for place, instruction in zip(places, run.ran[event], strict=True):
-            if place.device == device:
-                yield event, place, instruction
+            if place.device in found:
+                found[place.device].append((event, place, instruction))
+    return found
 
 
 def _posted(run: Untimed, event: int, place: Place, behind: np.ndarray) -> int:

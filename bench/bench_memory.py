@@ -1,0 +1,202 @@
+"""Peak tensor memory: predicted against measured, device by device, for many plans on two and three local workers.
+
+    python bench/bench_memory.py [--only WORD] [--steps 6]
+
+Each plan is run by the distributed engine. One process a device stays up for all plans of the same number of workers, so
+that a plan costs only its own steps. Prints one JSON line a plan, then the least and the greatest error; a prediction
+below what was measured is an error below 0, and is what must not be.
+"""
+
+import argparse
+import json
+import multiprocessing
+import socket
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hocket.hardware.cluster import Cluster, Level
+from hocket.plan.plan import Plan, PlanStage
+from hocket.profile.job import Job
+from hocket.profile.model import ModelProfile
+
+JOBS = ("gpt", "vgg", "lstm", "inception")
+
+
+@dataclass(frozen=True)
+class Case:
+    """One plan: numbers of replicas by stage; with rounds > 1 the stages go round the devices again."""
+
+    job: str
+    strategy: str
+    widths: tuple[int, ...]
+    microbatch_size: int
+    recompute: bool = False
+    rounds: int = 1
+
+    @property
+    def workers(self) -> int:
+        """Devices that it needs."""
+        return sum(self.widths)
+
+    def __str__(self) -> str:
+        parts = [self.job, self.strategy, "-".join(map(str, self.widths)), f"microbatch {self.microbatch_size}"]
+        return " ".join([*parts, *["recompute"] * self.recompute, *[f"{self.rounds} rounds"] * (self.rounds > 1)])
+
+    def plan(self, profile: ModelProfile, batch_size: int) -> Plan:
+        """The plan, with stages of equal numbers of layers; replicated ones have two gradient buckets."""
+        starts = [sum(self.widths[:s]) for s in range(len(self.widths))]
+        devices = [tuple(range(a, a + w)) for a, w in zip(starts, self.widths, strict=True)] * self.rounds
+        names = [layer.name for layer in profile.layers]
+        ends = [round(len(names) * k / len(devices)) for k in range(len(devices) + 1)]
+        stages = []
+        for s, own in enumerate(devices):
+            layers = tuple(names[ends[s] : ends[s + 1]])
+            half = len(layers) // 2
+            buckets = (layers[half:], layers[:half]) if len(own) > 1 else ()
+            stages.append(PlanStage(layers, own, self.recompute, buckets))
+        cluster = Cluster("local", (Level("local", self.workers, 2e9, 1e-4),), device_type="cpu-core")
+        return Plan(self.strategy, profile.name, batch_size, self.microbatch_size, tuple(stages), cluster)
+
+
+CASES = (
+    Case("gpt", "data_parallel", (2,), 4),
+    Case("gpt", "data_parallel", (3,), 2, recompute=True),
+    Case("gpt", "model_parallel", (1, 1), 8),
+    Case("gpt", "gpipe", (1, 1), 2),
+    Case("gpt", "gpipe", (1, 1, 1), 4),
+    Case("gpt", "gpipe", (1, 1), 2, recompute=True),
+    Case("gpt", "flush", (1, 1), 2),
+    Case("gpt", "flush", (2, 1), 4),
+    Case("gpt", "flush", (1, 1, 1), 4, recompute=True),
+    Case("gpt", "interleaved", (1, 1), 4, rounds=2),
+    Case("gpt", "interleaved", (1, 1, 1), 3, rounds=2),
+    Case("gpt", "pipedream", (1, 1), 8),
+    Case("gpt", "pipedream", (2, 1), 4),
+    Case("gpt", "pipedream", (1, 1, 1), 2),
+    Case("gpt", "two_bw", (1, 1), 8),
+    Case("gpt", "two_bw", (1, 1), 4, recompute=True),
+    Case("gpt", "two_bw", (2, 1), 4),
+    Case("gpt", "two_bw", (1, 1, 1), 4),
+    Case("vgg", "gpipe", (1, 1), 4),
+    Case("vgg", "two_bw", (2, 1), 2),
+    Case("lstm", "flush", (1, 1), 4),
+    Case("lstm", "pipedream", (1, 1, 1), 4),
+    Case("inception", "flush", (1, 1), 4),
+    Case("inception", "data_parallel", (2,), 4),
+    Case("inception", "two_bw", (1, 1, 1), 4),
+)
+
+
+def job_of(name: str) -> Job:
+    """The demo's GPT, or a small model of the zoo whose tensors are not too small to matter."""
+    from hocket import zoo
+    from hocket.zoo.demo_job import make_job
+
+    match name:
+        case "gpt":
+            return make_job()
+        case "vgg":
+            return zoo.job("vgg", batch_size=16, width=0.25, image=32)
+        case "lstm":
+            return zoo.job("lstm", batch_size=16, width=64, layers=3)
+    return zoo.job("inception", batch_size=16, small=True, width=0.2, image=64, blocks=(1, 1, 1))
+
+
+def worker(rank: int, workers: int, port: int, steps: int, inbox: Any, outbox: Any) -> None:
+    """One device: trains with each plan that comes, and says the most bytes of tensors that it held."""
+    import torch
+    import torch.distributed as dist
+
+    from hocket.profile.capture import capture
+    from hocket.run.engines.torch_dist import Worker
+    from hocket.run.steps import Pace
+
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=workers)
+    for name, path in iter(inbox.get, None):
+        plan = Plan.read(path)
+        captured = capture(job_of(name), plan.microbatch_size)
+        program = plan.compile(captured)
+        engine = Worker(captured, plan, program, program.devices[rank])
+        engine.run(Pace(program.admitted, program.stride, plan.microbatches).periods_for(steps))
+        outbox.put((program.devices[rank], engine.peak_memory_bytes))
+        dist.barrier()
+    dist.destroy_process_group()
+
+
+class Workers:
+    """Processes that run plans together, one a device."""
+
+    def __init__(self, count: int, steps: int) -> None:
+        context = multiprocessing.get_context("spawn")
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        self._inboxes = [context.SimpleQueue() for _ in range(count)]
+        self._outbox = context.Queue()
+        self._processes = [
+            context.Process(target=worker, args=(rank, count, port, steps, inbox, self._outbox), daemon=True)
+            for rank, inbox in enumerate(self._inboxes)
+        ]
+        for process in self._processes:
+            process.start()
+
+    def run(self, job: str, path: Path) -> dict[int, int]:
+        """Peak bytes by device."""
+        for inbox in self._inboxes:
+            inbox.put((job, str(path)))
+        return dict(sorted(self._outbox.get(timeout=180) for _ in self._inboxes))
+
+    def end(self) -> None:
+        """Let them go."""
+        for inbox in self._inboxes:
+            inbox.put(None)
+        for process in self._processes:
+            process.join()
+
+
+def profiles(names: set[str]) -> Iterator[tuple[str, ModelProfile, int]]:
+    """Each job's profile and batch size; seconds are measured only roughly, bytes are exact."""
+    from hocket.profile.measure import measure
+
+    for name in sorted(names):
+        job = job_of(name)
+        yield name, measure(job, (1, 2, 4, 8), budget_s=1.0), job.batch_size
+
+
+def main() -> None:
+    """Print the lines and the summary."""
+    from hocket.plan.predict import predict_iteration
+
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--only", default="", help="run the plans whose name has this in it")
+    parser.add_argument("--steps", type=int, default=6)
+    given = parser.parse_args()
+    cases = [case for case in CASES if given.only in str(case)]
+    known = {name: (profile, size) for name, profile, size in profiles({case.job for case in cases})}
+    errors: list[float] = []
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "plan.yaml")
+        for count in sorted({case.workers for case in cases}):
+            workers = Workers(count, given.steps)
+            for case in cases:
+                if case.workers != count:
+                    continue
+                plan = case.plan(*known[case.job])
+                plan.save(path)
+                predicted = predict_iteration(plan, known[case.job][0]).peak_memory_bytes
+                measured = workers.run(case.job, path)
+                found = {d: predicted[d] / size - 1 for d, size in measured.items()}
+                errors += found.values()
+                sizes = {d: (round(predicted[d]), size) for d, size in measured.items()}
+                rounded = {d: round(error, 4) for d, error in found.items()}
+                print(json.dumps({"plan": str(case), "error": rounded, "predicted_measured_bytes": sizes}), flush=True)
+            workers.end()
+    print(json.dumps({"plans": len(cases), "least_error": min(errors), "greatest_error": max(errors)}), flush=True)
+
+
+if __name__ == "__main__":
+    main()
