@@ -6,6 +6,7 @@ Every member is a module with
     OPTIONS: dict[str, Option]                      what a plan's `options` may say
     rule(stages, microbatches, options) -> Rule     the update rule that it declares
     supports(stages, microbatches, options)         -> None, or the reason why not
+    in_flight(stages, microbatches, options)        -> by stage, microbatches between forward and backward on a replica
     compile(stages, microbatches, options)          -> Program
     choices(situation)                              -> candidates for the planner
 

@@ -28,6 +28,16 @@ def warmup(stages: Stages, in_flight: int | None = None) -> tuple[int, ...]:
     return tuple(found)
 
 
+def most_own(stage: StageShape, microbatches: int) -> int:
+    """The most microbatches of one batch that one replica of a stage runs."""
+    return ceil(microbatches / len(stage.devices))
+
+
+def at_most_own(counts: tuple[int, ...], stages: Stages, microbatches: int) -> tuple[int, ...]:
+    """Warm-ups, but no more than a replica's share of a batch."""
+    return tuple(min(count, most_own(stage, microbatches)) for count, stage in zip(counts, stages, strict=True))
+
+
 def stage_on(stages: Stages, device: int) -> int:
     """The one stage that a device hosts, where a strategy gives it only one."""
     return next(s for s, stage in enumerate(stages) if device in stage.devices)
@@ -52,3 +62,8 @@ def one_forward_one_backward(stage: int, microbatches: list[int], warmup_forward
         if position + ahead < len(microbatches):
             tasks.append(Task(Work.FORWARD, stage, microbatches[position + ahead]))
     return tasks
+
+
+def one_after_the_other(stage: int, microbatches: list[int]) -> list[Task]:
+    """Forward and backward of each microbatch before the next one's."""
+    return one_forward_one_backward(stage, microbatches, warmup_forwards=1)

@@ -2,43 +2,27 @@
 
 from collections.abc import Iterable
 
-from hocket.passes.assemble import assemble
-from hocket.passes.tasks import Task, Work
+from hocket.passes.tasks import Task
 from hocket.program.program import Program
-from hocket.program.rule import Rule
-from hocket.strategies import _orders
 from hocket.strategies._choices import Choice, Situation, pipelines
-from hocket.strategies._common import Option, Options, Stages, config, enough_microbatches, one_stage_a_device, reasons
+from hocket.strategies._common import Option, Options, Stages
+from hocket.strategies._orders import one_forward_one_backward, warmup
+from hocket.strategies._synchronous import compile_batches, rule, supports
+
+__all__ = ["OPTIONS", "PAPER", "choices", "compile", "rule", "supports"]
 
 PAPER = "dissertation section 3.2.2, figures 3.3 and 4.4 (top)"
 OPTIONS: dict[str, Option] = {}
 
 
-def rule(stages: Stages, microbatches: int, options: Options) -> Rule:
-    """Synchronous: one update a batch, on the newest weights."""
-    return Rule("sync", (microbatches,) * len(stages), (0,) * len(stages))
-
-
-def supports(stages: Stages, microbatches: int, options: Options) -> str | None:
-    """One stage a device, and a microbatch for each replica."""
-    return reasons((one_stage_a_device(stages), enough_microbatches(stages, microbatches)))
-
-
 def compile(stages: Stages, microbatches: int, options: Options) -> Program:
-    """The program; its period is one batch, or as many as give every replica the same share again."""
-    warmup = _orders.warmup(stages)
+    """The program; its period is one batch."""
+    ahead = warmup(stages)
 
-    def order(device: int, total: int) -> list[Task]:
-        stage = _orders.stage_on(stages, device)
-        tasks: list[Task] = []
-        for update in range(total // microbatches):
-            batch = range(update * microbatches, (update + 1) * microbatches)
-            own = _orders.own(stages, stage, device, batch)
-            tasks += _orders.one_forward_one_backward(stage, own, warmup[stage])
-            tasks.append(Task(Work.UPDATE, stage, update))
-        return tasks
+    def batch_order(stage: int, own: list[int]) -> list[Task]:
+        return one_forward_one_backward(stage, own, ahead[stage])
 
-    return assemble(f"flush {config(stages)}", stages, rule(stages, microbatches, options), microbatches, order)
+    return compile_batches("flush", stages, microbatches, batch_order)
 
 
 def choices(situation: Situation) -> Iterable[Choice]:

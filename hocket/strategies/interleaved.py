@@ -5,9 +5,11 @@ from collections.abc import Iterable
 from hocket.passes.assemble import assemble
 from hocket.passes.tasks import Task, Work
 from hocket.program.program import Program
-from hocket.program.rule import Rule
 from hocket.strategies._choices import Choice, Situation, interleavings
 from hocket.strategies._common import Option, Options, Stages, enough_microbatches, reasons
+from hocket.strategies._synchronous import rule
+
+__all__ = ["OPTIONS", "PAPER", "choices", "compile", "rule", "shape_of", "supports"]
 
 PAPER = "PTD-P; dissertation section 4.2.2, figure 4.4 (bottom)"
 OPTIONS: dict[str, Option] = {}
@@ -26,11 +28,6 @@ def shape_of(stages: Stages) -> tuple[int, int]:
     return depth, len(stages) // depth if regular and distinct else 0
 
 
-def rule(stages: Stages, microbatches: int, options: Options) -> Rule:
-    """Synchronous: one update a batch, on the newest weights."""
-    return Rule("sync", (microbatches,) * len(stages), (0,) * len(stages))
-
-
 def supports(stages: Stages, microbatches: int, options: Options) -> str | None:
     """Chunks go round the devices in turn, widths are equal, and the microbatches of a pipeline divide by its depth."""
     depth, chunks = shape_of(stages)
@@ -45,6 +42,20 @@ def supports(stages: Stages, microbatches: int, options: Options) -> str | None:
             f"take {-(-microbatches // (depth * width)) * depth * width}"
         )
     return reasons((enough_microbatches(stages, microbatches),))
+
+
+def in_flight(stages: Stages, microbatches: int, options: Options) -> tuple[int, ...]:
+    """Of every chunk, as many as the order of its device has open at once."""
+    depth, chunks = shape_of(stages)
+    each = microbatches // len(stages[0].devices)
+    found = [0] * len(stages)
+    for rank in range(depth):
+        alive = [0] * chunks
+        for work, chunk, _ in _one_batch(depth, chunks, rank, each):
+            alive[chunk] += 1 if work is Work.FORWARD else -1
+            stage = chunk * depth + rank
+            found[stage] = max(found[stage], alive[chunk])
+    return tuple(found)
 
 
 def compile(stages: Stages, microbatches: int, options: Options) -> Program:

@@ -57,6 +57,11 @@ def supports(stages: Stages, microbatches: int, options: Options) -> str | None:
     return reasons((one_stage_a_device(stages), no_ties_across(stages), few, both, unequal, again))
 
 
+def in_flight(stages: Stages, microbatches: int, options: Options) -> tuple[int, ...]:
+    """NOAM, or fewer if so wished."""
+    return _orders.warmup(stages, options.get("in_flight"))
+
+
 def compile(stages: Stages, microbatches: int, options: Options) -> Program:
     """The program; its period is one round of the stage with the most replicas (the least common multiple of all)."""
     ahead = _orders.warmup(stages, options.get("in_flight"))

@@ -31,6 +31,11 @@ def supports(stages: Stages, microbatches: int, options: Options) -> str | None:
     return reasons((one_stage_a_device(stages), enough_microbatches(stages, microbatches), few))
 
 
+def in_flight(stages: Stages, microbatches: int, options: Options) -> tuple[int, ...]:
+    """As many as the warm-up: batches follow each other without a flush."""
+    return _orders.warmup(stages)
+
+
 def compile(stages: Stages, microbatches: int, options: Options) -> Program:
     """The program; its period is one batch, or as many as give every replica the same share again."""
     ahead = _orders.warmup(stages)
