@@ -8,7 +8,7 @@ from hocket.strategies._common import Option, Options, Stages, enough_microbatch
 from hocket.strategies._orders import one_after_the_other
 from hocket.strategies._synchronous import compile_batches, rule
 
-__all__ = ["OPTIONS", "PAPER", "choices", "compile", "rule", "supports"]
+__all__ = ["OPTIONS", "PAPER", "choices", "compile", "in_flight", "rule", "supports"]
 
 PAPER = "dissertation section 2.2.1; bucketed and overlapped as in PyTorch DDP (Li et al. 2020)"
 OPTIONS: dict[str, Option] = {}
@@ -18,6 +18,11 @@ def supports(stages: Stages, microbatches: int, options: Options) -> str | None:
     """One stage, and a microbatch for each replica."""
     single = None if len(stages) == 1 else f"{len(stages)} stages; data parallelism has one"
     return reasons((single, enough_microbatches(stages, microbatches)))
+
+
+def in_flight(stages: Stages, microbatches: int, options: Options) -> tuple[int, ...]:
+    """One on every replica."""
+    return (1,) * len(stages)
 
 
 def compile(stages: Stages, microbatches: int, options: Options) -> Program:

@@ -6,13 +6,18 @@ from hocket.passes.tasks import Task
 from hocket.program.program import Program
 from hocket.strategies._choices import Choice, Situation, pipelines
 from hocket.strategies._common import Option, Options, Stages
-from hocket.strategies._orders import one_forward_one_backward, warmup
+from hocket.strategies._orders import at_most_own, one_forward_one_backward, warmup
 from hocket.strategies._synchronous import compile_batches, rule, supports
 
-__all__ = ["OPTIONS", "PAPER", "choices", "compile", "rule", "supports"]
+__all__ = ["OPTIONS", "PAPER", "choices", "compile", "in_flight", "rule", "supports"]
 
 PAPER = "dissertation section 3.2.2, figures 3.3 and 4.4 (top)"
 OPTIONS: dict[str, Option] = {}
+
+
+def in_flight(stages: Stages, microbatches: int, options: Options) -> tuple[int, ...]:
+    """The warm-up: at most the depth of the pipeline behind a stage."""
+    return at_most_own(warmup(stages), stages, microbatches)
 
 
 def compile(stages: Stages, microbatches: int, options: Options) -> Program:

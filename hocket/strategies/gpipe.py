@@ -5,13 +5,18 @@ from collections.abc import Iterable
 from hocket.program.program import Program
 from hocket.strategies._choices import Choice, Situation, pipelines
 from hocket.strategies._common import Option, Options, Stages
-from hocket.strategies._orders import forwards_then_backwards
+from hocket.strategies._orders import forwards_then_backwards, most_own
 from hocket.strategies._synchronous import compile_batches, rule, supports
 
-__all__ = ["OPTIONS", "PAPER", "choices", "compile", "rule", "supports"]
+__all__ = ["OPTIONS", "PAPER", "choices", "compile", "in_flight", "rule", "supports"]
 
 PAPER = "GPipe (Huang et al. 2019); dissertation section 4.2.2, figure 4.3"
 OPTIONS: dict[str, Option] = {}
+
+
+def in_flight(stages: Stages, microbatches: int, options: Options) -> tuple[int, ...]:
+    """A replica's whole share of the batch."""
+    return tuple(most_own(stage, microbatches) for stage in stages)
 
 
 def compile(stages: Stages, microbatches: int, options: Options) -> Program:

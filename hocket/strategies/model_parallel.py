@@ -8,10 +8,15 @@ from hocket.strategies._common import Option, Options, Stages
 from hocket.strategies._orders import one_after_the_other
 from hocket.strategies._synchronous import compile_batches, rule, supports
 
-__all__ = ["OPTIONS", "PAPER", "choices", "compile", "rule", "supports"]
+__all__ = ["OPTIONS", "PAPER", "choices", "compile", "in_flight", "rule", "supports"]
 
 PAPER = "dissertation section 2.2.1 (inter-batch model parallelism), figure 2.2"
 OPTIONS: dict[str, Option] = {}
+
+
+def in_flight(stages: Stages, microbatches: int, options: Options) -> tuple[int, ...]:
+    """One on every replica."""
+    return (1,) * len(stages)
 
 
 def compile(stages: Stages, microbatches: int, options: Options) -> Program:
