@@ -22,6 +22,7 @@ from hocket.plan.plan import Plan, PlanStage
 from hocket.profile.job import Job
 from hocket.profile.model import ModelProfile
 
+_SLACK = 3  # layers by which a cut may be moved
 JOBS = ("gpt", "vgg", "lstm", "inception")
 
 
@@ -46,11 +47,16 @@ class Case:
         return " ".join([*parts, *["recompute"] * self.recompute, *[f"{self.rounds} rounds"] * (self.rounds > 1)])
 
     def plan(self, profile: ModelProfile, batch_size: int) -> Plan:
-        """The plan, with stages of equal numbers of layers; replicated ones have two gradient buckets."""
+        """The plan: stages of about equal numbers of layers, cut where least crosses; replicas have two gradient buckets."""
         starts = [sum(self.widths[:s]) for s in range(len(self.widths))]
         devices = [tuple(range(a, a + w)) for a, w in zip(starts, self.widths, strict=True)] * self.rounds
         names = [layer.name for layer in profile.layers]
-        ends = [round(len(names) * k / len(devices)) for k in range(len(devices) + 1)]
+        middle = [round(len(names) * k / len(devices)) for k in range(1, len(devices))]
+        ends = [
+            0,
+            *(min(range(m - _SLACK, m + _SLACK + 1), key=lambda c: crossing_bytes(profile, c)) for m in middle),
+            len(names),
+        ]
         stages = []
         for s, own in enumerate(devices):
             layers = tuple(names[ends[s] : ends[s + 1]])
@@ -59,6 +65,11 @@ class Case:
             stages.append(PlanStage(layers, own, self.recompute, buckets))
         cluster = Cluster("local", (Level("local", self.workers, 2e9, 1e-4),), device_type="cpu-core")
         return Plan(self.strategy, profile.name, batch_size, self.microbatch_size, tuple(stages), cluster)
+
+
+def crossing_bytes(profile: ModelProfile, cut: int) -> float:
+    """Bytes of the tensors that go from layers before a cut to layers behind it."""
+    return sum(t.size_bytes[0] for t in profile.tensors if 0 <= t.source < cut <= max(t.targets, default=-1))
 
 
 CASES = (

@@ -167,12 +167,16 @@ class Memory:
         sizes = self._columns.at(samples).tensor_bytes
         return float(sum(sizes[i] for i in indices if own.isdisjoint(tensors[i].kept_by)))
 
-    def message_bytes(self, value: Value, samples: int) -> float:
-        """What sending a value takes besides: several tensors are packed into one message, one is sent as it is."""
+    def message_bytes(self, value: Value, device: int, samples: int) -> float:
+        """What a value takes more while it is sent: several tensors are packed into one message, one goes as it is.
+
+        Tensors that nobody keeps are given back as soon as they are packed.
+        """
         if value.what not in (What.ACTIVATION, What.GRADIENT):
             return 0.0
         count = len(self._borders[(value.stage, value.part)])
-        return self.value_bytes(value, samples) + _ALIGNMENT_BYTES * count if count > 1 else 0.0
+        packed = self.value_bytes(value, samples) + _ALIGNMENT_BYTES * count
+        return packed - self.held_bytes(value, device, samples) if count > 1 else 0.0
 
     def pooled(self, value: Value) -> bool:
         """Whether the memory of such values is never given back, but kept for the next ones: versions, flat buckets."""
@@ -180,17 +184,22 @@ class Memory:
             return self.stages[value.stage].summed[value.part]
         return value.what is What.WEIGHTS
 
-    def net_bytes(self, instruction: Instruction, samples: int) -> float:
-        """What an instruction adds to its device's memory for good; negative when it frees more than it makes."""
+    def net_bytes(self, instruction: Instruction, samples: int, pooled: bool = True) -> float:
+        """What an instruction adds to its device's memory for good; negative when it frees more than it makes.
+
+        Arguments:
+            pooled: count values whose memory is pooled.
+        """
         inherited = {heir_of(instruction, value) for value in instruction.writes}
-        made = self._sum(instruction, self._new(instruction), samples)
-        return made - self._sum(instruction, [v for v in instruction.frees if v not in inherited], samples)
+        made = [v for v in self._new(instruction) if pooled or not self.pooled(v)]
+        gone = [v for v in instruction.frees if v not in inherited and (pooled or not self.pooled(v))]
+        return self._sum(instruction, made, samples) - self._sum(instruction, gone, samples)
 
     def hold_bytes(self, instruction: Instruction, samples: int, pooled: bool = True) -> float:
         """The most that an instruction adds to its device's memory while it runs; never below 0.
 
         Arguments:
-            pooled: count the new values that take pooled memory, which they have from the beginning on.
+            pooled: count new values whose memory is pooled; they take it at the beginning.
         """
         figures = self._columns.at(samples)
         new = self._new(instruction)
@@ -212,6 +221,8 @@ class Memory:
                 fresh = [v.part for v in own if v.what is What.ACCUMULATOR]
                 gradients = self._sum(instruction, [v for v in own if v.what is What.GRADIENT], samples)
                 whole = max(0.0, self._walk(instruction.stage, samples).backward_peak(fresh, gradients))
+            case Kind.SEND:
+                whole = sum(self.message_bytes(v, instruction.device, samples) for v in instruction.reads)
             case Kind.STEP:
                 whole += self.stages[instruction.stage].step_bytes
         return whole + (taken if pooled else 0.0)

@@ -1,10 +1,12 @@
 """Sizes of one plan's values and instructions, as hocket/program/footprint.py asks for them."""
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
 from hocket.cost.model import CostModel
-from hocket.program.instruction import Instruction, Kind, Value
+from hocket.program.instruction import COMPUTE, Instruction, Kind, Value, What
+from hocket.program.order import heir_of
 from hocket.program.program import Program
 
 
@@ -37,8 +39,52 @@ class PlanSizes:
         return self.costs.memory.pooled(value)
 
     def besides(self, device: int) -> float:
-        """Buffers, scalars, and the message that each lane is packing."""
+        """Buffers, and the message that each lane is packing."""
         return self.costs.buffers_bytes(device) + self._messages.get(device, 0.0)
+
+    def resident(self, device: int) -> float:
+        """What is there from the first instruction to the last: optimizer state, buffers, and pools at their largest."""
+        initial = (v for v in self.program.initial(device) if not self.pooled(v))
+        state = sum(self.value(v, device) for v in initial)
+        return self.costs.buffers_bytes(device) + state + self._pools[device]
+
+    def early(self, device: int) -> float:
+        """The largest message that a device receives: a transfer may be so much earlier or later than it is simulated."""
+        return self._arriving.get(device, 0.0)
+
+    @cached_property
+    def _pools(self) -> dict[int, float]:
+        """By device, what its pools come to hold."""
+        return {device: self._pool_bytes(device) for device in self.program.devices}
+
+    def _pool_bytes(self, device: int) -> float:
+        level: dict[tuple[int, int, bool], int] = {}
+        most: dict[tuple[int, int, bool], float] = {}
+        for values, count in self._changes(device):
+            for value in filter(self.pooled, values):
+                key = (value.stage, value.part, value.what is What.WEIGHTS)
+                level[key] = level.get(key, 0) + count
+                most[key] = max(most.get(key, 0.0), level[key] * self.value(value, device))
+        return sum(most.values())
+
+    def _changes(self, device: int) -> Iterator[tuple[Iterable[Value], int]]:
+        """Values that come (1) and go (-1), in order; what is in a pool does so on the compute lane."""
+        program = self.program
+        yield program.initial(device), 1
+        for part in (program.prologue, program.period, program.epilogue):
+            for one in part.get((device, COMPUTE), ()):
+                heirs = {value: heir_of(one, value) for value in one.writes}
+                yield [value for value, ancestor in heirs.items() if ancestor is None], 1
+                yield [value for value in one.frees if value not in heirs.values()], -1
+
+    @cached_property
+    def _arriving(self) -> dict[int, float]:
+        found: dict[int, float] = {}
+        for _, one in self.program.instructions():
+            if one.kind is Kind.RECEIVE:
+                size = sum(self.costs.memory.held_bytes(v, one.device, max(self.costs.samples)) for v in one.writes)
+                found[one.device] = max(size, found.get(one.device, 0.0))
+        return found
 
     @cached_property
     def _messages(self) -> dict[int, float]:
@@ -46,7 +92,7 @@ class PlanSizes:
         most = max(self.costs.samples)
         for _, one in self.program.instructions():
             if one.kind is Kind.SEND:
-                size = max(self.costs.memory.message_bytes(value, most) for value in one.reads)
+                size = max(self.costs.memory.message_bytes(value, one.device, most) for value in one.reads)
                 lanes[one.device, one.lane] = max(size, lanes.get((one.device, one.lane), 0.0))
         found: dict[int, float] = {}
         for (device, _), size in lanes.items():

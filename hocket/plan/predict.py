@@ -16,7 +16,6 @@ from hocket.hardware.cluster import Cluster
 from hocket.passes.borders import StageCut, stage_shapes
 from hocket.plan.plan import Plan, Predicted
 from hocket.profile.model import ModelProfile
-from hocket.program.footprint import footprints
 from hocket.program.program import StageShape
 from hocket.simulate.simulator import Outcome, lay_out, play
 from hocket.simulate.summary import Summary, steady_state, summarize
@@ -69,9 +68,9 @@ def _short(outcome: Outcome) -> Predicted:
 
 
 def _peaks(outcome: Outcome) -> dict[int, float]:
-    """The most that each device can hold, whatever the timing; the simulated timing is one of many."""
+    """The most that each device holds in the simulated run, and a message more, for real timing is never quite the same."""
     sizes = PlanSizes(outcome.costs, outcome.program)
-    return {device: footprint.bytes for device, footprint in footprints(outcome.program, sizes).items()}
+    return {device: peak + sizes.early(device) for device, peak in outcome.peak_memory_bytes.items()}
 
 
 def _play(

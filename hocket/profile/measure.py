@@ -203,9 +203,7 @@ def _profile(
     for k, found in enumerate(captured.layers):
         weights = {name: parameters[name] for name in found.parameters}
         trained = {name: p.numel() * p.element_size() for name, p in weights.items() if p.requires_grad}
-        marks = [
-            note for note, holds in ((RANDOM, found.random), (BATCH_STATISTICS, found.batch_statistics)) if holds
-        ]
+        marks = [note for note, holds in ((RANDOM, found.random), (BATCH_STATISTICS, found.batch_statistics)) if holds]
         layers.append(
             Layer(
                 name=found.name,

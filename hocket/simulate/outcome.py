@@ -6,6 +6,7 @@ from functools import cached_property
 import numpy as np
 
 from hocket.cost.model import CostModel
+from hocket.cost.sizes import PlanSizes
 from hocket.program.program import Program
 from hocket.simulate.nodes import EPILOGUE, PERIOD, Part
 from hocket.simulate.tables import Layout
@@ -72,7 +73,8 @@ class Outcome:
         lane, kind, stage, index, label, start_s, end_s = (np.concatenate(c) for c in zip(*parts, strict=True))
         seconds, device, size = self.records
         devices = self.program.devices
-        held = [self.costs.initial_bytes(d) for d in devices]
+        sizes = PlanSizes(self.costs, self.program)
+        held = [sizes.resident(d) for d in devices]
         return Trace(
             lanes=self.layout.skeleton.lanes,
             labels=self.layout.skeleton.labels,

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from hocket.cost.model import CostModel
+from hocket.cost.sizes import PlanSizes
 from hocket.errors import InputError, ProgramError
 from hocket.hardware.cluster import Cluster
 from hocket.program.program import Program
@@ -112,7 +113,8 @@ def play(
     flags = (np.zeros(lanes, dtype=np.bool_), np.zeros(lanes, dtype=np.bool_))
     state = (_ints(lanes, -1), *flags, *(np.zeros(lanes) for _ in range(3)), np.zeros(resources))
     devices = range(costs.cluster.devices)
-    level = np.array([costs.initial_bytes(d) if d in layout.program.devices else 0.0 for d in devices])
+    sizes = PlanSizes(costs, layout.program)
+    level = np.array([sizes.resident(d) if d in layout.program.devices else 0.0 for d in devices])
     limit = _records(layout, cost) if record else 0
     memory = (level, level.copy(), np.zeros(limit), _ints(limit), np.zeros(limit))
     out = (waits.copy(), np.full(nodes, np.nan), np.full(nodes, np.nan), _ints(nodes, -1), _ints(nodes), _ints(1))

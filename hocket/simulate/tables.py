@@ -139,12 +139,13 @@ def cost_tables(skeleton: Skeleton, costs: CostModel) -> tuple[np.ndarray, tuple
             for member in signature.members:
                 key = (cost_key(member), samples)
                 if key not in known:  # replicas have the same
-                    known[key] = costs.memory.net_bytes(member, samples), costs.memory.hold_bytes(member, samples)
+                    memory = costs.memory
+                    known[key] = memory.net_bytes(member, samples, False), memory.hold_bytes(member, samples, False)
                 net, held = known[key]
                 if member.kind is Kind.RECEIVE:
                     post_device[s], post[s, k] = member.device, net
                     continue
-                if member.kind not in (Kind.SEND, Kind.ALL_REDUCE, Kind.REDUCE_SCATTER, Kind.ALL_GATHER):
+                if member.kind not in (Kind.ALL_REDUCE, Kind.REDUCE_SCATTER, Kind.ALL_GATHER):
                     hold_device[s] = member.device
                     hold[s, k] = held if signature.first_bucket < 0 else 0.0
                     net = net - held if signature.last_bucket < 0 else 0.0

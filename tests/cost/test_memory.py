@@ -140,3 +140,55 @@ def test_transfers_move_bytes() -> None:
     bucket, reduced = Value(What.ACCUMULATOR, 1, 0, 0), Value(What.REDUCED, 1, 0, 0)
     reduce = Instruction(Kind.ALL_REDUCE, 1, 0, 1, "reduce@0,1", (bucket,), (reduced,), (bucket,), group=(0, 1))
     assert found.net_bytes(reduce, 1) == pytest.approx(0)
+
+
+def test_an_activation_that_the_stash_keeps_takes_nothing_where_it_was_made() -> None:
+    """Kept by a layer of the stage that made it, it is part of that stash; on the receiving device it counts in full."""
+    plain = chain(3, activation_bytes=[10.0, 20.0, 30.0])
+    kept = tuple(replace(t, kept_by=(1, 2) if t.source == 1 else ()) for t in plain.tensors)
+    cuts = StageCut((0, 1), (0,)), StageCut((2,), (1,))
+    value = Value(What.ACTIVATION, 0, 0, 1)
+    found = memory(replace(plain, tensors=kept), *cuts)
+    assert (found.held_bytes(value, 0, 1), found.held_bytes(value, 1, 1)) == (0, 20)
+    assert found.net_bytes(forward(), 1) == 30
+    again = memory(replace(plain, tensors=kept), replace(cuts[0], recompute=True), cuts[1])
+    assert again.held_bytes(value, 0, 1) == 20
+    assert memory(plain, *cuts).held_bytes(value, 0, 1) == 20
+
+
+def test_several_tensors_are_packed_while_they_are_sent() -> None:
+    """One tensor goes as it is; two take one message, which begins each on a boundary."""
+    profile = chain(2, activation_bytes=[128.0, 20.0])
+    cuts = StageCut((0,), (0,)), StageCut((1,), (1,))
+    value = Value(What.ACTIVATION, 0, 0, 1)
+    assert memory(profile, *cuts).message_bytes(value, 0, 1) == 0
+    second = Tensor("second", 0, (1,), (64.0, 128.0, 256.0, 512.0))
+    two = memory(replace(profile, tensors=(*profile.tensors, second)), *cuts)
+    assert two.held_bytes(value, 1, 1) == 128 + 64 + 2 * 64
+    assert two.message_bytes(value, 0, 1) == 2 * 64  # the tensors themselves are gone when they are packed
+
+
+def test_flat_buckets_are_taken_whole_and_kept() -> None:
+    """Replicas' buckets are pooled, with gaps between gradients, and are there before a backward makes the first one."""
+    profile = tied()
+    cut = StageCut((0, 1, 2), (0, 1), buckets=((2,), (0, 1)))
+    found = memory(profile, cut)
+    value = Value(What.ACCUMULATOR, 0, 0, 1)
+    assert found.pooled(value)
+    assert found.pooled(Value(What.WEIGHTS, 0, 0))
+    assert not found.pooled(Value(What.STASH, 0, 0))
+    assert found.held_bytes(value, 0, 1) == found.value_bytes(value, 1) + 64 * 2  # two parameters
+    alone = memory(profile, replace(cut, devices=(0,)))
+    assert not alone.pooled(value)
+    assert alone.held_bytes(value, 0, 1) == alone.value_bytes(value, 1)
+
+
+def test_a_step_needs_temporary_memory() -> None:
+    """Of the largest layer when parameters come one after the other, of all when the optimizer takes them together."""
+    plain = chain(2, weights_bytes=[100.0, 200.0])
+    layers = tuple(replace(layer, step_bytes=2 * layer.weights_bytes) for layer in plain.layers)
+    for together, expected in ((False, 400), (True, 600)):
+        found = memory(replace(plain, layers=layers, step_together=together), StageCut((0, 1), (0,)))
+        state = Value(What.WEIGHTS, 0, 0), Value(What.OPTIMIZER, 0, 0)
+        new = Value(What.WEIGHTS, 0, 1), Value(What.OPTIMIZER, 0, 1)
+        assert found.hold_bytes(Instruction(Kind.STEP, 0, 0, 0, COMPUTE, state, new, state), 1) == expected

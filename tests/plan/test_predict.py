@@ -13,7 +13,7 @@ from hocket.strategies._choices import Situation
 from hocket.strategies._common import members, strategy
 
 CLUSTER = Cluster("c", (Level("server", 4, 1e9, 1e-4),), "cpu-core")
-PROFILE = chain(8, forward_s=[0.1, 0.2, 0.3, 0.1, 0.2, 0.1, 0.2, 0.3], device_type="cpu-core")
+PROFILE = chain(8, activation_bytes=4096.0, forward_s=[0.1, 0.2, 0.3, 0.1, 0.2, 0.1, 0.2, 0.3], device_type="cpu-core")
 
 
 def plan(name: str, depth: int, batch_size: int = 8, microbatch_size: int = 2) -> Plan:
@@ -36,7 +36,9 @@ def test_the_short_form_says_the_same(name: str, depth: int) -> None:
         short = predict_iteration(one, PROFILE)
         assert short.iteration_s == summary.iteration_s
         assert short.samples_per_s == summary.samples_per_s == pytest.approx(8 / summary.iteration_s)
-        assert short.peak_memory_bytes == summary.peak_memory_bytes == trace.peak_memory_bytes()
+        assert short.peak_memory_bytes == summary.peak_memory_bytes
+        for device, peak in trace.peak_memory_bytes().items():  # a message more: real timing is never quite the same
+            assert short.peak_memory_bytes[device] - peak == (2 * 4096 if depth > 1 else 0)
         assert short.bubble_fraction == summary.bubble_fraction
 
 

@@ -11,7 +11,7 @@ from hocket.errors import CaptureError, InputError
 from hocket.profile.capture import Stage, capture
 from hocket.profile.job import Job
 from hocket.profile.measure import measure
-from hocket.profile.memory import count_bytes, seed_of
+from hocket.profile.memory import count_bytes, seed_of, step_peaks
 from hocket.profile.model import ModelProfile
 from hocket.profile.storage import StorageTracker
 
@@ -134,3 +134,46 @@ def test_cuda():
     profile = quick(zoo.job("gpt", small=True, dropout=0.1), device="cuda")
     assert profile.device_type == torch.cuda.get_device_name()
     assert all(t > 0 for t in (*profile.whole_forward_s, *profile.whole_backward_s))
+
+
+def _two_linear(optimizer):
+    """A job of Linear(8, 16) and Linear(16, 4) without biases, on 4 samples; 512 and 256 bytes of weights."""
+    model = nn.Sequential(nn.Linear(8, 16, bias=False), nn.Linear(16, 4, bias=False))
+    data = torch.utils.data.TensorDataset(torch.randn(8, 8), torch.randint(0, 4, (8,)))
+    return Job(model, nn.CrossEntropyLoss(), data, optimizer, 4)
+
+
+def test_who_keeps_a_tensor_and_what_a_backward_takes():
+    """The second layer keeps the first's output; its backward makes that output's gradient, and its own weight's."""
+    job = _two_linear(lambda p: torch.optim.SGD(p, lr=0.1))
+    captured = capture(job, 4)
+    stages = [Stage(captured, [k]) for k in range(len(captured.layers))]
+    batch = job.batch(range(4))
+    batch = {captured.batch_names[key]: value for key, value in batch.items()}
+    first, second, _ = count_bytes(captured, stages, batch)
+    between = captured.tensors[[t.source for t in captured.tensors].index(0)]
+    assert first.keeps == frozenset() and second.keeps == {between.name}
+    assert first.stash == 4 * 16 * 4
+    assert second.backward == second.fresh == 4 * 16 * 4 + 16 * 4 * 4
+    assert (first.backward, first.fresh) == (512, 512)  # images need no gradient
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "together"),
+    [
+        (lambda p: torch.optim.Adam(p, lr=0.1, foreach=False), False),
+        (lambda p: torch.optim.Adam(p, lr=0.1, foreach=True), True),
+    ],
+)
+def test_temporary_memory_of_a_step(optimizer, together):
+    """Adam's square roots and quotients: two tensors of each parameter's size, one after the other or all at once."""
+    weights = {"a": nn.Parameter(torch.zeros(512)), "b": nn.Parameter(torch.zeros(256))}
+    made = optimizer(list(weights.values()))
+    for p in weights.values():
+        p.grad = torch.ones_like(p)
+    made.step()
+    peaks, found = step_peaks(made, weights, [["a"], [], ["b"]])
+    assert found is together
+    assert peaks[1] == 0
+    assert peaks[0] >= 512 * 4
+    assert peaks[0] == pytest.approx(2 * peaks[2], rel=0.02)

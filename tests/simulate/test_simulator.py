@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hocket.cost.sizes import PlanSizes
 from hocket.errors import InputError, ProgramError
 from hocket.hardware.cluster import Level
 from hocket.program.instruction import COMPUTE, Kind
@@ -86,12 +87,14 @@ def test_every_instruction_runs_once_and_names_itself(chain: Chain) -> None:
 
 @pytest.mark.parametrize("chain", CHAINS, ids=IDS)
 def test_memory_ends_where_it_began(chain: Chain) -> None:
-    """After the last instruction a device holds weights, optimizer state and buffers, no more and no less."""
+    """After the last instruction a device holds optimizer state, buffers and its pools of weights and buckets, no more."""
     case = chain.case()
     outcome = play(case.program, case.costs, 3)
+    sizes = PlanSizes(case.costs, case.program)
     for device, (_, held) in outcome.trace.memory.items():
-        assert held[-1] == pytest.approx(case.costs.initial_bytes(device))
-        assert held.min() >= case.costs.initial_bytes(device) - 1e-6
+        assert held[-1] == pytest.approx(sizes.resident(device))
+        assert held.min() >= sizes.resident(device) - 1e-6
+        assert sizes.resident(device) >= case.costs.initial_bytes(device)
         assert held.max() == outcome.peak_memory_bytes[device]
 
 

@@ -1,0 +1,81 @@
+"""What a forward and a backward hold while they go through a stage's layers, worked out by hand."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from hocket.cost.compute import Columns
+from hocket.cost.walk import Walk
+from hocket.profile.model import ModelProfile
+from hocket.profile.synthetic import chain
+
+
+def known() -> ModelProfile:
+    """Three layers with outputs of 10, 20 and 30 bytes.
+
+    The first output is kept by the layer that reads it, the second by nobody; layers keep 1, 2 and 3 bytes inside. A
+    backward takes 5, 7 and 9 bytes in a layer, and 8 in the last when it makes that one's gradients of 4 bytes.
+    """
+    plain = chain(3, activation_bytes=[10.0, 20.0, 30.0], weights_bytes=[0.0, 0.0, 4.0])
+    layers = tuple(
+        replace(layer, stash_bytes=(s,) * 4, backward_bytes=(b,) * 4, fresh_bytes=(f,) * 4)
+        for layer, s, b, f in zip(plain.layers, (11.0, 2.0, 3.0), (5.0, 7.0, 9.0), (5.0, 7.0, 13.0), strict=True)
+    )
+    kept = {0: (1,)}
+    tensors = tuple(
+        replace(t, size_bytes=(t.size_bytes[0],) * 4, kept_by=kept.get(t.source, ())) for t in plain.tensors
+    )
+    return replace(plain, layers=layers, tensors=tensors)
+
+
+def walk(profile: ModelProfile, layers: tuple[int, ...]) -> Walk:
+    """Over some layers at one sample, with one bucket."""
+    made = np.array([[profile.layers[i].gradients_bytes] for i in layers])
+    return Walk.of(profile, Columns(profile).at(1), layers, made)
+
+
+def test_a_tensor_belongs_to_the_stage_whose_layers_keep_it() -> None:
+    """Of layers 0 and 1 the stash holds the tensor between them; cut apart, neither stage's stash does."""
+    assert walk(known(), (0, 1)).stash_bytes == 1 + 10 + 2
+    assert walk(known(), (0,)).stash_bytes == 1
+    assert walk(known(), (1, 2)).stash_bytes == 2 + 3
+
+
+def test_a_backward_frees_what_is_kept_when_its_last_keeper_is_done() -> None:
+    """In layer 1 the tensor that it keeps is there still; in layer 0 it is gone, and its gradient has come."""
+    found = walk(known(), (0, 1))
+    stash = 13
+    in_layer_1 = 1 + 10 + 7
+    in_layer_0 = 10 + 5
+    assert found.backward_peak([], 0) == max(in_layer_1, in_layer_0) - stash
+
+
+def test_gradients_that_are_made_are_counted_once() -> None:
+    """With the layer that makes them they are among what it takes; for the layers before it they are there."""
+    found = walk(known(), (1, 2))
+    first = 2 + 13  # in layer 2, with layer 1's inside
+    then = (
+        4 + 20 + 10 + 7
+    )  # gradients of layer 2; of its input; of layer 1's input, which goes to another stage; layer 1
+    assert found.backward_peak([0], 10) == max(first, then) - 5
+    later = max(2 + 9, 20 + 10 + 7)
+    assert found.backward_peak([], 10) == later - 5
+
+
+def test_a_forward_holds_what_passes_and_what_it_keeps() -> None:
+    """A tensor that nobody keeps is gone when its reader is done; without a stash none of them stays."""
+    profile = known()
+    assert walk(profile, (0, 1)).forward_peak(kept=True, leaves=True) == (1 + 10) + (2 + 20)
+    assert walk(profile, (1, 2)).forward_peak(kept=True, leaves=False) == 2 + 20 + 3
+    assert walk(profile, (0, 1, 2)).forward_peak(kept=False, leaves=False) == max(1 + 10, 10 + 2 + 20, 20 + 3)
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_what_a_profile_does_not_know_is_not_guessed(kept: bool) -> None:
+    """Without measured backward bytes a layer's stash is its own, and nothing is known of gradients inside."""
+    profile = chain(2, activation_bytes=[10.0, 20.0])
+    found = walk(profile, (0, 1))
+    assert found.stash_bytes == 30
+    assert found.backward_peak([], 0) == 0
+    assert found.forward_peak(kept, leaves=False) == 30
