@@ -1,25 +1,28 @@
-"""The search: every strategy's choices, pruned by a bound, decided by simulation, under every device's memory limit.
+"""The search: every strategy's choices, ordered by a bound, decided by simulation, under every device's memory limit.
 
-Rules of this file: deterministic to the byte; a choice is refused with its reason, never silently dropped; what looks
-equal within the tolerance goes to fewer stages, then fewer devices, then plain data parallelism.
+Rules of this file: deterministic to the byte; a choice is refused with its reason, or left out because its bound says that
+it cannot be the best; what looks equal within the tolerance goes to fewer stages, then fewer devices, then plain data
+parallelism. Among all that is offered and fits, nothing is faster than the best by more than the tolerance.
 """
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from math import ceil
+from dataclasses import dataclass, field, replace
+from heapq import heapify, heappop, heappush
+from math import ceil, inf
 
 from hocket.errors import InputError, RefusedError, nearest
 from hocket.hardware.cluster import Cluster
-from hocket.passes.borders import stage_shapes
+from hocket.plan.bound import Bounds
 from hocket.plan.plan import Plan, PlanStage
 from hocket.plan.predict import predict_choice
 from hocket.profile.model import BATCH_STATISTICS, ModelProfile
-from hocket.strategies._choices import Choice, Situation
+from hocket.program.program import StageShape
+from hocket.strategies._choices import MAX_FORWARDS, Choice, Situation, period_forwards
 from hocket.strategies._common import complete, config, members, strategy
 from hocket.units import show_bytes
 
-SIMULATED_PER_STRATEGY = 8
+SIMULATED_PER_STRATEGY = 4  # of those that cannot be the best of all any more, but may be the best of their strategy
 TIE = 0.01  # plans within this share of the best count as equal (section 2.5.2: plain data parallelism when it is as good)
 
 
@@ -105,34 +108,149 @@ def search(
     situation = Situation(profile, cluster, batch_size, microbatch_sizes)
     if bucket_bytes is not None:
         situation = replace(situation, bucket_bytes=bucket_bytes)
-    candidates: list[Candidate] = []
-    refused: list[Refused] = []
-    considered = 0
-    for position, name in enumerate(chosen):
-        if progress:
-            progress(position, len(chosen), name)
+    hunt = _Hunt(situation, profile_path)
+    for name in chosen:
+        hunt.offer(name)
+    hunt.run(progress)
+    found = tuple(_ordered(hunt.candidates))
+    return Search(found, tuple(hunt.refused), clock() - began, hunt.considered, tuple(_notes(profile)))
+
+
+@dataclass
+class _Hunt:
+    """One search under way: choices wait in the order of their bounds.
+
+    Attributes:
+        waiting: (bound in seconds, number, strategy, choice, whether the bound is the tight one).
+        best_s: of all candidates, and of those of each strategy; kept: how many each strategy has.
+    """
+
+    situation: Situation
+    profile_path: str
+    candidates: list[Candidate] = field(default_factory=list)
+    refused: list[Refused] = field(default_factory=list)
+    considered: int = 0
+    waiting: list[tuple[float, int, str, Choice, bool]] = field(default_factory=list)
+    best_s: dict[str, float] = field(default_factory=dict)
+    kept: dict[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.bounds = Bounds(self.situation)
+
+    def offer(self, name: str) -> None:
+        """Take in a strategy's choices."""
+        self.best_s[name], self.kept[name] = inf, 0
+        before = self.considered
         try:
-            offered = list(strategy(name).choices(situation))
+            for choice in strategy(name).choices(self.situation):
+                self._wait(name, choice)
         except RefusedError as error:
-            refused.append(Refused(name, "", str(error)))
-            continue
-        considered += len(offered)
-        ranked = sorted(offered, key=lambda choice: _bound_s(situation, choice, name))
-        kept = 0
-        for choice in ranked:
-            if kept >= SIMULATED_PER_STRATEGY:
-                break
-            outcome = _simulate(situation, name, choice, profile_path)
-            if isinstance(outcome, Candidate):
-                candidates.append(outcome)
-                kept += 1
+            self.refused.append(Refused(name, "", str(error)))
+            return
+        if self.considered == before:
+            devices, batch = self.situation.cluster.devices, self.situation.batch_size
+            self.refused.append(Refused(name, "", f"no choice for {devices} devices and a batch of {batch}"))
+
+    def _wait(self, name: str, choice: Choice) -> None:
+        self.waiting.append((self.bounds.quick_s(choice), self.considered, name, choice, False))
+        self.considered += 1
+
+    def run(self, progress: Callable[[int, int, str], None] | None) -> None:
+        """Simulate in the order of the bounds whatever may still be the best."""
+        heapify(self.waiting)
+        done = 0
+        while self.waiting:
+            bound_s, number, name, choice, tight = heappop(self.waiting)
+            if not self._promising(name, bound_s):
+                done += 1
+                continue
+            if progress:
+                progress(done, self.considered, name)
+            shapes = self.bounds.shapes(choice)
+            if not tight:
+                reason = self._impossible(name, shapes, choice)
+                if reason is None:
+                    bound_s = max(bound_s, self.bounds.seconds(name, shapes, choice))
+                    heappush(self.waiting, (bound_s, number, name, choice, True))
+                    continue
             else:
-                refused.append(outcome)
-        if not offered:
-            refused.append(Refused(name, "", f"no choice for {cluster.devices} devices and a batch of {batch_size}"))
-    if progress:
-        progress(len(chosen), len(chosen), "done")
-    return Search(tuple(_ordered(candidates)), tuple(refused), clock() - began, considered, tuple(_notes(profile)))
+                reason = self._simulate(name, shapes, choice)
+            done += 1
+            if reason is not None:
+                self.refused.append(Refused(name, _label(shapes, choice), reason.text))
+                if reason.memory and choice.thriftier:
+                    first, rest = choice.thriftier[0], choice.thriftier[1:]
+                    next_one = replace(first, thriftier=rest)
+                    heappush(self.waiting, (self.bounds.quick_s(next_one), self.considered, name, next_one, False))
+                    self.considered += 1
+        if progress:
+            progress(self.considered, self.considered, "done")
+
+    def _promising(self, name: str, bound_s: float) -> bool:
+        """Whether a choice may be the best of all, or one of its strategy's best of which not enough are known."""
+        if bound_s <= min(self.best_s.values()) * (1 + TIE):
+            return True
+        return bound_s <= self.best_s[name] * (1 + TIE) and self.kept[name] < SIMULATED_PER_STRATEGY
+
+    def _impossible(self, name: str, shapes: tuple[StageShape, ...], choice: Choice) -> "_Reason | None":
+        """Why a choice need not be simulated."""
+        microbatches = ceil(self.situation.batch_size / choice.microbatch_size)
+        reason = strategy(name).supports(shapes, microbatches, complete(name, choice.options))
+        if reason:
+            return _Reason(reason)
+        forwards = period_forwards(choice.stages, choice.microbatches)
+        if forwards > MAX_FORWARDS:
+            return _Reason(
+                f"replicas in these numbers take the same turns again only after {forwards // len(shapes)} microbatches; "
+                f"programs of more than {MAX_FORWARDS} forwards are not considered"
+            )
+        return self._too_large(self.bounds.peak_bytes(name, shapes, choice), "at least ")
+
+    def _simulate(self, name: str, shapes: tuple[StageShape, ...], choice: Choice) -> "_Reason | None":
+        """Add a candidate, or say why it is none."""
+        predicted = predict_choice(self.situation, name, choice)
+        reason = self._too_large(predicted.peak_memory_bytes, "")
+        if reason is not None:
+            return reason
+        plan = replace(make_plan(self.situation, name, choice, self.profile_path), predicted=predicted)
+        seconds = predicted.iteration_s
+        self.candidates.append(
+            Candidate(
+                name,
+                config(shapes),
+                plan,
+                seconds,
+                predicted.samples_per_s,
+                predicted.peak_memory_bytes,
+                predicted.bubble_fraction,
+            )
+        )
+        self.best_s[name] = min(self.best_s[name], seconds)
+        self.kept[name] += 1
+        return None
+
+    def _too_large(self, peaks: dict[int, float], how: str) -> "_Reason | None":
+        for device, peak_bytes in sorted(peaks.items()):
+            capacity_bytes = self.situation.cluster.capacity_bytes(device)
+            if peak_bytes > capacity_bytes:
+                needs = f"device {device} needs {how}{show_bytes(peak_bytes)} of {show_bytes(capacity_bytes)}"
+                return _Reason(needs, memory=True)
+        return None
+
+
+@dataclass(frozen=True)
+class _Reason:
+    """Why a choice is refused, and whether less memory would help."""
+
+    text: str
+    memory: bool = False
+
+
+def _label(shapes: tuple[StageShape, ...], choice: Choice) -> str:
+    """A choice in a few words, such as '2-2 b4 recompute'."""
+    recompute = " recompute" if any(stage.recompute for stage in choice.stages) else ""
+    options = "".join(f" {key}={value}" for key, value in choice.options.items())
+    return f"{config(shapes)} b{choice.microbatch_size}{recompute}{options}"
 
 
 def _notes(profile: ModelProfile) -> Iterator[str]:
@@ -162,29 +280,6 @@ def _ordered(candidates: Iterable[Candidate]) -> list[Candidate]:
     return near + [c for c in by_time if c.iteration_s > limit]
 
 
-def _bound_s(situation: Situation, choice: Choice, name: str) -> float:
-    """Seconds for a batch if nothing but the slowest device's compute and the pipeline's filling took time."""
-    profile, size = situation.profile, choice.microbatch_size
-    seconds = profile.column("forward_s", size) + profile.column("backward_s", size)
-    again = profile.column("forward_s", size)
-    microbatches = ceil(situation.batch_size / size)
-    busy: dict[int, float] = {}
-    longest = 0.0
-    for stage in choice.stages:
-        each = sum(float(seconds[i]) + (float(again[i]) if stage.recompute else 0.0) for i in stage.layers)
-        for device in stage.devices:
-            busy[device] = busy.get(device, 0.0) + each * microbatches / len(stage.devices)
-        longest = max(longest, each)
-    filling = (
-        0.0
-        if name in ("pipedream", "two_bw")
-        else longest * (len(choice.stages) - 1) * (1 if name != "interleaved" else 0)
-    )
-    if name == "model_parallel":
-        filling *= microbatches
-    return max(busy.values()) + filling
-
-
 def make_plan(situation: Situation, name: str, choice: Choice, profile_path: str = "") -> Plan:
     """The plan file of one choice, without a prediction."""
     layers = situation.profile.layers
@@ -207,31 +302,4 @@ def make_plan(situation: Situation, name: str, choice: Choice, profile_path: str
         options=dict(choice.options),
         profile=profile_path,
         profile_digest=situation.profile.digest,
-    )
-
-
-def _simulate(situation: Situation, name: str, choice: Choice, profile_path: str) -> Candidate | Refused:
-    shapes = stage_shapes(situation.profile, choice.stages)
-    microbatches = ceil(situation.batch_size / choice.microbatch_size)
-    recompute = " recompute" if any(stage.recompute for stage in choice.stages) else ""
-    label = f"{config(shapes)} b{choice.microbatch_size}{recompute}"
-    reason = strategy(name).supports(shapes, microbatches, complete(name, choice.options))
-    if reason:
-        return Refused(name, label, reason)
-    predicted = predict_choice(situation, name, choice)
-    for device, peak_bytes in sorted(predicted.peak_memory_bytes.items()):
-        capacity_bytes = situation.cluster.capacity_bytes(device)
-        if peak_bytes > capacity_bytes:
-            return Refused(
-                name, label, f"device {device} needs {show_bytes(peak_bytes)} of {show_bytes(capacity_bytes)}"
-            )
-    plan = replace(make_plan(situation, name, choice, profile_path), predicted=predicted)
-    return Candidate(
-        name,
-        config(shapes),
-        plan,
-        predicted.iteration_s,
-        predicted.samples_per_s,
-        predicted.peak_memory_bytes,
-        predicted.bubble_fraction,
     )

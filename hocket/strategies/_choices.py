@@ -1,9 +1,10 @@
 """What strategies offer to the planner: balanced pipelines, replicas, interleavings and the partitioner's plans."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from itertools import product
-from math import ceil
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import combinations_with_replacement, product
+from math import ceil, lcm
 from typing import Any
 
 import numpy as np
@@ -13,10 +14,13 @@ from hocket.hardware.cluster import Cluster
 from hocket.passes.borders import StageCut
 from hocket.passes.gradients import DEFAULT_BUCKET_BYTES, buckets_of
 from hocket.profile.model import ModelProfile
-from hocket.strategies._balance import balanced
+from hocket.strategies._balance import Balancer, Ends, runs
 from hocket.strategies._pipedream_cost import Sync
 
 MAX_MICROBATCHES = 64
+# Forwards in one period. Replicas in numbers without common factors repeat their part only after very many microbatches,
+# and nobody wants to read, prove or wait for such a program.
+MAX_FORWARDS = 8192
 SYNC: tuple[Sync, ...] = ("paper", "ring")
 
 
@@ -43,15 +47,42 @@ class Situation:
         fitting = tuple(b for b in given if b <= self.batch_size and ceil(self.batch_size / b) <= MAX_MICROBATCHES)
         return fitting or (self.batch_size,)
 
+    @cached_property
+    def straight(self) -> "tuple[Choice, ...]":
+        """Pipelines without recomputation, see `pipelines`: several strategies choose among them."""
+        return tuple(_straight(self))
+
+    @cached_property
+    def saving(self) -> "tuple[Choice, ...]":
+        """The same, with recomputation where memory is short."""
+        return tuple(replace(choice, thriftier=(recomputing(choice),)) for choice in self.straight)
+
+    def bucketed(self, layers: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
+        """The gradient buckets of a replicated stage."""
+        if layers not in self._buckets:
+            sizes = [self.profile.layers[i].gradients_bytes for i in layers]
+            found = buckets_of(sizes, self.bucket_bytes)
+            self._buckets[layers] = tuple(tuple(layers[i] for i in bucket) for bucket in found)
+        return self._buckets[layers]
+
+    @cached_property
+    def _buckets(self) -> dict[tuple[int, ...], tuple[tuple[int, ...], ...]]:
+        return {}
+
 
 @dataclass(frozen=True)
 class Choice:
-    """One candidate: stages, microbatch size and the strategy's options."""
+    """One candidate: stages, microbatch size and the strategy's options.
+
+    Attributes:
+        thriftier: the same in less memory and more time, to be tried in this order where it does not fit.
+    """
 
     stages: tuple[StageCut, ...]
     microbatch_size: int
     microbatches: int
     options: dict[str, Any] = field(default_factory=dict)
+    thriftier: "tuple[Choice, ...]" = ()
 
 
 def cut(
@@ -59,11 +90,12 @@ def cut(
 ) -> StageCut:
     """A stage with its gradient buckets: one bucket where nobody waits for it, else as the bucket size says."""
     layers = tuple(layers)
-    if len(devices) == 1:
-        return StageCut(layers, devices, recompute)
-    sizes = [situation.profile.layers[i].gradients_bytes for i in layers]
-    buckets = tuple(tuple(layers[i] for i in bucket) for bucket in buckets_of(sizes, situation.bucket_bytes))
-    return StageCut(layers, devices, recompute, buckets)
+    return StageCut(layers, devices, recompute, situation.bucketed(layers) if len(devices) > 1 else ())
+
+
+def recomputing(choice: Choice) -> Choice:
+    """The same, its stashes made again before each backward."""
+    return replace(choice, stages=tuple(replace(stage, recompute=True) for stage in choice.stages))
 
 
 def replicas(situation: Situation) -> Iterator[Choice]:
@@ -73,30 +105,54 @@ def replicas(situation: Situation) -> Iterator[Choice]:
         microbatches = ceil(situation.batch_size / size)
         for width in _widths(situation.cluster.devices):
             if width <= microbatches:
-                for recompute in (False, True):
-                    stage = cut(situation, everything, tuple(range(width)), recompute)
-                    yield Choice((stage,), size, microbatches)
+                plain = Choice((cut(situation, everything, tuple(range(width))),), size, microbatches)
+                yield replace(plain, thriftier=(recomputing(plain),))
 
 
 def pipelines(situation: Situation, recompute: bool = False) -> Iterator[Choice]:
     """Pipelines of every depth p >= 2 and width d with p * d devices, balanced by measured cost.
 
-    The replicas of one stage stand side by side, so that their all-reduce stays on fast links where it can (3.2.3).
+    The replicas of one stage stand side by side, so that their all-reduce stays on fast links where it can (3.2.3). Each
+    depth is balanced for several prices of a byte on each level of the cluster. The prices follow from the profile alone:
+    what is offered does not depend on how fast the links are, so that faster links never take the best choice away.
     """
+    yield from situation.saving if recompute else situation.straight
+
+
+def _straight(situation: Situation) -> Iterator[Choice]:
     devices = situation.cluster.devices
     for size in situation.sizes:
         microbatches = ceil(situation.batch_size / size)
-        for depth in range(2, min(devices, len(situation.profile.layers)) + 1):
-            for width in _widths(devices // depth):
-                if width > microbatches:
-                    continue
-                runs = balanced(situation.profile, situation.cluster, size, depth)
-                for again in (False, True) if recompute else (False,):
+        balancer = Balancer(situation.profile, size)
+        for width in _widths(devices // 2):
+            if width > microbatches:
+                continue
+            for depth, offered in enumerate(_balanced(situation, balancer, devices // width, width), start=1):
+                for ends in offered if depth > 1 else ():
                     stages = tuple(
-                        cut(situation, run, tuple(range(s * width, (s + 1) * width)), again)
-                        for s, run in enumerate(runs)
+                        cut(situation, run, tuple(range(s * width, (s + 1) * width)))
+                        for s, run in enumerate(runs(ends))
                     )
                     yield Choice(stages, size, microbatches)
+
+
+def _balanced(situation: Situation, balancer: Balancer, stages: int, width: int) -> list[list[Ends]]:
+    """Cuts into 1, 2, ... stages of `width` devices each, without doubles."""
+    level = [situation.cluster.level_between((s + 1) * width - 1, (s + 1) * width) for s in range(stages - 1)]
+    used = sorted(set(level))
+    found: list[dict[Ends, None]] = []
+    # An outer level is seldom faster than an inner one; where it is, equal prices are tried.
+    for prices in combinations_with_replacement(balancer.prices, len(used)):
+        price = dict(zip(used, prices, strict=True))
+        _collect(found, balancer.cuts(stages, [price[at] for at in level]))
+    return [list(ends) for ends in found]
+
+
+def _collect(found: list[dict[Ends, None]], cuts: list[Ends]) -> None:
+    for k, ends in enumerate(cuts):
+        if k == len(found):
+            found.append({})
+        found[k].setdefault(ends)
 
 
 def interleavings(situation: Situation) -> Iterator[Choice]:
@@ -104,43 +160,63 @@ def interleavings(situation: Situation) -> Iterator[Choice]:
     devices, layers = situation.cluster.devices, len(situation.profile.layers)
     for size in situation.sizes:
         microbatches = ceil(situation.batch_size / size)
-        for depth in range(2, devices + 1):
+        balancer = Balancer(situation.profile, size)
+        found: list[dict[Ends, None]] = []
+        for price in balancer.prices:
+            _collect(found, balancer.cuts(layers, [price] * (layers - 1)))
+        for depth in range(2, min(devices, layers // 2) + 1):
             for width in _widths(devices // depth):
                 if microbatches % (depth * width):
                     continue
                 chunks = 2
-                while depth * chunks <= layers:
-                    runs = balanced(situation.profile, situation.cluster, size, depth * chunks)
-                    stages = tuple(
-                        cut(situation, run, tuple(range(s % depth * width, (s % depth + 1) * width)))
-                        for s, run in enumerate(runs)
-                    )
-                    yield Choice(stages, size, microbatches)
+                while depth * chunks <= len(found):
+                    for ends in found[depth * chunks - 1]:
+                        stages = tuple(
+                            cut(situation, run, tuple(range(s % depth * width, (s % depth + 1) * width)))
+                            for s, run in enumerate(runs(ends))
+                        )
+                        yield Choice(stages, size, microbatches)
                     chunks *= 2
+
+
+def period_forwards(stages: tuple[StageCut, ...], microbatches: int = 1) -> int:
+    """Forwards of one period of a schedule that repeats itself when every replica's turn and a batch come round."""
+    return lcm(microbatches, *(len(stage.devices) for stage in stages)) * len(stages)
 
 
 def partitioned(situation: Situation) -> Iterator[Choice]:
     """The plans of the PipeDream partitioner, for each microbatch size: under both readings of its synchronisation
     cost, with replication and straight, with memory out of account and within every device's, and with fewer inputs in
-    flight."""
+    flight where memory is short. Where the best repeats itself too seldom, the best of fewer stages is there as well."""
     from hocket.strategies._partition import partition
+    from hocket.strategies._pipedream_cost import Sync
 
+    readings: tuple[Sync, ...] = ("paper", "ring")
     profile, cluster = situation.profile, situation.cluster
     capacity = [cluster.capacity_bytes(d) for d in range(cluster.devices)]
     seen = set()
     for size in situation.sizes:
-        for sync, replicate, limit in product(SYNC, (True, False), (None, capacity)):
-            try:
-                found = partition(profile, cluster, size, replicate=replicate, memory_bytes=limit, sync=sync)
-            except RefusedError:
-                continue  # nothing fits this size; other sizes may, and the simulator says what a plan needs
-            for in_flight in (None, *range(1, len(found.stages))):
-                key = (size, found.stages, in_flight)
-                if key not in seen:
-                    seen.add(key)
-                    stages = tuple(cut(situation, layers, devices) for layers, devices in found.stages)
-                    options = {} if in_flight is None else {"in_flight": in_flight}
-                    yield Choice(stages, size, 1, options)
+        for sync, replicate, limit in product(readings, (True, False), (None, capacity)):
+            most: int | None = None
+            while most is None or most >= 1:
+                try:
+                    found = partition(
+                        profile, cluster, size, replicate=replicate, memory_bytes=limit, sync=sync, max_stages=most
+                    )
+                except RefusedError:
+                    break  # nothing fits this size; other sizes may, and the simulator says what a plan needs
+                stages = tuple(cut(situation, layers, devices) for layers, devices in found.stages)
+                if (size, stages) not in seen:
+                    seen.add((size, stages))
+                    yield Choice(stages, size, 1, {}, _throttled(stages, size))
+                if period_forwards(stages) <= MAX_FORWARDS:
+                    break
+                most = len(stages) // 2
+
+
+def _throttled(stages: tuple[StageCut, ...], size: int) -> tuple[Choice, ...]:
+    """Ever fewer inputs in flight."""
+    return tuple(Choice(stages, size, 1, {"in_flight": k}) for k in range(len(stages) - 1, 0, -1))
 
 
 def _widths(limit: int) -> list[int]:

@@ -1,0 +1,44 @@
+"""Bounds: never above what the simulation gives, and close to it where there is nothing else to wait for."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hocket.errors import RefusedError
+from hocket.hardware.cluster import Cluster
+from hocket.plan.bound import Bounds
+from hocket.plan.predict import predict_choice
+from hocket.profile.model import ModelProfile
+from hocket.strategies._choices import Choice, Situation
+from hocket.strategies._common import complete, members, strategy
+from tests.plan.situations import clusters, profiles
+
+
+def supported(situation: Situation, name: str, bounds: Bounds, choice: Choice) -> bool:
+    """Whether the strategy takes the choice."""
+    options = complete(name, choice.options)
+    microbatches = -(-situation.batch_size // choice.microbatch_size)
+    return strategy(name).supports(bounds.shapes(choice), microbatches, options) is None
+
+
+@pytest.mark.parametrize("name", members())
+@settings(max_examples=25)
+@given(profile=profiles(), cluster=clusters(), batch_size=st.integers(1, 9), data=st.data())
+def test_a_bound_is_never_above_the_simulation(
+    name: str, profile: ModelProfile, cluster: Cluster, batch_size: int, data: st.DataObject
+) -> None:
+    """Seconds and bytes, for every strategy's choices with their thriftier forms, on every kind of cluster."""
+    situation = Situation(profile, cluster, batch_size)
+    bounds = Bounds(situation)
+    try:
+        offered = [c for one in strategy(name).choices(situation) for c in (one, *one.thriftier)]
+    except RefusedError:
+        return
+    offered = [choice for choice in offered if supported(situation, name, bounds, choice)]
+    for choice in data.draw(st.lists(st.sampled_from(offered), max_size=6)) if offered else ():
+        found = predict_choice(situation, name, choice)
+        said = bounds.seconds(name, bounds.shapes(choice), choice)
+        assert bounds.quick_s(choice) <= found.iteration_s * (1 + 1e-9)
+        assert said <= found.iteration_s * (1 + 1e-9)
+        least = bounds.peak_bytes(name, bounds.shapes(choice), choice)
+        assert all(least[device] <= found.peak_memory_bytes[device] + 1e-6 for device in least)
