@@ -1,9 +1,9 @@
 """A job file: a GPT on the source text of Python's own library.
 
-    hocket links -n 2 -o cluster.yaml
-    hocket profile examples/gpt.py -o profile.json -b 2 -b 4
-    hocket plan profile.json cluster.yaml --batch 16 -o plan.yaml
-    hocket train examples/gpt.py plan.yaml --steps 50
+hocket links -n 2 -o cluster.yaml
+hocket profile examples/gpt.py -o profile.json -b 2 -b 4
+hocket plan profile.json cluster.yaml --batch 16 -o plan.yaml
+hocket train examples/gpt.py plan.yaml --steps 50
 """
 
 import torch
