@@ -58,6 +58,8 @@ class Plan:
         strategy, options: a member of hocket/strategies and its options.
         model: the profile's name; profile: path of the profile, seen from the plan's folder; profile_digest: SHA-256 of
             the profile, so that a plan is never run against another.
+        model_digest: SHA-256 over the names and shapes of the model's parameters (profile/job.py), so that a plan never trains
+            another model; empty when the profile came from elsewhere.
         batch_size: samples of one update (for strategies that update after each microbatch: of one report).
         microbatch_size: samples; the last microbatch of a batch is smaller when it does not divide the batch.
         stages: in pipeline order.
@@ -73,6 +75,7 @@ class Plan:
     options: dict[str, Any] = field(default_factory=dict)
     profile: str = ""
     profile_digest: str = ""
+    model_digest: str = ""
     predicted: Predicted | None = None
     format: str = FORMAT
 
@@ -152,8 +155,9 @@ class Plan:
         """The plan as text; `from_yaml` is the inverse."""
         data = as_data(self)
         data["cluster"] = parse_yaml(self.cluster.to_yaml(), "cluster")
-        order = ("format", "strategy", "options", "model", "profile", "profile_digest", "batch_size", "microbatch_size")
-        slim = {key: data[key] for key in (*order, "stages", "cluster", "predicted") if data[key] not in (None, "", {})}
+        about = ("format", "strategy", "options", "model", "profile", "profile_digest", "model_digest")
+        order = (*about, "batch_size", "microbatch_size", "stages", "cluster", "predicted")
+        slim = {key: data[key] for key in order if data[key] not in (None, "", {})}
         slim["stages"] = [{k: v for k, v in stage.items() if v not in (False, [])} for stage in slim["stages"]]
         return write_yaml(slim)
 

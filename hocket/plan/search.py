@@ -302,4 +302,5 @@ def make_plan(situation: Situation, name: str, choice: Choice, profile_path: str
         options=dict(choice.options),
         profile=profile_path,
         profile_digest=situation.profile.digest,
+        model_digest=situation.profile.digest_of_model,
     )

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hocket.errors import InputError
+from hocket.files import digest
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -65,6 +66,12 @@ class Job:
         if len(self.data) < self.batch_size:
             hint = "Lower batch_size or give more data."
             raise InputError("Job.data", f"{len(self.data)} samples", f"at least batch_size = {self.batch_size}", hint)
+
+    @property
+    def model_digest(self) -> str:
+        """SHA-256 over names, shapes and types of the model's parameters: a plan is for one model."""
+        rows = [f"{name}:{tuple(p.shape)}:{p.dtype}" for name, p in self.model.named_parameters()]
+        return digest("\n".join(rows).encode())
 
     def batch(self, indices: Sequence[int]) -> Batch:
         """The samples of these indices, stacked: names of the batch's tensors to tensors of shape (samples, ...).

@@ -7,7 +7,6 @@ Source: the profiling step of section 2.3 of the dissertation, with spread, memo
 """
 
 import gc
-import hashlib
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -237,7 +236,6 @@ def _profile(
         )
         for i, tensor in enumerate(captured.tensors)
     )
-    shapes = [f"{name}:{tuple(p.shape)}:{p.dtype}" for name, p in parameters.items()]
     weight = next(iter(parameters.values()))
     return ModelProfile(
         name=job.name or type(job.model).__name__,
@@ -252,7 +250,7 @@ def _profile(
         whole_backward_s=tuple(whole_backward),
         dtype=str(weight.dtype).removeprefix("torch."),
         step_together=step.together,
-        digest_of_model=hashlib.sha256("\n".join(shapes).encode()).hexdigest(),
+        digest_of_model=job.model_digest,
         notes=notes,
     )
 

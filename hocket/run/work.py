@@ -55,6 +55,7 @@ def work(job: Job, plan: Plan, options: Options, seat: Seat, progress: Progress,
     if plan.batch_size != job.batch_size:
         hint = "Plan again for the job's batch size, or change the job."
         raise InputError("batch_size", f"{plan.batch_size} in the plan", f"{job.batch_size}, as in the job", hint)
+    _check_model(job, plan)
     number = devices[seat.rank]
     device = device_of(plan, number, options.device, seat.local_rank)
     captured = capture(job, plan.microbatch_size)
@@ -104,6 +105,17 @@ def work(job: Job, plan: Plan, options: Options, seat: Seat, progress: Progress,
             "stopped": watched.stopped and step < end,
         }
     )
+
+
+def _check_model(job: Job, plan: Plan) -> None:
+    """The model that the plan was made for, or an InputError; plans by hand or from foreign profiles do not say."""
+    if plan.model_digest and plan.model_digest != job.model_digest:
+        raise InputError(
+            "model",
+            f"parameters of other names, shapes or types ({job.model_digest[:12]}...) than the plan's model {plan.model!r} has",
+            f"the model that was profiled ({plan.model_digest[:12]}...)",
+            "Profile the job and plan again, or change the model back.",
+        )
 
 
 def _keeper(job: Job, plan: Plan, options: Options, board: Board) -> "Keeper | None":

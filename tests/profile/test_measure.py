@@ -152,7 +152,8 @@ def test_who_keeps_a_tensor_and_what_a_backward_takes():
     batch = {captured.batch_names[key]: value for key, value in batch.items()}
     first, second, _ = count_bytes(captured, stages, batch)
     between = captured.tensors[[t.source for t in captured.tensors].index(0)]
-    assert first.keeps == frozenset() and second.keeps == {between.name}
+    assert first.keeps == frozenset()
+    assert second.keeps == {between.name}
     assert first.stash == 4 * 16 * 4
     assert second.backward == second.fresh == 4 * 16 * 4 + 16 * 4 * 4
     assert (first.backward, first.fresh) == (512, 512)  # images need no gradient
