@@ -2,19 +2,29 @@
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from hocket.units import show_bytes, show_seconds
 
 if TYPE_CHECKING:
     from hocket.plan.plan import Plan
-    from hocket.plan.search import Search
+    from hocket.plan.search import Refused, Search
 
 
 def print_json(data: Any) -> None:
     """One JSON document on standard output, unrounded."""
-    print(json.dumps(data, indent=1))
+    print(json.dumps(_plain(data), indent=1, allow_nan=False))
+
+
+def _plain(data: Any) -> Any:
+    """Numbers that JSON does not know become null."""
+    if isinstance(data, dict):
+        return {key: _plain(value) for key, value in data.items()}
+    if isinstance(data, list | tuple):
+        return [_plain(value) for value in data]
+    return None if isinstance(data, float) and not isfinite(data) else data
 
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> None:
@@ -22,12 +32,13 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]
     from rich import box
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
-    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left")
+    table = Table(title=Text(title), box=box.SIMPLE_HEAD, title_justify="left")
     for index, column in enumerate(columns):
         table.add_column(column, justify="right" if index in right else "left", overflow="fold")
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*map(Text, row))  # names may contain brackets, which are no markup here
     Console(width=None if sys.stdout.isatty() else 140, highlight=False).print(table)
 
 
@@ -53,14 +64,29 @@ def print_search(found: "Search", limit: int) -> None:
         )
     columns = ["strategy", "config", "microbatch", "iteration", "samples/s", "bubble", "peak memory", "options"]
     title = f"{len(found.candidates)} of {found.considered} choices simulated in {show_seconds(found.search_s)}"
-    print_table(title, columns, rows, right=(2, 3, 4, 5, 6))
-    reasons: dict[tuple[str, str], int] = {}
-    for refusal in found.refused:
-        reasons[refusal.strategy, refusal.reason] = reasons.get((refusal.strategy, refusal.reason), 0) + 1
-    for (name, reason), count in list(reasons.items())[:12]:
-        print(f"  refused: {name}: {reason}" + (f" (and {count - 1} more)" if count > 1 else ""))
+    if rows:
+        print_table(title, columns, rows, right=(2, 3, 4, 5, 6))
+    else:
+        print(title)
+    for line in _refusals(found):
+        print(f"  refused: {line}")
     for note in found.notes:
         print(f"  note: {note}")
+
+
+def _refusals(found: "Search") -> Iterator[str]:
+    """A line for each reason of each strategy; of what does not fit into memory, the nearest miss."""
+    reasons: dict[tuple[str, str], list[Refused]] = {}
+    for refusal in found.refused:
+        reasons.setdefault((refusal.strategy, "" if refusal.missing_bytes else refusal.reason), []).append(refusal)
+    for (name, reason), group in reasons.items():
+        count = f" ({len(group)} choices)" if len(group) > 1 else ""
+        if reason:
+            yield f"{name}: {reason}{count}"
+        else:
+            least = min(group, key=lambda refusal: refusal.missing_bytes)
+            nearest = ", nearest" if len(group) > 1 else ""
+            yield f"{name}: too little memory{count}{nearest} {least.config}: {least.reason}"
 
 
 def search_json(found: "Search") -> dict[str, Any]:

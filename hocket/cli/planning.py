@@ -1,6 +1,7 @@
 """Commands that need no devices: profile, import, links, plan, show, check, simulate, compare, papers."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
+from math import isnan
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,7 +17,7 @@ def profile(
         list[int] | None, typer.Option("--microbatch", "-b", help="A size to measure; repeat.")
     ] = None,
     device: Annotated[str, typer.Option(help="'cpu', or 'cuda' for the current GPU.")] = "cpu",
-    budget_s: Annotated[float, typer.Option(help="Seconds to spend at most on measuring.")] = 40.0,
+    budget_s: Annotated[float, typer.Option(min=0.0, help="Seconds to spend at most on measuring.")] = 40.0,
     json: Json = False,
 ) -> None:
     """Measure a job, layer by layer, for several microbatch sizes.
@@ -26,6 +27,7 @@ def profile(
     from hocket.profile.job import load_job
     from hocket.profile.measure import measure
 
+    _must_be_writable(output)
     loaded = load_job(job)
     sizes = tuple(sorted(set(microbatch or _powers_of_two(loaded.batch_size))))
     with _progress("profiling", not json) as report:
@@ -77,6 +79,7 @@ def links(
     """
     from hocket.run.local_links import measure_local
 
+    _must_be_writable(output)
     cluster = measure_local(workers)
     cluster.save(output)
     if json:
@@ -97,7 +100,7 @@ def plan(
         list[int] | None, typer.Option("--microbatch", "-b", help="Only this microbatch size; repeat.")
     ] = None,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="Where to write the best plan.")] = None,
-    rows: Annotated[int, typer.Option(help="How many candidates to show.")] = 12,
+    rows: Annotated[int, typer.Option(min=1, help="How many candidates to show.")] = 12,
     json: Json = False,
 ) -> None:
     """Search for the best way to train a profiled job on a cluster.
@@ -109,6 +112,8 @@ def plan(
     from hocket.plan.search import search
     from hocket.profile.model import ModelProfile
 
+    if output:
+        _must_be_writable(output)
     loaded = ModelProfile.read(profile)
     with _progress("planning", not json) as report:
         found = search(
@@ -120,21 +125,21 @@ def plan(
             profile_path=_path_from(profile, output),
             progress=report,
         )
-    best = found.best
-    if output:
-        best.plan.save(output)
     if json:
         print_json(search_json(found))
-        return
-    print_search(found, rows)
+    else:
+        print_search(found, rows)
+    best = found.best  # or the reason why there is none
     if output:
+        best.plan.save(output)
+    if output and not json:
         print(f"wrote {output}; next: hocket check {output}, hocket simulate {output}")
 
 
 def show(
     plan: Annotated[Path, typer.Argument(help="A plan file.")],
     program: Annotated[bool, typer.Option("--program", help="Print the whole program as text.")] = False,
-    width: Annotated[int, typer.Option(help="Columns of the staircase.")] = 140,
+    width: Annotated[int, typer.Option(min=40, help="Columns of the staircase.")] = 140,
     json: Json = False,
 ) -> None:
     """Show a plan: its stages, and the staircase of what each device does when."""
@@ -244,8 +249,12 @@ def compare(
         print_json(as_data(found))
         return
 
-    def rows(part: Iterable[Row], show: Callable[[float], str]) -> list[list[str]]:
-        return [[r.what, show(r.predicted), show(r.measured), f"{r.relative_error:+.1%}", str(r.count)] for r in part]
+    def rows(part: Sequence[Row], show: Callable[[float], str]) -> list[list[str]]:
+        errors = ["-" if isnan(r.relative_error) else f"{r.relative_error:+.1%}" for r in part]
+        return [
+            [r.what, show(r.predicted), show(r.measured), error, str(r.count)]
+            for r, error in zip(part, errors, strict=True)
+        ]
 
     columns = ["what", "predicted", "measured", "error", "times"]
     right = (1, 2, 3, 4)
@@ -268,6 +277,16 @@ def papers(json: Json = False) -> None:
         print_json([{"strategy": a, "paper": b, "home": c} for a, b, c in rows])
         return
     print_table("where each idea lives", ["strategy", "source", "home"], rows)
+
+
+def _must_be_writable(path: Path) -> None:
+    """Refuse before minutes of work what would be refused after them."""
+    from hocket.errors import InputError
+
+    if path.is_dir():
+        raise InputError(str(path), "a folder", "a file name")
+    if not path.resolve().parent.is_dir():
+        raise InputError(str(path), "no such folder", "a file in a folder that exists", f"Make {path.parent} first.")
 
 
 def _powers_of_two(batch_size: int) -> list[int]:

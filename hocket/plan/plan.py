@@ -163,8 +163,15 @@ class Plan:
 
     @classmethod
     def from_yaml(cls, text: bytes | str, place: str = "plan") -> "Plan":
-        """Read a plan strictly."""
-        return read_as(cls, parse_yaml(text, place), place)
+        """Read a plan strictly.
+
+        Raises:
+            InputError: it is no plan at all, or a wrong one: unknown and missing keys, values of wrong types or out of range.
+        """
+        data = parse_yaml(text, place)
+        if not isinstance(data, dict) or not ({"strategy", "stages"} & set(data) or data.get("format") == FORMAT):
+            raise InputError(place, _what(data), f"a plan ({FORMAT})", "Make one with `hocket plan`.")
+        return read_as(cls, data, place)
 
     @classmethod
     def read(cls, path: str | Path) -> "Plan":
@@ -174,3 +181,11 @@ class Plan:
     def save(self, path: str | Path) -> None:
         """Write the text form whole or not at all."""
         write_atomic(path, self.to_yaml())
+
+
+def _what(data: Any) -> str:
+    """What a document without the marks of a plan is, in a few words."""
+    if isinstance(data, dict):
+        keys = ", ".join(repr(key) for key in list(data)[:4])
+        return f"a file of format {data['format']!r}" if "format" in data else f"keys {keys}" if keys else "no keys"
+    return "nothing" if data is None else f"a {type(data).__name__}"

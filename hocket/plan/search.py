@@ -41,11 +41,16 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Refused:
-    """A strategy, or one of its choices, that was not simulated to the end, and why."""
+    """A strategy, or one of its choices, that is no candidate, and why.
+
+    Attributes:
+        missing_bytes: by how much the fullest device is too small; 0 when memory is not the reason.
+    """
 
     strategy: str
     config: str
     reason: str
+    missing_bytes: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -67,12 +72,14 @@ class Search:
         """
         if self.candidates:
             return self.candidates[0]
-        reasons = (
-            "; ".join(f"{r.strategy} {r.config}: {r.reason}" for r in self.refused[:3]) or "no strategy offers a choice"
-        )
-        raise RefusedError(
-            "plan", reasons, "a strategy that fits", "Give more devices, more memory or a smaller batch."
-        )
+        nearest_miss = min((r for r in self.refused if r.missing_bytes), key=lambda r: r.missing_bytes, default=None)
+        if nearest_miss is not None:
+            miss = f"{nearest_miss.strategy} {nearest_miss.config}: {nearest_miss.reason}"
+            step = "Give more devices, more memory, a smaller microbatch or a smaller batch."
+            raise RefusedError("plan", f"nothing that fits; nearest is {miss}", "a plan that fits", step)
+        reasons = list(dict.fromkeys(f"{r.strategy}: {r.reason}" for r in self.refused))[:3]
+        step = "Allow other strategies, microbatch sizes or more devices."
+        raise RefusedError("plan", "; ".join(reasons) or "no choice at all", "a strategy that supports this", step)
 
 
 def search(
@@ -177,8 +184,8 @@ class _Hunt:
                 reason = self._simulate(name, shapes, choice)
             done += 1
             if reason is not None:
-                self.refused.append(Refused(name, _label(shapes, choice), reason.text))
-                if reason.memory and choice.thriftier:
+                self.refused.append(Refused(name, _label(shapes, choice), reason.text, reason.missing_bytes))
+                if reason.missing_bytes and choice.thriftier:
                     first, rest = choice.thriftier[0], choice.thriftier[1:]
                     next_one = replace(first, thriftier=rest)
                     heappush(self.waiting, (self.bounds.quick_s(next_one), self.considered, name, next_one, False))
@@ -230,20 +237,22 @@ class _Hunt:
         return None
 
     def _too_large(self, peaks: dict[int, float], how: str) -> "_Reason | None":
-        for device, peak_bytes in sorted(peaks.items()):
-            capacity_bytes = self.situation.cluster.capacity_bytes(device)
-            if peak_bytes > capacity_bytes:
-                needs = f"device {device} needs {how}{show_bytes(peak_bytes)} of {show_bytes(capacity_bytes)}"
-                return _Reason(needs, memory=True)
-        return None
+        """The device that lacks most, if one does."""
+        capacity = {device: self.situation.cluster.capacity_bytes(device) for device in sorted(peaks)}
+        device = max(capacity, key=lambda d: peaks[d] - capacity[d])
+        missing = peaks[device] - capacity[device]
+        if missing <= 0:
+            return None
+        needs = f"device {device} needs {how}{show_bytes(peaks[device])} of {show_bytes(capacity[device])}"
+        return _Reason(needs, missing)
 
 
 @dataclass(frozen=True)
 class _Reason:
-    """Why a choice is refused, and whether less memory would help."""
+    """Why a choice is refused, and how much memory is missing if that is why."""
 
     text: str
-    memory: bool = False
+    missing_bytes: float = 0.0
 
 
 def _label(shapes: tuple[StageShape, ...], choice: Choice) -> str:
