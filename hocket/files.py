@@ -7,6 +7,7 @@ import os
 import zlib
 from contextlib import suppress
 from dataclasses import asdict, is_dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -152,10 +153,11 @@ def read_as(kind: type[T], data: Any, place: str) -> T:
     Raises:
         InputError: with the path of the wrong key, what was found, what was expected and the nearest valid name.
     """
-    from pydantic import TypeAdapter, ValidationError
+    from pydantic import ValidationError
 
     try:
-        return TypeAdapter(kind).validate_python(data)
+        found: T = _adapter(kind).validate_python(data)
+        return found
     except ValidationError as error:
         mistakes = error.errors(include_url=False)
         unknown = ("unexpected_keyword_argument", "extra_forbidden")
@@ -176,6 +178,14 @@ def read_as(kind: type[T], data: Any, place: str) -> T:
         raise InputError(spot, found, first["msg"].removeprefix("Value error, ")) from None
     except InputError as error:  # a dataclass that checked itself
         raise InputError(f"{place}: {error.place}", error.found, error.expected, error.next_step) from None
+
+
+@cache
+def _adapter(kind: type) -> Any:
+    """Made once: that takes longer than most checks."""
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(kind)
 
 
 def _fields_at(kind: Any, path: tuple[int | str, ...]) -> list[str]:

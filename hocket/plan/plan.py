@@ -157,7 +157,7 @@ class Plan:
         data["cluster"] = parse_yaml(self.cluster.to_yaml(), "cluster")
         about = ("format", "strategy", "options", "model", "profile", "profile_digest", "model_digest")
         order = (*about, "batch_size", "microbatch_size", "stages", "cluster", "predicted")
-        slim = {key: data[key] for key in order if data[key] not in (None, "", {})}
+        slim = {key: data[key] for key in order if key == "model" or data[key] not in (None, "", {})}
         slim["stages"] = [{k: v for k, v in stage.items() if v not in (False, [])} for stage in slim["stages"]]
         return write_yaml(slim)
 

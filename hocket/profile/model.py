@@ -5,6 +5,7 @@ goes forward in that order, and nothing here knows how a profile was made.
 Source: section 2.4.1 of the dissertation (T_l, a_l, w_l), with memory, noise and the graph added.
 """
 
+import json
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -214,8 +215,6 @@ class ModelProfile:
 
     def to_json(self) -> str:
         """The profile as text; `from_json` is the inverse."""
-        import json
-
         return json.dumps(as_data(self), indent=1)
 
     @classmethod
@@ -225,8 +224,8 @@ class ModelProfile:
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 of the text form: the profile's identity in a plan."""
-        return digest(self.to_json().encode())
+        """SHA-256 of all that it says: the profile's identity in a plan, the same before and after it was saved."""
+        return digest(json.dumps(_floats(as_data(self))).encode())
 
     def save(self, path: str | Path) -> None:
         """Write the text form whole or not at all."""
@@ -236,3 +235,12 @@ class ModelProfile:
     def read(cls, path: str | Path) -> "ModelProfile":
         """Read a profile from a file (JSON, or JSON packed with gzip)."""
         return cls.from_json(read_bytes(path), str(path))
+
+
+def _floats(data: Any) -> Any:
+    """Plain data with all numbers as floating point: what is 0 where it was made is 0.0 where it was read."""
+    if isinstance(data, dict):
+        return {key: _floats(value) for key, value in data.items()}
+    if isinstance(data, list):
+        return [_floats(value) for value in data]
+    return float(data) if isinstance(data, int) and not isinstance(data, bool) else data

@@ -1,0 +1,76 @@
+"""Opening a plan with its profile: together or not at all."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hocket.errors import InputError
+from hocket.hardware.cluster import Cluster, Level
+from hocket.plan.open import open_plan, problems_of
+from hocket.plan.plan import Plan
+from hocket.plan.search import search
+from hocket.profile.synthetic import chain
+
+PROFILE = chain(4, forward_s=0.01, backward_s=0.02, device_type="cpu-core")
+CLUSTER = Cluster("two", (Level("server", 2, 1e9, 1e-5),), "cpu-core")
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    """A plan and its profile in one folder."""
+    PROFILE.save(tmp_path / "profile.json")
+    found = search(PROFILE, CLUSTER, 8, strategies=("flush",), profile_path="profile.json")
+    found.best.plan.save(tmp_path / "plan.yaml")
+    return tmp_path / "plan.yaml"
+
+
+def test_a_plan_with_its_profile(saved: Path) -> None:
+    """Both are read, the program is compiled once, and it is legal within the memory of the devices."""
+    opened = open_plan(saved)
+    assert opened.profile == PROFILE
+    assert opened.program is opened.program
+    assert problems_of(opened, opened.program) == ()
+
+
+def test_the_profile_is_looked_for_beside_the_plan(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plan and profile move together; the folder that one works in does not matter."""
+    moved = saved.parent / "moved"
+    moved.mkdir()
+    for name in ("plan.yaml", "profile.json"):
+        (saved.parent / name).rename(moved / name)
+    monkeypatch.chdir(saved.parent)
+    assert open_plan("moved/plan.yaml").profile == PROFILE
+
+
+def test_a_profile_of_another_model(saved: Path) -> None:
+    """Another profile under the same name is refused with both digests and what to do."""
+    chain(5, device_type="cpu-core").save(saved.parent / "profile.json")
+    with pytest.raises(InputError, match="Plan again with this profile") as caught:
+        open_plan(saved)
+    assert caught.value.place == f"{saved}: profile_digest"
+    assert PROFILE.digest[:12] in caught.value.found
+
+
+def test_a_profile_that_is_gone(saved: Path) -> None:
+    """The missing file is named."""
+    (saved.parent / "profile.json").unlink()
+    with pytest.raises(InputError, match=r"profile\.json: found no such file"):
+        open_plan(saved)
+
+
+def test_a_plan_without_a_profile(saved: Path) -> None:
+    """It says that the key is missing."""
+    replace(Plan.read(saved), profile="").save(saved)
+    with pytest.raises(InputError, match=r"plan\.yaml: profile: found nothing"):
+        open_plan(saved)
+
+
+def test_a_plan_edited_into_too_much_memory(saved: Path) -> None:
+    """A plan is checked against the devices' memory, and the problem names the device."""
+    plan = Plan.read(saved)
+    replace(plan, cluster=replace(plan.cluster, memory_bytes=1e6)).save(saved)
+    opened = open_plan(saved)
+    problems = problems_of(opened, opened.program)
+    assert problems
+    assert any("device 0" in problem.message for problem in problems)
