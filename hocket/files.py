@@ -156,8 +156,9 @@ def read_as(kind: type[T], data: Any, place: str) -> T:
     from pydantic import ValidationError
 
     try:
-        found: T = _adapter(kind).validate_python(data)
-        return found
+        adapter: Any = _adapter(kind)  # type: ignore[arg-type]  # a class is hashable
+        whole: T = adapter.validate_python(data)
+        return whole
     except ValidationError as error:
         mistakes = error.errors(include_url=False)
         unknown = ("unexpected_keyword_argument", "extra_forbidden")
@@ -181,7 +182,7 @@ def read_as(kind: type[T], data: Any, place: str) -> T:
 
 
 @cache
-def _adapter(kind: type) -> Any:
+def _adapter(kind: Any) -> Any:
     """Made once: that takes longer than most checks."""
     from pydantic import TypeAdapter
 

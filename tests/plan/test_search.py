@@ -1,0 +1,253 @@
+"""The search: nothing that is offered beats its answer, whatever it left out; the same answer to the byte every time."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hocket.errors import InputError, RefusedError
+from hocket.files import as_data
+from hocket.hardware.cluster import Cluster, Level
+from hocket.plan.plan import Plan
+from hocket.plan.predict import predict_choice, predict_iteration
+from hocket.plan.search import SIMULATED_PER_STRATEGY, TIE, Candidate, Search, make_plan, search
+from hocket.profile.model import ModelProfile
+from hocket.profile.synthetic import chain
+from hocket.strategies._choices import MAX_FORWARDS, Choice, Situation
+from hocket.strategies._common import members, strategy
+from tests.plan.situations import clusters, profiles
+
+CLUSTER = Cluster("four", (Level("server", 4, 1e9, 1e-5),), "cpu-core")
+PROFILE = chain(8, forward_s=[0.1, 0.2, 0.3, 0.1, 0.2, 0.1, 0.2, 0.3], device_type="cpu-core")
+PIPELINES = ("data_parallel", "flush", "gpipe", "two_bw")
+
+
+def ticks() -> float:
+    """A clock that stands still."""
+    return 0.0
+
+
+def fastest(found: Search) -> Candidate:
+    """The fastest candidate; the best may be simpler, and slower within the tolerance."""
+    return min(found.candidates, key=lambda candidate: candidate.iteration_s)
+
+
+def every(situation: Situation, names: Iterable[str]) -> list[tuple[float, str, Choice]]:
+    """Everything that is offered and fits, simulated: slow, and without any bound."""
+    found = []
+    capacity = [situation.cluster.capacity_bytes(d) for d in range(situation.cluster.devices)]
+    for name in names:
+        for one in strategy(name).choices(situation):
+            for choice in (one, *one.thriftier):
+                try:
+                    predicted = predict_choice(situation, name, choice)
+                except RefusedError:
+                    continue
+                if all(size <= capacity[device] for device, size in predicted.peak_memory_bytes.items()):
+                    found.append((predicted.iteration_s, name, choice))
+    return found
+
+
+@settings(max_examples=20)
+@given(
+    profile=profiles(most=5),
+    cluster=clusters(),
+    batch_size=st.integers(1, 6),
+    memory=st.sampled_from([None, 2e7, 1e7, 6e6]),
+)
+def test_nothing_that_is_offered_is_faster(
+    profile: ModelProfile, cluster: Cluster, batch_size: int, memory: float | None
+) -> None:
+    """Against all choices simulated, with and without short memory: what bounds leave out, or thrift puts off, is no loss."""
+    cluster = replace(cluster, memory_bytes=memory)
+    names = ("data_parallel", "flush", "model_parallel", "two_bw", "interleaved")
+    found = search(profile, cluster, batch_size, strategies=names)
+    offered = every(Situation(profile, cluster, batch_size), names)
+    assert bool(found.candidates) == bool(offered)
+    if offered:
+        least = min(seconds for seconds, _, _ in offered)
+        assert fastest(found).iteration_s <= least * (1 + TIE)
+        assert found.best.iteration_s <= fastest(found).iteration_s * (1 + TIE)
+
+
+@settings(max_examples=25)
+@given(
+    profile=profiles(most=6),
+    cluster=clusters(),
+    batch_size=st.integers(1, 8),
+    faster=st.sampled_from([1.5, 2.0, 7.0, 1000.0]),
+    level=st.integers(0, 1),
+)
+def test_faster_links_never_give_a_worse_plan(
+    profile: ModelProfile, cluster: Cluster, batch_size: int, faster: float, level: int
+) -> None:
+    """What is offered does not depend on the links, so the best on slow links is there on fast ones, where it is no slower."""
+    cluster = replace(cluster, host_cores=None, transfer_cores=0.0)
+    quick = replace(
+        cluster,
+        levels=tuple(
+            replace(
+                one,
+                bandwidth_bytes_per_s=one.bandwidth_bytes_per_s * faster,
+                latency_s=one.latency_s / faster,
+            )
+            if k == min(level, len(cluster.levels) - 1)
+            else one
+            for k, one in enumerate(cluster.levels)
+        ),
+    )
+    slow, fast = (search(profile, one, batch_size, strategies=PIPELINES) for one in (cluster, quick))
+    assert fastest(fast).iteration_s <= fastest(slow).iteration_s * (1 + TIE)
+
+
+@pytest.mark.parametrize("batch_size", [8, 7])
+def test_the_same_answer_to_the_byte(batch_size: int) -> None:
+    """Two searches, and a search in another order of strategies, write the same plans; time is an argument."""
+    first, second = (search(PROFILE, CLUSTER, batch_size, clock=ticks) for _ in range(2))
+    assert first == second
+    assert [c.plan.to_yaml() for c in first.candidates] == [c.plan.to_yaml() for c in second.candidates]
+    turned = search(PROFILE, CLUSTER, batch_size, strategies=members()[::-1], clock=ticks)
+    assert turned.best.plan.to_yaml() == first.best.plan.to_yaml()
+    assert turned.best.iteration_s == first.best.iteration_s
+
+
+def test_candidates_are_in_order_and_say_what_their_plans_do() -> None:
+    """Best first but for ties; every plan compiles, predicts what the candidate says, and fits."""
+    found = search(PROFILE, CLUSTER, 8)
+    assert {c.strategy for c in found.candidates} == set(members())
+    seconds = [c.iteration_s for c in found.candidates]
+    near = [s for s in seconds if s <= min(seconds) * (1 + TIE)]
+    assert sorted(seconds[: len(near)]) == sorted(near)
+    assert seconds[len(near) :] == sorted(seconds[len(near) :])
+    for candidate in found.candidates:
+        again = predict_iteration(candidate.plan, PROFILE)
+        assert again == candidate.plan.predicted
+        assert again.iteration_s == candidate.iteration_s
+        assert candidate.samples_per_s == pytest.approx(8 / candidate.iteration_s)
+        assert again.peak_memory_bytes == candidate.peak_memory_bytes
+        assert Plan.from_yaml(candidate.plan.to_yaml()) == candidate.plan
+        assert candidate.plan.profile_digest == PROFILE.digest
+
+
+def test_one_strategy_alone_gives_the_same_best_of_its_own() -> None:
+    """Among all strategies each is searched until its own best is known, or enough of its best are."""
+    together = search(PROFILE, CLUSTER, 8)
+    for name in members():
+        alone = search(PROFILE, CLUSTER, 8, strategies=(name,))
+        own = [c for c in together.candidates if c.strategy == name]
+        if len(own) < SIMULATED_PER_STRATEGY:
+            assert min(c.iteration_s for c in own) <= fastest(alone).iteration_s * (1 + TIE)
+
+
+def test_ties_go_to_what_is_simple() -> None:
+    """Where links cost nothing and layers are equal, plain data parallelism wins over pipelines that are as fast."""
+    cluster = Cluster("free", (Level("server", 4, 1e15),), "cpu-core")
+    found = search(chain(4, device_type="cpu-core"), cluster, 16, strategies=("data_parallel", "two_bw"))
+    assert found.best.strategy == "data_parallel"
+    assert fastest(found).iteration_s * (1 + TIE) >= found.best.iteration_s
+
+
+def test_slow_links_make_pipelines_of_wide_models() -> None:
+    """Much weight and little activation: pipelines win where links are slow, data parallelism where they are fast."""
+    profile = chain(8, forward_s=1e-3, backward_s=2e-3, weights_bytes=4e8, activation_bytes=1e4, device_type="cpu-core")
+    names = ("data_parallel", "flush")
+    slow, fast = (
+        search(
+            profile, Cluster("c", (Level("server", 2, rate),), "cpu-core", memory_bytes=1e11), 16, strategies=names
+        ).best.strategy
+        for rate in (2e8, 1e12)
+    )
+    assert (slow, fast) == ("flush", "data_parallel")
+
+
+def test_a_batch_that_no_microbatch_divides() -> None:
+    """Seven samples in microbatches of two: the last is ragged, and the plan says so."""
+    found = search(PROFILE, CLUSTER, 7, strategies=("flush",), microbatch_sizes=(2,))
+    plan = found.best.plan
+    assert [plan.samples(m) for m in range(plan.microbatches)] == [2, 2, 2, 1]
+
+
+def test_recomputation_only_where_memory_is_short() -> None:
+    """Stashes that fit are kept; where they do not, the stages are the same and recompute."""
+    profile = chain(4, activation_bytes=1e5, stash_bytes=1e8, weights_bytes=1e6, device_type="cpu-core")
+    cluster = Cluster("two", (Level("server", 2, 1e9),), "cpu-core")
+    roomy, tight = (
+        search(profile, replace(cluster, memory_bytes=size), 8, strategies=("gpipe",), microbatch_sizes=(1,))
+        for size in (1e10, 1e9)
+    )
+    assert not any(stage.recompute for c in roomy.candidates for stage in c.plan.stages)
+    assert all(stage.recompute for stage in tight.best.plan.stages)
+    assert tight.best.iteration_s > roomy.best.iteration_s
+    assert any(refusal.missing_bytes > 0 for refusal in tight.refused)
+
+
+def test_nothing_fits() -> None:
+    """The error names the nearest miss in numbers, and what to do; every refusal has its reason."""
+    found = search(PROFILE, replace(CLUSTER, memory_bytes=1e6), 8)
+    assert found.candidates == ()
+    assert all(len(refusal.reason) > 10 for refusal in found.refused)
+    least = min((r for r in found.refused if r.missing_bytes), key=lambda r: r.missing_bytes)
+    with pytest.raises(RefusedError) as caught:
+        _ = found.best
+    assert least.reason in str(caught.value)
+    assert "more memory" in caught.value.next_step
+    assert caught.value.exit_code == 2
+
+
+def test_nothing_is_supported() -> None:
+    """One layer on many devices with one sample: the strategy's own reason is given."""
+    found = search(chain(1, device_type="cpu-core"), CLUSTER, 1, strategies=("flush", "interleaved"))
+    with pytest.raises(RefusedError, match="flush: no choice for 4 devices and a batch of 1"):
+        _ = found.best
+
+
+def test_replicas_that_take_their_turns_too_seldom() -> None:
+    """A period of very many forwards is refused with the reason, before it is compiled."""
+    profile = chain(
+        3, forward_s=[0.1, 0.15, 0.2], backward_s=[0.1, 0.15, 0.2], weights_bytes=1.0, device_type="cpu-core"
+    )
+    cluster = Cluster("many", (Level("server", 64, 1e12),), "cpu-core")
+    found = search(profile, cluster, 64, strategies=("gpipe", "data_parallel"), microbatch_sizes=(1,))
+    for candidate in found.candidates:
+        assert candidate.plan.microbatches * len(candidate.plan.stages) <= MAX_FORWARDS
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "names", "words"),
+    [
+        (0, (), "batch_size: found 0"),
+        (-3, (), "batch_size: found -3"),
+        (8, ("gpip",), "'gpip'.*Did you mean 'gpipe'"),
+    ],
+)
+def test_arguments_that_make_no_sense(batch_size: int, names: tuple[str, ...], words: str) -> None:
+    """Each is named."""
+    with pytest.raises(InputError, match=words):
+        search(PROFILE, CLUSTER, batch_size, strategies=names)
+
+
+def test_a_profile_of_a_device_that_nobody_knows() -> None:
+    """Seconds of an unknown device say nothing about the cluster's: the error says so before anything is tried."""
+    with pytest.raises(InputError, match="device type"):
+        search(chain(4, device_type="abacus"), CLUSTER, 8)
+
+
+def test_progress_ends_at_the_total() -> None:
+    """Told how many choices are done of how many; the last call is complete."""
+    told: list[tuple[int, int, str]] = []
+    search(PROFILE, CLUSTER, 8, progress=lambda done, total, what: told.append((done, total, what)))
+    assert told[-1][0] == told[-1][1]
+    assert all(0 <= done <= total for done, total, _ in told)
+    assert {what for _, _, what in told} >= set(members())
+
+
+def test_a_plan_of_a_choice_by_hand() -> None:
+    """A choice becomes a plan with names instead of numbers."""
+    situation = Situation(PROFILE, CLUSTER, 8)
+    choice = next(iter(strategy("flush").choices(situation)))
+    plan = make_plan(situation, "flush", choice, "p.json")
+    assert plan.cuts(PROFILE) == choice.stages
+    assert (plan.profile, plan.model, plan.predicted) == ("p.json", "chain", None)
+    assert as_data(plan)["batch_size"] == 8
