@@ -4,6 +4,7 @@ Profile a PyTorch training job, plan how to run it on the devices at hand, prove
 launch, and train with it for real. See docs/structures.md for the two walks through the package.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
@@ -13,6 +14,7 @@ ROOMS = (
     "errors",
     "units",
     "registry",
+    "face",
     "files",
     "profile",
     "hardware",
@@ -34,14 +36,14 @@ ROOMS = (
 if TYPE_CHECKING:
     from hocket.api import Job, plan, profile, simulate, train
 
-_PUBLIC = ("Job", "plan", "profile", "simulate", "train")
+_ROOMS_THAT_ARE_CALLED = ("plan", "profile", "simulate")  # see hocket/face.py
 __all__ = ["Job", "plan", "profile", "simulate", "train", "__version__"]
 
 
 def __getattr__(name: str) -> Any:
     """Load the public face on first use, so that `import hocket` costs milliseconds."""
-    if name in _PUBLIC:
-        from hocket import api
-
-        return getattr(api, name)
+    if name in _ROOMS_THAT_ARE_CALLED:
+        return import_module(f"hocket.{name}")
+    if name in ("Job", "train"):
+        return getattr(import_module("hocket.api"), name)
     raise AttributeError(f"module 'hocket' has no attribute {name!r}")

@@ -1,43 +1,84 @@
-"""The public face in Python: five names. Everything that they return can be saved, shown, edited and handed on."""
+"""The public face in Python: five names. Everything that they return can be saved, shown, edited and handed on.
+
+Where a profile, a cluster or a plan is asked for, the path of its file will do.
+"""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from hocket.errors import InputError
 from hocket.hardware.cluster import Cluster
+from hocket.plan.open import Opened, open_plan, opened
 from hocket.plan.plan import Plan
 from hocket.plan.search import Search, search
-from hocket.profile.job import Job
+from hocket.profile.job import Job, load_job
 from hocket.profile.model import ModelProfile
 from hocket.simulate.simulator import Summary
 from hocket.trace.trace import Trace
 
+if TYPE_CHECKING:
+    from hocket.run.loop import Summary as Trained
+
 __all__ = ["Job", "plan", "profile", "simulate", "train"]
 
 
-def profile(job: Job, microbatch_sizes: Sequence[int] | None = None, **options: Any) -> ModelProfile:
-    """Measure a job, layer by layer. See `hocket.profile.measure.measure` for the options.
+def profile(job: Job | str | Path, microbatch_sizes: Sequence[int] | None = None, **options: Any) -> ModelProfile:
+    """Measure a job, or the job of a job file, layer by layer. See `hocket.profile.measure.measure` for the options.
 
     Raises:
         CaptureError: the model cannot be captured; names the module and the reason.
     """
     from hocket.profile.measure import measure
 
-    return measure(job, tuple(microbatch_sizes), **options) if microbatch_sizes else measure(job, **options)
+    loaded = job if isinstance(job, Job) else load_job(job)
+    return measure(loaded, tuple(microbatch_sizes), **options) if microbatch_sizes else measure(loaded, **options)
 
 
 def plan(
-    profile: ModelProfile, cluster: Cluster, batch_size: int, strategies: Sequence[str] = (), **options: Any
+    profile: ModelProfile | str | Path,
+    cluster: Cluster | str | Path,
+    batch_size: int,
+    strategies: Sequence[str] = (),
+    **options: Any,
 ) -> Search:
-    """Search for the best plan; `.best.plan` is it, `.candidates` are all, `.refused` says why not."""
+    """Search for the best plan; `.best.plan` is it, `.candidates` are all, `.refused` says why not.
+
+    A plan made from the path of a profile names that path, so that it can be opened wherever it is saved. See
+    `hocket.plan.search.search` for the options.
+    """
+    if not isinstance(profile, ModelProfile):
+        options.setdefault("profile_path", Path(profile).resolve().as_posix())
+        profile = ModelProfile.read(profile)
+    if not isinstance(cluster, Cluster):
+        cluster = Cluster.read(cluster)
     return search(profile, cluster, batch_size, strategies=strategies, **options)
 
 
-def simulate(plan: Plan, profile: ModelProfile) -> tuple[Trace, Summary]:
-    """Predict what a plan does: the trace of every instruction, and a summary."""
+def simulate(plan: Plan | str | Path, profile: ModelProfile | str | Path | None = None) -> tuple[Trace, Summary]:
+    """Predict what a plan does: the trace of every instruction, and a summary.
+
+    Without a profile it is the one that the plan names: seen from the plan's folder, or for a plan that was not read from
+    a file, from the folder that one works in.
+
+    Raises:
+        InputError: plan and profile do not belong together, or the plan names no profile and none is given.
+    """
     from hocket.plan.predict import predict
 
-    return predict(plan, profile)
+    both = _with_profile(plan, profile)
+    return predict(both.plan, both.profile)
+
+
+def _with_profile(plan: Plan | str | Path, profile: ModelProfile | str | Path | None) -> Opened:
+    if profile is not None:
+        plan = plan if isinstance(plan, Plan) else Plan.read(plan)
+        return Opened(plan, profile if isinstance(profile, ModelProfile) else ModelProfile.read(profile))
+    if not isinstance(plan, Plan):
+        return open_plan(plan)
+    if not plan.profile:
+        raise InputError("simulate: profile", "nothing", "the profile that the plan was made for, or its path")
+    return opened(plan, Path(), "plan")
 
 
 def train(
@@ -47,7 +88,7 @@ def train(
     steps: int,
     on_step: Callable[[dict[str, Any]], None] | None = None,
     **options: Any,
-) -> Any:
+) -> "Trained":
     """Train for real. See `hocket.run.loop.train` for the options."""
     from hocket.run.loop import train as run
 

@@ -7,7 +7,8 @@ from pathlib import Path
 from hocket.cost.model import CostModel
 from hocket.cost.sizes import PlanSizes
 from hocket.errors import InputError
-from hocket.plan.plan import Plan
+from hocket.plan.plan import Plan, Predicted
+from hocket.plan.predict import predict_iteration
 from hocket.profile.model import ModelProfile
 from hocket.program.check import check as check_program
 from hocket.program.problem import Problem
@@ -26,6 +27,11 @@ class Opened:
         """The program of the plan."""
         return self.plan.compile(self.profile)
 
+    @cached_property
+    def predicted(self) -> Predicted:
+        """What the plan as it stands does, simulated now: `plan.predicted` is from before any edit by hand."""
+        return predict_iteration(self.plan, self.profile)
+
 
 def open_plan(path: str | Path) -> Opened:
     """Read a plan and the profile that it names.
@@ -33,14 +39,29 @@ def open_plan(path: str | Path) -> Opened:
     Raises:
         InputError: the profile is missing, or is another one than the plan was made for.
     """
-    plan = Plan.read(path)
+    return opened(Plan.read(path), Path(path).resolve().parent, str(path))
+
+
+def opened(plan: Plan, folder: Path, place: str = "plan") -> Opened:
+    """A plan with the profile that it names, whose path is seen from `folder`.
+
+    Raises:
+        InputError: as `open_plan`; `place` says where the plan stands.
+    """
     if not plan.profile:
-        raise InputError(f"{path}: profile", "nothing", "the path of the profile that the plan was made for")
-    where = Path(path).resolve().parent / plan.profile
+        raise InputError(f"{place}: profile", "nothing", "the path of the profile that the plan was made for")
+    where = folder / plan.profile
+    if not where.exists():
+        raise InputError(
+            f"{place}: profile",
+            f"{plan.profile!r}, and there is no file {where}",
+            "the path of the profile that the plan was made for, as seen from the plan's folder",
+            "Put the profile there, or write its path behind `profile:` in the plan.",
+        )
     profile = ModelProfile.read(where)
     if plan.profile_digest and profile.digest != plan.profile_digest:
         raise InputError(
-            f"{path}: profile_digest",
+            f"{place}: profile_digest",
             f"{plan.profile_digest[:12]}..., but {plan.profile} has {profile.digest[:12]}...",
             "the profile that the plan was made for",
             "Plan again with this profile, or give the plan its own back.",

@@ -53,10 +53,12 @@ def test_a_profile_of_another_model(saved: Path) -> None:
 
 
 def test_a_profile_that_is_gone(saved: Path) -> None:
-    """The missing file is named."""
+    """The key of the plan is named, the file that is missing, and what to do."""
     (saved.parent / "profile.json").unlink()
-    with pytest.raises(InputError, match=r"profile\.json: found no such file"):
+    with pytest.raises(InputError, match="write its path behind `profile:`") as caught:
         open_plan(saved)
+    assert caught.value.place == f"{saved}: profile"
+    assert str(saved.parent / "profile.json") in caught.value.found
 
 
 def test_a_plan_without_a_profile(saved: Path) -> None:
@@ -64,6 +66,16 @@ def test_a_plan_without_a_profile(saved: Path) -> None:
     replace(Plan.read(saved), profile="").save(saved)
     with pytest.raises(InputError, match=r"plan\.yaml: profile: found nothing"):
         open_plan(saved)
+
+
+def test_the_prediction_is_of_the_plan_as_it_stands(saved: Path) -> None:
+    """Of a plan as it was written it is what was written; of one edited by hand it is another."""
+    assert open_plan(saved).predicted == open_plan(saved).plan.predicted
+    plan = Plan.read(saved)
+    replace(plan, stages=tuple(replace(stage, recompute=True) for stage in plan.stages)).save(saved)
+    edited = open_plan(saved)
+    assert edited.plan.predicted is not None
+    assert edited.predicted.iteration_s > edited.plan.predicted.iteration_s
 
 
 def test_a_plan_edited_into_too_much_memory(saved: Path) -> None:
