@@ -4,6 +4,7 @@ import gzip
 import hashlib
 import json
 import os
+import stat
 import zlib
 from contextlib import suppress
 from dataclasses import asdict, is_dataclass
@@ -28,6 +29,8 @@ def read_bytes(path: str | Path, limit_bytes: int = MAX_FILE_BYTES) -> bytes:
     except FileNotFoundError:
         near = nearest(path.name, [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else [])
         raise InputError(str(path), "no such file", "a readable file", near) from None
+    except IsADirectoryError:
+        raise InputError(str(path), "a folder", "a readable file") from None
     except (OSError, EOFError, ValueError, zlib.error) as error:  # ValueError: a NUL inside the name
         raise InputError(str(path), str(error), "a readable file") from None
     if len(content) > limit_bytes:
@@ -38,31 +41,72 @@ def read_bytes(path: str | Path, limit_bytes: int = MAX_FILE_BYTES) -> bytes:
 def write_atomic(path: str | Path, content: bytes | str) -> None:
     """Write a file whole or not at all: aside, fsync, rename, fsync of the folder.
 
+    A symbolic link stays, what it points to is written. What is there and no regular file (a device, a pipe) cannot be
+    replaced: the content is written straight into it.
+
     Raises:
         InputError: it could not be written (no such folder, no permission, disk full); the old file, or its absence,
             is as before, and nothing is left beside it.
     """
-    path = Path(path)
     raw = content.encode() if isinstance(content, str) else content
-    aside = path.with_name(f".{path.name}.{os.getpid()}.part")
+    target = place_to_write(path)
+    if target is None:
+        try:
+            with open(path, "wb") as stream:
+                stream.write(raw)
+        except OSError as error:
+            raise InputError(str(path), error.strerror or str(error), "a place that can be written") from None
+        return
+    aside = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
         try:
             with open(aside, "wb") as stream:
                 stream.write(raw)
                 stream.flush()
                 os.fsync(stream.fileno())
-            os.replace(aside, path)
+            os.replace(aside, target)
         except BaseException:  # Ctrl-C as well leaves nothing behind
             with suppress(OSError):
                 aside.unlink(missing_ok=True)
             raise
-    except OSError as error:
-        raise InputError(str(path), str(error), "a place that can be written", "Nothing was changed.") from None
+    except OSError as error:  # in its own words it would name the file aside
+        why = error.strerror or str(error)
+        raise InputError(str(path), why, "a place that can be written", "Nothing was changed.") from None
     try:
-        fsync_folder(path.parent)
+        fsync_folder(target.parent)
     except OSError as error:
         step = "The file is written whole, but a power cut may lose it."
-        raise InputError(str(path.parent), str(error), "a folder that can be synced", step) from None
+        raise InputError(str(target.parent), str(error), "a folder that can be synced", step) from None
+
+
+def place_to_write(path: str | Path) -> Path | None:
+    """The regular file that writing to `path` makes or replaces; None for a device, a pipe or an open file's handle.
+
+    Raises:
+        InputError: a folder, or a name in a folder that does not exist: before minutes of work, not after them.
+    """
+    path = Path(path)
+    try:
+        there = os.stat(path).st_mode
+        if stat.S_ISDIR(there):
+            raise InputError(str(path), "a folder", "a file name", "Nothing was changed.")
+        if not stat.S_ISREG(there) or _is_handle(path):
+            return None
+    except (FileNotFoundError, NotADirectoryError):
+        pass
+    except (OSError, ValueError) as error:  # ValueError: a NUL inside the name
+        raise InputError(str(path), str(error), "a place that can be written", "Nothing was changed.") from None
+    target = Path(os.path.realpath(path))
+    if not target.parent.is_dir():
+        step = f"Make {target.parent} first. Nothing was changed."
+        raise InputError(str(path), f"no folder {target.parent}", "a file in a folder that exists", step)
+    return target
+
+
+def _is_handle(path: Path) -> bool:
+    """Whether a name stands for a file that is open already, as /dev/stdout does: to replace that file would lose it."""
+    names = (os.readlink(path) if path.is_symlink() else "", os.path.realpath(path.parent) + "/")
+    return any(name.startswith("/proc/") for name in names)
 
 
 def fsync_folder(folder: Path) -> None:

@@ -173,7 +173,65 @@ def test_a_full_disk_leaves_the_old_file(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["f"]
 
 
-@pytest.mark.parametrize("where", ["missing/f", "file/f"])
+def test_a_symbolic_link_stays(tmp_path: Path) -> None:
+    """What it points to is written, through a chain of links and where nothing was before; the links stay links."""
+    (tmp_path / "far").mkdir()
+    (tmp_path / "far" / "f").write_text("old")
+    (tmp_path / "first").symlink_to("second")
+    (tmp_path / "second").symlink_to("far/f")
+    (tmp_path / "dangling").symlink_to("far/g")
+    for name in ("first", "dangling"):
+        write_atomic(tmp_path / name, "new")
+        assert (tmp_path / name).is_symlink()
+    assert [(tmp_path / "far" / name).read_text() for name in "fg"] == ["new", "new"]
+    assert sorted(os.listdir(tmp_path / "far")) == ["f", "g"]
+
+
+def test_a_device_stays_a_device(tmp_path: Path) -> None:
+    """/dev/null, also behind a link, swallows what is written, and is a device afterwards."""
+    (tmp_path / "null").symlink_to("/dev/null")
+    for path in (tmp_path / "null", Path("/dev/null")):
+        write_atomic(path, "new")
+        assert path.is_char_device()
+
+
+def test_a_pipe_gets_the_content(tmp_path: Path) -> None:
+    """A named pipe passes the content on to its reader and stays a pipe."""
+    os.mkfifo(tmp_path / "pipe")
+    with subprocess.Popen(["cat", tmp_path / "pipe"], stdout=subprocess.PIPE) as reader:
+        write_atomic(tmp_path / "pipe", "new")
+        assert reader.communicate()[0] == b"new"
+    assert (tmp_path / "pipe").is_fifo()
+
+
+def test_standard_output_is_not_replaced(tmp_path: Path) -> None:
+    """/dev/stdout that goes into a file writes into that open file: what is printed later comes after it."""
+    script = "from hocket.files import write_atomic; write_atomic('/dev/stdout', 'new\\n')"
+    with open(tmp_path / "out", "w") as out:
+        before = os.fstat(out.fileno()).st_ino
+        subprocess.run([sys.executable, "-c", script], stdout=out, check=True)
+    assert ((tmp_path / "out").read_text(), (tmp_path / "out").stat().st_ino) == ("new\n", before)
+    piped = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)
+    assert piped.stdout == b"new\n"
+
+
+def test_a_missing_folder_is_named_and_not_the_file_aside(tmp_path: Path) -> None:
+    """The message says which folder is missing, and nothing of the file that would have been renamed."""
+    with pytest.raises(InputError, match="no folder") as caught:
+        write_atomic(tmp_path / "missing" / "f", "new")
+    assert caught.value.found == f"no folder {tmp_path / 'missing'}"
+    assert ".part" not in str(caught.value)
+
+
+def test_a_folder_is_no_file(tmp_path: Path) -> None:
+    """Reading and writing say that it is a folder."""
+    with pytest.raises(InputError, match="found a folder; expected a readable file"):
+        read_bytes(tmp_path)
+    with pytest.raises(InputError, match="found a folder; expected a file name"):
+        write_atomic(tmp_path, "new")
+
+
+@pytest.mark.parametrize("where", ["missing/f", "file/f", "a\0b"])
 def test_a_place_that_cannot_be_written(tmp_path: Path, where: str) -> None:
     """A folder that is missing, or is a file, is the user's error."""
     (tmp_path / "file").write_text("x")

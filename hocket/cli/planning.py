@@ -24,10 +24,11 @@ def profile(
 
     Example: hocket profile job.py -o profile.json -b 1 -b 2 -b 4
     """
+    from hocket.files import place_to_write
     from hocket.profile.job import load_job
     from hocket.profile.measure import measure
 
-    _must_be_writable(output)
+    place_to_write(output)
     loaded = load_job(job)
     sizes = tuple(sorted(set(microbatch or _powers_of_two(loaded.batch_size))))
     with _progress("profiling", not json) as report:
@@ -54,7 +55,9 @@ def import_profile(
     Example: hocket import pipedream vgg16.graph.txt -o vgg16.json
     """
     from hocket import registry
+    from hocket.files import place_to_write
 
+    place_to_write(output)
     reader = registry.load("hocket.profile.readers", kind, "kind of profile")
     found = reader.read(file)
     found.save(output)
@@ -77,9 +80,10 @@ def links(
 
     Example: hocket links -n 2 -o cluster.yaml
     """
+    from hocket.files import place_to_write
     from hocket.run.local_links import measure_local
 
-    _must_be_writable(output)
+    place_to_write(output)
     cluster = measure_local(workers)
     cluster.save(output)
     if json:
@@ -108,12 +112,13 @@ def plan(
     Example: hocket plan profile.json cluster.yaml --batch 32 -o plan.yaml
     """
     from hocket.cli.output import print_json, print_search, search_json
+    from hocket.files import place_to_write
     from hocket.hardware.cluster import Cluster
     from hocket.plan.search import search
     from hocket.profile.model import ModelProfile
 
     if output:
-        _must_be_writable(output)
+        place_to_write(output)
     loaded = ModelProfile.read(profile)
     with _progress("planning", not json) as report:
         found = search(
@@ -201,11 +206,14 @@ def simulate(
     Example: hocket simulate plan.yaml --trace trace.json --report report.html
     """
     from hocket.cli.output import print_json, print_table
-    from hocket.files import as_data, write_atomic
+    from hocket.files import as_data, place_to_write, write_atomic
     from hocket.plan.open import open_plan
     from hocket.plan.predict import predict
     from hocket.units import show_bytes, show_seconds
 
+    for path in (trace, report):
+        if path:
+            place_to_write(path)
     opened = open_plan(plan)
     found, summary = predict(opened.plan, opened.profile)
     if trace:
@@ -277,16 +285,6 @@ def papers(json: Json = False) -> None:
         print_json([{"strategy": a, "paper": b, "home": c} for a, b, c in rows])
         return
     print_table("where each idea lives", ["strategy", "source", "home"], rows)
-
-
-def _must_be_writable(path: Path) -> None:
-    """Refuse before minutes of work what would be refused after them."""
-    from hocket.errors import InputError
-
-    if path.is_dir():
-        raise InputError(str(path), "a folder", "a file name")
-    if not path.resolve().parent.is_dir():
-        raise InputError(str(path), "no such folder", "a file in a folder that exists", f"Make {path.parent} first.")
 
 
 def _powers_of_two(batch_size: int) -> list[int]:
