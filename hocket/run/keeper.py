@@ -71,7 +71,8 @@ class Keeper:
             return None
         found = newest(self._folder, self._board, lambda text: speak({"event": "note", "text": text}))
         if found is None:
-            text = f"no whole checkpoint in {self._folder}: starting from the beginning"
+            there = self._board.share({"names": names_in(self._folder)})[0]["names"]
+            text = f"no {'whole ' if there else ''}checkpoint in {self._folder}: starting from step 0"
             speak({"event": "note", "text": text})
         elif found.position.plan_digest != plan_digest(self._plan):
             text = f"{found.path} was made under another plan; its state is taken by name"

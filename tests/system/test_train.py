@@ -82,6 +82,19 @@ def test_a_torn_checkpoint_is_skipped(tmp_path: Path) -> None:
     assert resumed.losses == reference(job, chosen, 5)[2:]
 
 
+def test_resume_without_a_checkpoint_says_so(tmp_path: Path) -> None:
+    """Going on from a folder that is empty, or where all is damaged, begins at step 0 and says so."""
+    job, one, folder = write_job(tmp_path), plan("gpipe", (7, (0,))), tmp_path / "saved"
+    folder.mkdir()
+    assert run(job, one, steps=1, checkpoint=folder, resume=True).notes == [
+        f"no checkpoint in {folder}: starting from step 0"
+    ]
+    (folder / "step-00000001" / "manifest.json").write_text("torn")
+    assert run(job, one, steps=2, checkpoint=folder, resume=True).notes[-1] == (
+        f"no whole checkpoint in {folder}: starting from step 0"
+    )
+
+
 def test_steps_that_a_program_cannot_express(tmp_path: Path) -> None:
     """An asynchronous program with a prologue trains at least as many steps as asked for, and says how many."""
     job, chosen = write_job(tmp_path), plan("pipedream", (3, (0, 1, 2)), (4, (3,)))
