@@ -1,6 +1,13 @@
 """The command line. Every command has --json (seconds, bytes, unrounded); without it tables and progress for people.
 
-Exit codes: 0 done; 1 `check` found problems; 2 your input is wrong; 3 a worker was lost; 70 our bug; 130 interrupted.
+Exit codes:
+
+    0    done
+    1    `check` found problems
+    2    your input is wrong
+    3    a worker was lost
+    70   our bug
+    130  interrupted: also a training that Ctrl-C or SIGTERM stopped, whether it could be saved or not
 """
 
 import sys

@@ -1,5 +1,6 @@
 """Commands that train: train, demo."""
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -27,30 +28,39 @@ def train(
     silence_s: Annotated[float, typer.Option(help="A worker without a sign of life for so long is lost.")] = 60.0,
     json: Json = False,
 ) -> None:
-    """Train as a plan says. Alone it starts local workers; under torchrun it joins. Ctrl-C checkpoints and leaves.
+    """Train as a plan says. Alone it starts local workers; under torchrun it joins. Ctrl-C saves and leaves with code 130.
 
     Example: hocket train job.py plan.yaml --steps 100 --checkpoint checkpoints
 
     On many machines: torchrun --nnodes 2 --nproc-per-node 8 -m hocket train job.py plan.yaml
     """
     from hocket.run.display import listener
+    from hocket.run.loop import INTERRUPTED, shows_the_run
     from hocket.run.loop import train as run
 
-    run(
-        job,
-        plan,
-        steps=steps,
-        listener=listener(json),
-        checkpoint=str(checkpoint) if checkpoint else None,
-        every=every,
-        keep=keep,
-        resume=resume,
-        device=device,
-        threads=threads,
-        pin=pin,
-        trace=str(trace) if trace else None,
-        silence_s=silence_s,
-    )
+    try:
+        summary = run(
+            job,
+            plan,
+            steps=steps,
+            listener=listener(json),
+            checkpoint=str(checkpoint) if checkpoint else None,
+            every=every,
+            keep=keep,
+            resume=resume,
+            device=device,
+            threads=threads,
+            pin=pin,
+            trace=str(trace) if trace else None,
+            silence_s=silence_s,
+        )
+    except KeyboardInterrupt as error:
+        if shows_the_run():
+            print(str(error) or "interrupted", file=sys.stderr)
+        raise typer.Exit(INTERRUPTED) from None
+    # torchrun ends all workers when one leaves with another code than 0: only the one that has shown everything does.
+    if summary.stopped and shows_the_run():
+        raise typer.Exit(INTERRUPTED)
 
 
 def demo(

@@ -64,6 +64,19 @@ class Collector:
             case "done":
                 self.done[rank] = event
 
+    def stopped_at_once(self, folder: str | None) -> str:
+        """What to say when a run is ended without waiting for its workers.
+
+        Arguments:
+            folder: of checkpoints, if any.
+        """
+        where = f"after step {self._next}" if self._next else "before the first step was done"
+        if folder is None:
+            return f"stopped {where}; nothing was saved, because no --checkpoint DIR was given"
+        if self.checkpoint is None:
+            return f"stopped at once {where}; no checkpoint was made yet"
+        return f"stopped at once {where}; the newest checkpoint is {self.checkpoint}; --resume goes on"
+
     def _emit(self) -> None:
         """Hand on the steps that are complete, in order; none before it is known which is the first."""
         batch = self._plan.batch_size

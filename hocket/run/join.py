@@ -36,7 +36,7 @@ from hocket.plan.plan import Plan
 from hocket.profile.job import Job, load_job
 from hocket.run.collect import Collector
 from hocket.run.failure import Failure, describe, first_cause, understand
-from hocket.run.loop import Listener, Options, Summary, devices_of
+from hocket.run.loop import INTERRUPTED, Listener, Options, Summary, devices_of
 from hocket.run.progress import Progress, State, agreed_stop
 from hocket.run.work import Seat, check_workers, work
 
@@ -72,7 +72,7 @@ def join(job: Job | str | Path, plan: Plan, options: Options, listener: Listener
             together.finish()
         except BaseException as error:
             cause = together.explain(error)
-            atexit.register(_end_process, cause.exit_code if isinstance(cause, HocketError) else WorkerLost.exit_code)
+            atexit.register(_end_process, _code_of(cause))
             raise cause from error
     if collector is None:
         own = Collector(plan, listener)
@@ -83,6 +83,13 @@ def join(job: Job | str | Path, plan: Plan, options: Options, listener: Listener
         listener.note(f"stopped after step {summary.steps}, saved in {summary.checkpoint}; --resume goes on")
     listener.finished(summary)
     return summary
+
+
+def _code_of(error: BaseException) -> int:
+    """The exit code of a worker that ends with this error."""
+    if isinstance(error, KeyboardInterrupt):
+        return INTERRUPTED
+    return error.exit_code if isinstance(error, HocketError) else WorkerLost.exit_code
 
 
 def _end_process(code: int) -> None:
@@ -262,7 +269,7 @@ class _Together:
 
     def _again(self, number: int, frame: Any) -> None:
         if self._held or self.options.checkpoint is None:
-            raise KeyboardInterrupt("stopped at once; checkpoints made so far are whole")
+            raise KeyboardInterrupt(self.collector.stopped_at_once(self.options.checkpoint) if self.collector else "")
 
     def _look_left(self) -> None:
         """Each worker looks at one neighbour, so that many workers cost the store no more than a few."""

@@ -289,10 +289,8 @@ class _Watch:
         """Do what the person asked for."""
         if self.interrupts == 0:
             return
-        if self.options.checkpoint is None:
-            raise KeyboardInterrupt("stopped; nothing was saved, because there is no folder for checkpoints")
-        if self.interrupts > 1:
-            raise KeyboardInterrupt("stopped at once; checkpoints made so far are whole")
+        if self.options.checkpoint is None or self.interrupts > 1:
+            raise KeyboardInterrupt(self._collector.stopped_at_once(self.options.checkpoint))
         if not self.held:
             self.held = True
             hold_all([worker.page for worker in self.workers])

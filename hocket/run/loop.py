@@ -15,6 +15,8 @@ from hocket.plan.plan import Plan
 from hocket.profile.job import Job
 
 DEVICES = ("auto", "cpu", "cuda")
+# Exit code of a run that was asked to stop, saved or not.
+INTERRUPTED = 130
 
 
 @dataclass(frozen=True)
@@ -155,7 +157,8 @@ def train(
     Raises:
         InputError: what was given does not fit: job, plan, number of workers, checkpoints, a full disk.
         WorkerLost: a worker died, failed or went silent; the message says where it stood.
-        KeyboardInterrupt: interrupted twice, or without a folder for checkpoints.
+        KeyboardInterrupt: interrupted twice, or without a folder for checkpoints; its text says after which step. (Interrupted
+            once, with such a folder, a run saves and returns a summary with `stopped`.)
     """
     given = _options(steps, options)
     if not isinstance(plan, Plan):
@@ -180,6 +183,11 @@ def _train(job: Job | str | Path, plan: Plan, options: Options, listener: Listen
     from hocket.run.launch import launch
 
     return launch(Path(job), plan, options, listener)
+
+
+def shows_the_run() -> bool:
+    """Whether this process is the one that a person looks at: the only one, or torchrun's first worker."""
+    return os.environ.get("RANK", "0") == "0"
 
 
 def devices_of(plan: Plan) -> tuple[int, ...]:

@@ -126,3 +126,18 @@ def test_prediction_is_handed_on() -> None:
     collector, _ = started(chosen)
     collector.take(0, {"event": "done", "steps": 1, "iteration_s": 1.0, "peak_memory_bytes": 5, "stopped": False})
     assert collector.summary((0, 1)).predicted_iteration_s == 0.125
+
+
+def test_what_is_said_of_a_run_that_was_ended() -> None:
+    """The step it had reached, and what of it is left: nothing without a folder, else the newest checkpoint."""
+    collector, _ = started(plan("flush"))
+    assert (
+        collector.stopped_at_once("saved")
+        == "stopped at once before the first step was done; no checkpoint was made yet"
+    )
+    collector.take(1, loss(0, 16.0, 8))
+    assert collector.stopped_at_once(None) == (
+        "stopped after step 1; nothing was saved, because no --checkpoint DIR was given"
+    )
+    collector.take(0, {"event": "saved", "step": 1, "path": "saved/step-00000001"})
+    assert "after step 1; the newest checkpoint is saved/step-00000001; --resume" in collector.stopped_at_once("saved")

@@ -1,5 +1,6 @@
 """Workers that die, raise, fall silent or are told to stop: the run ends at once with one clear error, and can go on."""
 
+import json
 import os
 import re
 import signal
@@ -171,9 +172,35 @@ def test_a_second_interrupt_ends_at_once(tmp_path: Path) -> None:
 def test_interrupt_without_a_folder(tmp_path: Path) -> None:
     """With nowhere to save there is nothing to wait for."""
     listener = Recorder(at_step=2, act=lambda: os.kill(os.getpid(), signal.SIGINT))
-    with pytest.raises(KeyboardInterrupt, match="nothing was saved"):
+    with pytest.raises(KeyboardInterrupt, match=r"stopped after step \d+; nothing was saved"):
         train(write_job(tmp_path), plan("flush"), steps=FOREVER, listener=listener)
     assert workers_left() == []
+
+
+@pytest.mark.parametrize("folder", [True, False], ids=["saved", "nowhere to save"])
+def test_the_exit_code_of_an_interrupted_command(tmp_path: Path, folder: bool) -> None:
+    """Ctrl-C ends `hocket train` with 130 and one line that says what became of the run; a finished one ends with 0."""
+    job, saved = write_job(tmp_path), tmp_path / "saved"
+    plan("flush").save(tmp_path / "plan.yaml")
+    train_it = [sys.executable, "-m", "hocket", "train", str(job), str(tmp_path / "plan.yaml"), "--json"]
+    options = ["--checkpoint", str(saved)] if folder else []
+    forever = [*train_it, "--steps", str(FOREVER), *options]
+    with subprocess.Popen(forever, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert '"step": 1,' in process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        out, said = process.stdout.read(), process.stderr.read().strip().splitlines()
+    assert process.returncode == 130, said
+    if not folder:
+        assert re.fullmatch(
+            r"stopped after step \d+; nothing was saved, because no --checkpoint DIR was given", said[-1]
+        )
+        return
+    steps = json.loads(out.splitlines()[-1])["steps"]
+    assert f"stopped after step {steps}, saved in {saved}" in said[-1]
+    more = [*train_it, "--steps", str(steps + 1), *options, "--resume"]
+    assert subprocess.run(more, capture_output=True, check=False).returncode == 0
 
 
 def test_workers_die_with_the_watcher(tmp_path: Path) -> None:
