@@ -83,7 +83,11 @@ def test_nothing_that_is_offered_is_faster(
 def test_faster_links_never_give_a_worse_plan(
     profile: ModelProfile, cluster: Cluster, batch_size: int, faster: float, level: int
 ) -> None:
-    """What is offered does not depend on the links, so the best on slow links is there on fast ones, where it is no slower."""
+    """What is offered does not depend on the links: no plan that was found for slow ones is better on fast ones than theirs.
+
+    So the best gets no slower, unless that very plan does: where transfers share a link, one that comes earlier can be in
+    the way of another.
+    """
     cluster = replace(cluster, host_cores=None, transfer_cores=0.0)
     quick = replace(
         cluster,
@@ -99,7 +103,10 @@ def test_faster_links_never_give_a_worse_plan(
         ),
     )
     slow, fast = (search(profile, one, batch_size, strategies=PIPELINES) for one in (cluster, quick))
-    assert fastest(fast).iteration_s <= fastest(slow).iteration_s * (1 + TIE)
+    moved = [predict_iteration(replace(c.plan, cluster=quick), profile).iteration_s for c in slow.candidates]
+    assert fastest(fast).iteration_s <= min(moved) * (1 + TIE)
+    same = moved[slow.candidates.index(fastest(slow))]
+    assert fastest(fast).iteration_s <= max(same, fastest(slow).iteration_s) * (1 + TIE)
 
 
 @pytest.mark.parametrize("batch_size", [8, 7])
