@@ -26,6 +26,9 @@ def train(
     pin: Annotated[bool, typer.Option("--pin", help="Pin worker i to core i.")] = False,
     trace: Annotated[Path | None, typer.Option(help="Write the measured trace; Perfetto opens it.")] = None,
     silence_s: Annotated[float, typer.Option(help="A worker without a sign of life for so long is lost.")] = 60.0,
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Show whole tracebacks, as --json does, not only your own code's part.")
+    ] = False,
     json: Json = False,
 ) -> None:
     """Train as a plan says. Alone it starts local workers; under torchrun it joins. Ctrl-C saves and leaves with code 130.
@@ -53,6 +56,7 @@ def train(
             pin=pin,
             trace=str(trace) if trace else None,
             silence_s=silence_s,
+            debug=debug or json,
         )
     except KeyboardInterrupt as error:
         if shows_the_run():

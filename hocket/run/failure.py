@@ -5,9 +5,11 @@ consequences, marked `peer`, and shown only when nothing better is known.
 """
 
 import re
+import sysconfig
 import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from hocket import errors
@@ -20,6 +22,9 @@ _BROKEN = re.compile(
     re.IGNORECASE,
 )
 _MAX_CHARACTERS = 20_000
+# Where code lies that whoever wrote the job did not write.
+_FOREIGN = (str(Path(__file__).parent.parent), sysconfig.get_paths()["stdlib"], "<frozen")
+_INSTALLED = {"site-packages", "dist-packages"}
 
 
 @dataclass(frozen=True)
@@ -38,21 +43,24 @@ class Failure:
     error: HocketError
 
 
-def describe(error: BaseException, at_s: float, place: str) -> dict[str, Any]:
+def describe(error: BaseException, at_s: float, place: str, debug: bool = False) -> dict[str, Any]:
     """An error as a report that can be sent as JSON.
 
     Arguments:
         place: where the worker stood, as Progress.place says.
+        debug: send the whole traceback, and not only the frames of the job's own code.
     """
     found: dict[str, Any] = {"event": "error", "kind": type(error).__name__, "at_s": at_s, "place": place}
     if isinstance(error, InputError):
         return found | {"input": [error.place, error.found, error.expected, error.next_step], "peer": False}
     if isinstance(error, HocketError):
         return found | {"text": str(error), "peer": isinstance(error, WorkerLost)}
-    lines = traceback.format_exception(type(error), error, error.__traceback__)
+    shown = traceback.TracebackException.from_exception(error)
+    if not debug:
+        _keep_own(shown)
     text = f"{type(error).__name__}: {error}"
     peer = isinstance(error, RuntimeError | OSError) and bool(_BROKEN.search(text))
-    return found | {"text": text[:_MAX_CHARACTERS], "trace": "".join(lines)[-_MAX_CHARACTERS:], "peer": peer}
+    return found | {"text": text[:_MAX_CHARACTERS], "trace": "".join(shown.format())[-_MAX_CHARACTERS:], "peer": peer}
 
 
 def understand(rank: int, event: Mapping[str, Any]) -> Failure:
@@ -66,7 +74,26 @@ def understand(rank: int, event: Mapping[str, Any]) -> Failure:
         ours = kind if isinstance(kind, type) and issubclass(kind, HocketError) else WorkerLost
         return Failure(rank, at_s, peer, ours(str(event["text"])))
     text = f"worker {rank} failed {event['place']}: {event['text']}"
-    return Failure(rank, at_s, peer, WorkerLost(f"{text}\n{event['trace']}".rstrip()))
+    # Once more below a long traceback, where people look first.
+    last = text.strip().splitlines()[0]
+    return Failure(rank, at_s, peer, WorkerLost(f"{text}\n{str(event['trace']).rstrip()}\n{last}"))
+
+
+def _keep_own(shown: traceback.TracebackException) -> None:
+    """Leave out the frames of Hocket, torch and other packages, here and in all causes; where all are such, none."""
+    chain, at = [shown], 0
+    while at < len(chain):
+        context = None if chain[at].__suppress_context__ else chain[at].__context__
+        chain += [cause for cause in (chain[at].__cause__, context) if cause is not None]
+        at += 1
+    own = [[frame for frame in part.stack if _is_own(frame.filename)] for part in chain]
+    if any(own):
+        for part, frames in zip(chain, own, strict=True):
+            part.stack = traceback.StackSummary.from_list(frames)
+
+
+def _is_own(path: str) -> bool:
+    return not path.startswith(_FOREIGN) and not _INSTALLED & set(Path(path).parts)
 
 
 def first_cause(failures: list[Failure]) -> Failure:

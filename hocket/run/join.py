@@ -189,7 +189,7 @@ class _Together:
         """What to raise for an error of this worker: its own, or the cause that another worker knows."""
         if isinstance(error, KeyboardInterrupt):
             return error
-        event = describe(error, time.time(), self.progress.place)
+        event = describe(error, time.time(), self.progress.place, self.options.debug)
         failure = understand(self.rank, event)
         self._try_set(f"failed/{self.rank}", json.dumps(event))
         if not failure.peer:

@@ -33,6 +33,7 @@ class Options:
         silence_s: a worker whose heart has not beaten for so long is lost; stall_s: so are workers that all have not
             moved to another instruction for so long.
         trace: file for the measured trace.
+        debug: show the whole traceback of a worker's error, and not only the frames of the job's own code.
     """
 
     steps: int
@@ -46,6 +47,7 @@ class Options:
     silence_s: float = 60.0
     stall_s: float = 1800.0
     trace: str | None = None
+    debug: bool = False
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
 

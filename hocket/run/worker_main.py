@@ -39,7 +39,7 @@ def main(path: str) -> None:
         progress.state = State.FINISHED
     except BaseException as error:
         code = error.exit_code if isinstance(error, HocketError) else WorkerLost.exit_code
-        report.send(describe(error, time.monotonic(), progress.place))
+        report.send(describe(error, time.monotonic(), progress.place, orders.options.debug))
     sys.stdout.flush()
     sys.stderr.flush()
     # Not sys.exit: threads of torch that wait for a dead peer would keep the process.

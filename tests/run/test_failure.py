@@ -6,6 +6,7 @@ import pytest
 
 from hocket.errors import CaptureError, HocketError, WorkerLost
 from hocket.run.failure import describe, first_cause, understand
+from hocket.units import show_bytes
 
 
 def sent(rank: int, error: BaseException, at_s: float) -> HocketError:
@@ -32,7 +33,35 @@ def test_other_errors_name_worker_place_and_trace() -> None:
     assert isinstance(found, WorkerLost)
     first, *rest = str(found).splitlines()
     assert first == "worker 1 failed at step 2 in `step 0 u1`: ValueError: no such sample"
-    assert rest[-1] == "ValueError: no such sample"
+    assert rest[-2:] == ["ValueError: no such sample", first]
+
+
+@pytest.mark.parametrize("debug", [False, True])
+def test_frames_of_other_peoples_code_are_left_out(debug: bool) -> None:
+    """The frames of the job's code stay, here and in the cause; those of Python's library and of Hocket only for debugging."""
+
+    try:
+        try:
+            json.loads("{")
+        except ValueError:
+            show_bytes("much")  # type: ignore[arg-type]
+    except TypeError as error:
+        event = describe(error, 0.0, "somewhere", debug)
+    frames = [line for line in event["trace"].splitlines() if line.startswith("  File")]
+    assert sum(__file__ in line for line in frames) == 2
+    assert ("units.py" in event["trace"], "decoder.py" in event["trace"]) == (debug, debug)
+    assert "JSONDecodeError" in event["trace"]
+    assert event["trace"].splitlines()[-1].startswith("TypeError: ")
+
+
+def test_a_traceback_without_own_frames_stays() -> None:
+    """Where nothing of the job's own code is in it, the traceback is shown as it is."""
+    try:
+        exec(compile("1 / 0", json.__file__, "exec"))
+    except ZeroDivisionError as error:
+        error.__traceback__ = error.__traceback__.tb_next if error.__traceback__ else None
+        event = describe(error, 0.0, "somewhere")
+    assert json.__file__ in event["trace"]
 
 
 @pytest.mark.parametrize(

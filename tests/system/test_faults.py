@@ -118,7 +118,10 @@ def test_a_worker_that_raises_shows_its_own_error(tmp_path: Path) -> None:
         train(job, plan("flush"), steps=FOREVER)
     first, *rest = str(caught.value).splitlines()
     assert re.fullmatch(r"worker 0 failed at step \d+ in `load 0 #\d+`: AssertionError: no such sample", first)
-    assert any("__getitem__" in line for line in rest)
+    frames = [line for line in rest if line.startswith("  File")]
+    assert len(frames) == 1
+    assert "__getitem__" in frames[0]
+    assert rest[-1] == first
 
 
 def test_a_job_file_that_raises(tmp_path: Path) -> None:
