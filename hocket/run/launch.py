@@ -4,7 +4,8 @@ Rules of this file: no torch; the watcher never waits for a worker without also 
 
 - A worker that dies, raises or falls silent ends the run: the others are killed at once, and the error says which worker it was
   and where it stood (progress.py). Of several failures the first cause is shown (failure.py).
-- When the watcher dies its workers die: on Linux by the kernel's word (PR_SET_PDEATHSIG), elsewhere by the end of a pipe.
+- When the watcher dies its workers die: by the end of a pipe, and on Linux by the kernel's word (PR_SET_PDEATHSIG). The first
+  worker removes the temporary folder.
 - The first Ctrl-C (or SIGTERM) asks all workers to stop at the same period, to save a checkpoint and to leave; the second, or the first
   where there is no folder for checkpoints, kills them.
 

@@ -1,9 +1,14 @@
-"""`python -m hocket.run.worker_main ORDERS.json`: one local worker, started by launch.py and not outliving it."""
+"""`python -m hocket.run.worker_main ORDERS.json`: one local worker, started by launch.py and not outliving it.
+
+When the watcher dies without a word, the first worker removes the run's folder and ends, as soon as it sees the end of a
+pipe; the kernel kills the others, which a thread that holds the interpreter could keep from seeing it.
+"""
 
 import ctypes
 import json
 import os
 import select
+import shutil
 import signal
 import sys
 import threading
@@ -20,19 +25,20 @@ from hocket.run.progress import Progress, State
 
 _BEAT_S = 0.5
 _PR_SET_PDEATHSIG = 1
+_TRIES = 10
 
 
 def main(path: str) -> None:
     """Do what the orders say and leave the process, with the error's exit code if there is one."""
     orders = Orders.read(path)
-    _die_with(orders.parent)
+    _die_with(orders)
     # The watcher decides when to stop; a Ctrl-C meant for it shall not reach the worker as well.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if orders.core is not None and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {orders.core})
     progress = Progress.open(Path(orders.folder, f"progress-{orders.rank}"))
     report = PipeReport(orders.report_to)
-    threading.Thread(target=_beat, args=(progress, orders.control_from), daemon=True).start()
+    threading.Thread(target=_beat, args=(progress, orders), daemon=True).start()
     code = 0
     try:
         _work(orders, progress, report)
@@ -40,6 +46,8 @@ def main(path: str) -> None:
     except BaseException as error:
         code = error.exit_code if isinstance(error, HocketError) else WorkerLost.exit_code
         report.send(describe(error, time.monotonic(), progress.place, orders.options.debug))
+    if os.getppid() != orders.parent:  # this worker may have lost its peers before its heart saw the pipe's end
+        _leave_nothing(orders)
     sys.stdout.flush()
     sys.stderr.flush()
     # Not sys.exit: threads of torch that wait for a dead peer would keep the process.
@@ -82,19 +90,31 @@ def to_line(event: dict[str, Any]) -> bytes:
     return json.dumps(plain, allow_nan=False).encode() + b"\n"
 
 
-def _die_with(parent: int) -> None:
-    """Have the kernel kill this process when its parent ends, where the kernel can."""
+def _die_with(orders: Orders) -> None:
+    """Have the kernel say when this process's parent ends, where the kernel can."""
     if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:  # it was gone before the kernel was told
+        # The first worker has to tidy up, for which it must run and not be stopped.
+        number = signal.SIGCONT if orders.rank == 0 else signal.SIGKILL
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0)
+    if os.getppid() != orders.parent:  # it was gone before the kernel was told
+        _leave_nothing(orders)
         os._exit(1)
 
 
-def _beat(progress: Progress, control: int) -> None:
+def _beat(progress: Progress, orders: Orders) -> None:
     """Show that this process is alive; end it when the other end of the pipe closes."""
-    while not select.select([control], [], [], _BEAT_S)[0]:
+    while not select.select([orders.control_from], [], [], _BEAT_S)[0]:
         progress.beats += 1
+    _leave_nothing(orders)
     os._exit(1)
+
+
+def _leave_nothing(orders: Orders) -> None:
+    """Remove the folder of a run whose watcher is gone; others may be about to do the same, or just write there."""
+    for _ in range(_TRIES):
+        shutil.rmtree(orders.folder, ignore_errors=True)
+        if not Path(orders.folder).exists():
+            return
 
 
 if __name__ == "__main__":

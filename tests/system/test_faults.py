@@ -207,15 +207,19 @@ def test_the_exit_code_of_an_interrupted_command(tmp_path: Path, folder: bool) -
 
 
 def test_workers_die_with_the_watcher(tmp_path: Path) -> None:
-    """kill -9 of the process that watches leaves no worker behind."""
-    job = write_job(tmp_path)
+    """kill -9 of the process that watches leaves no worker behind, and no temporary folder."""
+    job, temporary = write_job(tmp_path), tmp_path / "temporary"
+    temporary.mkdir()
     plan("flush").save(tmp_path / "plan.yaml")
     script = "import sys; from hocket.run.display import Lines; from hocket.run.loop import train; "
     script += "train(sys.argv[1], sys.argv[2], steps=10**6, listener=Lines(sys.stdout, sys.stderr))"
     command = [sys.executable, "-c", script, str(job), str(tmp_path / "plan.yaml")]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as watcher:
+    environment = {**os.environ, "TMPDIR": str(temporary)}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment) as watcher:
         assert watcher.stdout is not None
         assert b'"step": 1' in watcher.stdout.readline()
         workers = [worker_of(rank, watcher.pid) for rank in (0, 1)]
+        assert len(list(temporary.glob("hocket-run-*"))) == 1
         watcher.kill()
     assert psutil.wait_procs(workers, timeout=30)[1] == []
+    assert list(temporary.glob("hocket-run-*")) == []
