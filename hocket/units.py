@@ -23,6 +23,20 @@ def show_seconds(duration_s: float) -> str:
     return f"{duration_s * 1e6:.3g} us"
 
 
+def show_count(count: int, noun: str) -> str:
+    """Write a count of things, such as '1 microbatch' or '1,200 updates'."""
+    plural = f"{noun}es" if noun.endswith(("ch", "s", "x")) else f"{noun}s"
+    return f"{count:,} {noun if count == 1 else plural}"
+
+
+def show_number(value: float) -> str:
+    """Write a number with four digits that count, and no exponent where people expect none, such as '34,390'."""
+    if not 1000 <= abs(value) < 1e15:
+        return f"{value:.4g}"
+    size = 10 ** (len(str(int(abs(value)))) - 4)
+    return f"{round(value / size) * size:,}"
+
+
 def show_rate(bytes_per_s: float) -> str:
     """Write a bandwidth in the decimal units that networks use, such as '10 Gbit/s'."""
     bits = bytes_per_s * 8

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hocket.units import show_bytes, show_rate, show_seconds
+from hocket.units import show_bytes, show_count, show_number, show_rate, show_seconds
 
 
 @pytest.mark.parametrize(
@@ -39,3 +39,18 @@ def test_seconds_read_back(duration: float) -> None:
     number, unit = show_seconds(duration).split()
     shown = float(number) * {"us": 1e-6, "ms": 1e-3, "s": 1.0}[unit]
     assert shown == pytest.approx(duration, rel=6e-3)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(34390.4, "34,390"), (999.96, "1000"), (1000, "1,000"), (20.616, "20.62"), (0.01234, "0.01234"), (-34394, "-34,390"), (1234567, "1,235,000")],
+)  # fmt: skip
+def test_numbers_have_four_digits_and_no_exponent(value: float, text: str) -> None:
+    """Four digits count, thousands are separated."""
+    assert show_number(value) == text
+
+
+def test_counts_agree_with_their_noun() -> None:
+    """One of a thing, many things."""
+    assert [show_count(n, "microbatch") for n in (0, 1, 2)] == ["0 microbatches", "1 microbatch", "2 microbatches"]
+    assert show_count(1200, "update") == "1,200 updates"

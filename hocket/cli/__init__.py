@@ -1,4 +1,4 @@
-"""The command line. Every command has --json (seconds, bytes, unrounded); without it tables and progress for people.
+"""The command line. Every command has --json (seconds, bytes, unrounded; an error too); without it tables and progress for people.
 
 Exit codes:
 
@@ -23,6 +23,7 @@ def main(arguments: list[str] | None = None) -> int:
         code = app(args=arguments, prog_name="hocket", standalone_mode=False)
         return code if isinstance(code, int) else 0
     except HocketError as error:
+        _tell(arguments, error)
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
     except (KeyboardInterrupt, EOFError):
@@ -40,9 +41,20 @@ def main(arguments: list[str] | None = None) -> int:
             print("interrupted", file=sys.stderr)
             return 130
         if hasattr(error, "show") and hasattr(error, "exit_code"):  # a usage error: wrong option, missing argument
+            _tell(arguments, error)
             error.show()
             return int(error.exit_code)
         raise
+
+
+def _tell(arguments: list[str] | None, error: Exception) -> None:
+    """On standard output too, in one line, where JSON is expected there."""
+    if "--json" in (sys.argv[1:] if arguments is None else arguments):
+        import json
+
+        from hocket.cli.output import error_json
+
+        print(json.dumps({"error": error_json(error)}))
 
 
 def run() -> None:

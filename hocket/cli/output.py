@@ -3,14 +3,16 @@
 import json
 import sys
 from collections.abc import Iterator, Sequence
-from math import isfinite
+from math import isclose, isfinite
 from typing import TYPE_CHECKING, Any
 
-from hocket.units import show_bytes, show_seconds
+from hocket.units import show_bytes, show_count, show_number, show_seconds
 
 if TYPE_CHECKING:
-    from hocket.plan.plan import Plan
+    from hocket.plan.open import Opened
+    from hocket.plan.plan import Plan, Predicted
     from hocket.plan.search import Refused, Search
+    from hocket.plan.updates import Updates
 
 
 def print_json(data: Any) -> None:
@@ -27,22 +29,47 @@ def _plain(data: Any) -> Any:
     return None if isinstance(data, float) and not isfinite(data) else data
 
 
-def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> None:
-    """A table on standard output; columns named in `right` are aligned to the right."""
+def print_table(
+    title: str,
+    columns: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    right: Sequence[int] = (),
+    drop: Sequence[int] = (),
+    width: int | None = None,
+) -> list[str]:
+    """A table on standard output.
+
+    Arguments:
+        right: columns that are aligned to the right.
+        drop: columns to leave out, in this order, until the rest fits; without it, what does not fit is folded.
+        width: characters of a line; those of the terminal, or 140 where there is none.
+
+    Returns:
+        The names of the columns left out.
+    """
     from rich import box
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
+    console = Console(width=width or (None if sys.stdout.isatty() else 140), highlight=False)
+    widths = [max(len(cell) for cell in (column, *(row[k] for row in rows))) for k, column in enumerate(columns)]
+    shown = list(range(len(columns)))
+    for column in drop:
+        # A character on each side, one between two columns and one at each end: that is how the box below is drawn.
+        if sum(widths[k] + 3 for k in shown) + 1 > console.width:
+            shown.remove(column)
     table = Table(title=Text(title), box=box.SIMPLE_HEAD, title_justify="left")
-    for index, column in enumerate(columns):
-        table.add_column(column, justify="right" if index in right else "left", overflow="fold")
+    for k in shown:
+        justify = "right" if k in right else "left"
+        table.add_column(columns[k], justify=justify, overflow="fold", no_wrap=bool(drop))  # type: ignore[arg-type]
     for row in rows:
-        table.add_row(*map(Text, row))  # names may contain brackets, which are no markup here
-    Console(width=None if sys.stdout.isatty() else 140, highlight=False).print(table)
+        table.add_row(*(Text(row[k]) for k in shown))  # names may contain brackets, which are no markup here
+    console.print(table)
+    return [column for k, column in enumerate(columns) if k not in shown]
 
 
-def print_search(found: "Search", limit: int) -> None:
+def print_search(found: "Search", limit: int, width: int | None = None) -> None:
     """Candidates best first, then the reasons of the refusals."""
     rows = []
     for candidate in found.candidates[:limit]:
@@ -56,16 +83,27 @@ def print_search(found: "Search", limit: int) -> None:
                 candidate.config,
                 str(candidate.plan.microbatch_size),
                 show_seconds(candidate.iteration_s),
-                f"{candidate.samples_per_s:.4g}",
+                show_number(candidate.samples_per_s),
                 f"{candidate.bubble_fraction:.1%}",
                 show_bytes(peak),
+                candidate.updates.text,
                 options,
             ]
         )
-    columns = ["strategy", "config", "microbatch", "iteration", "samples/s", "bubble", "peak memory", "options"]
-    title = f"{len(found.candidates)} of {found.considered} choices simulated in {show_seconds(found.search_s)}"
+    columns = ["strategy", "config", "micro", "iteration", "samples/s", "bubble", "memory", "as one process", "options"]
+    title = f"{len(found.candidates)} of {show_count(found.considered, 'choice')} simulated in {show_seconds(found.search_s)}"
     if rows:
-        print_table(title, columns, rows, right=(2, 3, 4, 5, 6))
+        order: tuple[int, ...] = (5, 3, 8, 2, 6)
+        if not any(row[8] for row in rows):
+            columns, rows, order = columns[:8], [row[:8] for row in rows], (5, 3, 2, 6)
+        left_out = print_table(title, columns, rows, right=(2, 3, 4, 5, 6), drop=order, width=width)
+        if left_out:
+            print(f"  a wider terminal shows {', '.join(left_out)} as well")
+        first = found.candidates[0]
+        if not first.updates.same:
+            print(
+                f"  note: {first.updates.sentence(first.strategy)}; `--synchronous` keeps to the mathematics of one process"
+            )
     else:
         print(title)
     for line in _refusals(found):
@@ -75,18 +113,15 @@ def print_search(found: "Search", limit: int) -> None:
 
 
 def _refusals(found: "Search") -> Iterator[str]:
-    """A line for each reason of each strategy; of what does not fit into memory, the nearest miss."""
-    reasons: dict[tuple[str, str], list[Refused]] = {}
+    """A line for each strategy, with the choice that misses by the least memory, or else the first, as the example."""
+    groups: dict[str, list[Refused]] = {}
     for refusal in found.refused:
-        reasons.setdefault((refusal.strategy, "" if refusal.missing_bytes else refusal.reason), []).append(refusal)
-    for (name, reason), group in reasons.items():
-        count = f" ({len(group)} choices)" if len(group) > 1 else ""
-        if reason:
-            yield f"{name}: {reason}{count}"
-        else:
-            least = min(group, key=lambda refusal: refusal.missing_bytes)
-            nearest = ", nearest" if len(group) > 1 else ""
-            yield f"{name}: too little memory{count}{nearest} {least.config}: {least.reason}"
+        groups.setdefault(refusal.strategy, []).append(refusal)
+    for name, group in groups.items():
+        near = min((r for r in group if r.missing_bytes), key=lambda r: r.missing_bytes, default=group[0])
+        example = f"{near.config}: {near.reason}" if near.config else near.reason
+        count = f"{len(group)} choices refused, such as " if len(group) > 1 else ""
+        yield f"{name}: {count}{example}"
 
 
 def search_json(found: "Search") -> dict[str, Any]:
@@ -101,6 +136,7 @@ def search_json(found: "Search") -> dict[str, Any]:
             "samples_per_s": c.samples_per_s,
             "bubble_fraction": c.bubble_fraction,
             "peak_memory_bytes": {str(k): v for k, v in c.peak_memory_bytes.items()},
+            "update_rule": updates_json(c.updates),
             "plan": as_data(c.plan),
         }
 
@@ -113,8 +149,25 @@ def search_json(found: "Search") -> dict[str, Any]:
     }
 
 
-def print_plan(plan: "Plan") -> None:
-    """A plan as a table of stages."""
+def updates_json(updates: "Updates") -> dict[str, Any]:
+    """How a plan's updates differ from those of one process, as plain data."""
+    return {
+        "kind": updates.kind,
+        "same_as_one_process": updates.same,
+        "updates_old": list(updates.old),
+        "samples": list(updates.samples),
+    }
+
+
+def error_json(error: Exception) -> dict[str, Any]:
+    """An error as plain data, for who asked for JSON."""
+    fields = {key: getattr(error, key) for key in ("place", "found", "expected", "next_step") if hasattr(error, key)}
+    return {"kind": type(error).__name__, "message": str(error), **fields}
+
+
+def print_plan(opened: "Opened") -> None:
+    """A plan as a table of stages, and what it does as it stands."""
+    plan = opened.plan
     rows = []
     for s, stage in enumerate(plan.stages):
         first, last = stage.layers[0], stage.layers[-1]
@@ -129,14 +182,39 @@ def print_plan(plan: "Plan") -> None:
                 "yes" if stage.recompute else "no",
             ]
         )
-    title = (
-        f"{plan.strategy} for {plan.model}: batch {plan.batch_size} as {plan.microbatches} microbatches of "
-        f"{plan.microbatch_size} on {plan.cluster.name}"
-    )
+    title = f"{plan.strategy} for {plan.model}: batch {plan.batch_size} as {_cut(plan)} on {plan.cluster.name}"
     print_table(title, ["stage", "layers", "from ... to", "devices", "buckets", "recompute"], rows, right=(0, 1))
-    if plan.predicted:
-        peaks = ", ".join(f"{d}: {show_bytes(b)}" for d, b in sorted(plan.predicted.peak_memory_bytes.items()))
+    print(opened.updates.sentence(plan.strategy))
+    now, then = opened.predicted, plan.predicted
+    peaks = ", ".join(f"{d}: {show_bytes(b)}" for d, b in sorted(now.peak_memory_bytes.items()))
+    print(
+        f"predicted: {show_seconds(now.iteration_s)} an iteration, "
+        f"{show_number(now.samples_per_s)} samples/s; peak memory by device: {peaks}"
+    )
+    if then and differ(now, then):
         print(
-            f"predicted: {show_seconds(plan.predicted.iteration_s)} an iteration, "
-            f"{plan.predicted.samples_per_s:.4g} samples/s; peak memory by device: {peaks}"
+            f"  note: the file says {show_seconds(then.iteration_s)} an iteration and at most "
+            f"{show_bytes(max(then.peak_memory_bytes.values(), default=0))}: from before it was edited"
         )
+
+
+def differ(now: "Predicted", then: "Predicted") -> bool:
+    """Whether two predictions say something else, beyond the last digits."""
+    seconds = isclose(now.iteration_s, then.iteration_s, rel_tol=1e-6)
+    devices = now.peak_memory_bytes.keys() == then.peak_memory_bytes.keys()
+    return not (
+        seconds
+        and devices
+        and all(isclose(size, then.peak_memory_bytes[d], rel_tol=1e-6) for d, size in now.peak_memory_bytes.items())
+    )
+
+
+def _cut(plan: "Plan") -> str:
+    """How a batch is cut, such as "3 microbatches of 10", "3 microbatches, 30+30+4", or "22 microbatches, 21 of 3 and 1 of 1"."""
+    sizes = [plan.samples(m) for m in range(plan.microbatches)]
+    count = show_count(len(sizes), "microbatch")
+    if sizes[-1] == sizes[0]:
+        return f"{count} of {sizes[0]}"
+    if len(sizes) <= 5:
+        return f"{count}, {'+'.join(map(str, sizes))}"
+    return f"{count}, {len(sizes) - 1} of {sizes[0]} and 1 of {sizes[-1]}"

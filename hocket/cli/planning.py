@@ -1,5 +1,6 @@
 """Commands that need no devices: profile, import, links, plan, show, check, simulate, compare, papers."""
 
+import sys
 from collections.abc import Callable, Sequence
 from math import isnan
 from pathlib import Path
@@ -104,6 +105,9 @@ def plan(
         list[int] | None, typer.Option("--microbatch", "-b", help="Only this microbatch size; repeat.")
     ] = None,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="Where to write the best plan.")] = None,
+    synchronous: Annotated[
+        bool, typer.Option("--synchronous", help="Only strategies with the mathematics of one process.")
+    ] = False,
     rows: Annotated[int, typer.Option(min=1, help="How many candidates to show.")] = 12,
     json: Json = False,
 ) -> None:
@@ -111,7 +115,8 @@ def plan(
 
     Example: hocket plan profile.json cluster.yaml --batch 32 -o plan.yaml
     """
-    from hocket.cli.output import print_json, print_search, search_json
+    from hocket.cli.output import error_json, print_json, print_search, search_json
+    from hocket.errors import HocketError
     from hocket.files import place_to_write
     from hocket.hardware.cluster import Cluster
     from hocket.plan.search import search
@@ -127,16 +132,24 @@ def plan(
             batch,
             strategies=strategy or (),
             microbatch_sizes=tuple(microbatch or ()),
+            synchronous=synchronous,
             profile_path=_path_from(profile, output),
             progress=report,
         )
-    if json:
-        print_json(search_json(found))
-    else:
+    if not json:
         print_search(found, rows)
-    best = found.best  # or the reason why there is none
+    try:
+        best = found.best
+    except HocketError as error:
+        if not json:
+            raise
+        print_json({**search_json(found), "error": error_json(error)})  # one document, and why there is no plan
+        print(f"error: {error}", file=sys.stderr)
+        raise typer.Exit(error.exit_code) from None
     if output:
         best.plan.save(output)
+    if json:
+        print_json(search_json(found))
     if output and not json:
         print(f"wrote {output}; next: hocket check {output}, hocket simulate {output}")
 
@@ -148,7 +161,7 @@ def show(
     json: Json = False,
 ) -> None:
     """Show a plan: its stages, and the staircase of what each device does when."""
-    from hocket.cli.output import print_json, print_plan
+    from hocket.cli.output import print_json, print_plan, updates_json
     from hocket.files import as_data
     from hocket.plan.open import open_plan
     from hocket.program.draw import draw
@@ -160,9 +173,18 @@ def show(
         print(print_program(compiled), end="")
         return
     if json:
-        print_json({**as_data(opened.plan), "rule": as_data(compiled.rule), "instructions": len(compiled)})
+        print_json(
+            {
+                **as_data(opened.plan),
+                "predicted": as_data(opened.predicted),
+                "predicted_when_planned": as_data(opened.plan.predicted) if opened.plan.predicted else None,
+                "rule": as_data(compiled.rule),
+                "update_rule": updates_json(opened.updates),
+                "instructions": len(compiled),
+            }
+        )
         return
-    print_plan(opened.plan)
+    print_plan(opened)
     print(draw(compiled, width=width))
 
 
@@ -175,12 +197,12 @@ def check(
 ) -> None:
     """Prove a plan before launch: reads, versions, updates, matching sends, no deadlock, memory. Exit code 1: problems."""
     from hocket.cli.output import print_json
-    from hocket.files import as_data, read_bytes
+    from hocket.files import as_data, read_text
     from hocket.plan.open import open_plan, problems_of
     from hocket.program.text import parse_program
 
     opened = open_plan(plan)
-    compiled = parse_program(read_bytes(program).decode(), str(program)) if program else opened.program
+    compiled = parse_program(read_text(program), str(program)) if program else opened.program
     problems = problems_of(opened, compiled)
     if json:
         print_json({"problems": [as_data(p) for p in problems], "instructions": len(compiled), "legal": not problems})
@@ -209,7 +231,7 @@ def simulate(
     from hocket.files import as_data, place_to_write, write_atomic
     from hocket.plan.open import open_plan
     from hocket.plan.predict import predict
-    from hocket.units import show_bytes, show_seconds
+    from hocket.units import show_bytes, show_number, show_seconds
 
     for path in (trace, report):
         if path:
@@ -227,7 +249,7 @@ def simulate(
         return
     rows = [
         ["iteration", show_seconds(summary.iteration_s)],
-        ["throughput", f"{summary.samples_per_s:.5g} samples/s"],
+        ["throughput", f"{show_number(summary.samples_per_s)} samples/s"],
         ["bubble", f"{summary.bubble_fraction:.1%} of the ideal time"],
         ["peak memory", ", ".join(f"{d}: {show_bytes(b)}" for d, b in sorted(summary.peak_memory_bytes.items()))],
         ["weight versions by stage", ", ".join(map(str, summary.weight_versions))],

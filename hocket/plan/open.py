@@ -9,6 +9,7 @@ from hocket.cost.sizes import PlanSizes
 from hocket.errors import InputError
 from hocket.plan.plan import Plan, Predicted
 from hocket.plan.predict import predict_iteration
+from hocket.plan.updates import Updates, updates_of
 from hocket.profile.model import ModelProfile
 from hocket.program.check import check as check_program
 from hocket.program.problem import Problem
@@ -26,6 +27,13 @@ class Opened:
     def program(self) -> Program:
         """The program of the plan."""
         return self.plan.compile(self.profile)
+
+    @cached_property
+    def updates(self) -> Updates:
+        """How its updates differ from those of one process."""
+        plan = self.plan
+        shapes = plan.shapes(self.profile)
+        return updates_of(plan.strategy, shapes, plan.batch_size, plan.microbatch_size, plan.options)
 
     @cached_property
     def predicted(self) -> Predicted:

@@ -16,6 +16,7 @@ from hocket.hardware.cluster import Cluster
 from hocket.plan.bound import Bounds
 from hocket.plan.plan import Plan, PlanStage
 from hocket.plan.predict import predict_choice
+from hocket.plan.updates import Updates, synchronous_strategies, updates_of
 from hocket.profile.model import BATCH_STATISTICS, ModelProfile
 from hocket.program.program import StageShape
 from hocket.strategies._choices import MAX_FORWARDS, Choice, Situation, period_forwards
@@ -28,11 +29,12 @@ TIE = 0.01  # plans within this share of the best count as equal (section 2.5.2:
 
 @dataclass(frozen=True)
 class Candidate:
-    """One simulated choice that fits."""
+    """One simulated choice that fits; `updates` says how its mathematics differ from those of one process."""
 
     strategy: str
     config: str
     plan: Plan
+    updates: Updates
     iteration_s: float
     samples_per_s: float
     peak_memory_bytes: dict[int, float]
@@ -91,6 +93,7 @@ def search(
     microbatch_sizes: tuple[int, ...] = (),
     profile_path: str = "",
     bucket_bytes: float | None = None,
+    synchronous: bool = False,
     progress: Callable[[int, int, str], None] | None = None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Search:
@@ -100,18 +103,23 @@ def search(
         batch_size: samples of one update.
         strategies: names to consider; all when empty.
         microbatch_sizes: to consider; those of the profile when empty.
+        synchronous: consider only strategies with the mathematics of one process.
         progress: called with (done, total, what).
 
     Raises:
-        InputError: an unknown strategy, or a batch size that is not positive.
+        InputError: an unknown strategy, one that is not synchronous where only those are wanted, or a batch size that is not positive.
     """
     began = clock()
     if batch_size < 1:
         raise InputError("batch_size", str(batch_size), ">= 1")
-    chosen = tuple(strategies) or members()
+    chosen = tuple(strategies) or (synchronous_strategies() if synchronous else members())
     for name in chosen:
         if name not in members():
             raise InputError("strategy", repr(name), f"one of {', '.join(members())}", nearest(name, members()))
+        if synchronous and name not in synchronous_strategies():
+            raise InputError(
+                "strategy", f"{name}, which is not synchronous", f"one of {', '.join(synchronous_strategies())}"
+            )
     situation = Situation(profile, cluster, batch_size, microbatch_sizes)
     if bucket_bytes is not None:
         situation = replace(situation, bucket_bytes=bucket_bytes)
@@ -120,7 +128,7 @@ def search(
         hunt.offer(name)
     hunt.run(progress)
     found = tuple(_ordered(hunt.candidates))
-    return Search(found, tuple(hunt.refused), clock() - began, hunt.considered, tuple(_notes(profile)))
+    return Search(found, tuple(hunt.refused), clock() - began, hunt.considered, tuple(_notes(profile, cluster)))
 
 
 @dataclass
@@ -226,6 +234,7 @@ class _Hunt:
                 name,
                 config(shapes),
                 plan,
+                updates_of(name, shapes, plan.batch_size, plan.microbatch_size, plan.options),
                 seconds,
                 predicted.samples_per_s,
                 predicted.peak_memory_bytes,
@@ -262,8 +271,14 @@ def _label(shapes: tuple[StageShape, ...], choice: Choice) -> str:
     return f"{config(shapes)} b{choice.microbatch_size}{recompute}{options}"
 
 
-def _notes(profile: ModelProfile) -> Iterator[str]:
-    """What differs from one process whatever the plan."""
+def _notes(profile: ModelProfile, cluster: Cluster) -> Iterator[str]:
+    """What makes the figures rough, and what differs from one process, whatever the plan."""
+    here = profile.device_type
+    others = dict.fromkeys([node.device_type for node in cluster.nodes] or [cluster.device_type])
+    others.pop(here, None)
+    if others:
+        names = ", ".join(others)
+        yield f"measured on {here}, scaled to {names} by their peak rates: rough; measure where it matters"
     normalised = [layer.name for layer in profile.layers if BATCH_STATISTICS in layer.notes]
     if normalised:
         yield (

@@ -9,6 +9,7 @@ from hocket import registry
 from hocket.errors import InputError, RefusedError, nearest
 from hocket.program.program import Program, StageShape
 from hocket.program.rule import Rule
+from hocket.units import show_count
 
 Stages = tuple[StageShape, ...]
 Options = Mapping[str, Any]
@@ -91,7 +92,7 @@ def _always(stages: Stages, microbatches: int) -> str | None:
     if not stages:
         return "there are no stages"
     if microbatches < 1:
-        return f"{microbatches} microbatches; at least one is needed"
+        return f"{show_count(microbatches, 'microbatch')}; at least one is needed"
     for s, stage in enumerate(stages):
         if not stage.devices or len(set(stage.devices)) != len(stage.devices):
             return f"stage {s} has devices {stage.devices}; each must be there once"
@@ -123,9 +124,7 @@ def enough_microbatches(stages: Stages, microbatches: int) -> str | None:
     """The reason to refuse when some replica would get no microbatch of a batch."""
     widest = max(len(stage.devices) for stage in stages)
     if microbatches < widest:
-        return (
-            f"{microbatches} microbatches a batch for {widest} replicas of one stage; each replica needs at least one"
-        )
+        return f"{show_count(microbatches, 'microbatch')} a batch for {widest} replicas of one stage; each replica needs at least one"
     return None
 
 

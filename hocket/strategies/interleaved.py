@@ -8,6 +8,7 @@ from hocket.program.program import Program
 from hocket.strategies._choices import Choice, Situation, interleavings
 from hocket.strategies._common import Option, Options, Stages, enough_microbatches, reasons
 from hocket.strategies._synchronous import rule
+from hocket.units import show_count
 
 __all__ = ["OPTIONS", "PAPER", "choices", "compile", "rule", "shape_of", "supports"]
 
@@ -38,7 +39,7 @@ def supports(stages: Stages, microbatches: int, options: Options) -> str | None:
         return "stages have unequal numbers of replicas; the interleaved schedule needs equal ones"
     if microbatches % (depth * width):
         return (
-            f"{microbatches} microbatches a batch do not divide by depth x width = {depth} x {width} (section 4.2.2); "
+            f"{show_count(microbatches, 'microbatch')} a batch cannot be divided by depth x width = {depth} x {width} (section 4.2.2); "
             f"take {-(-microbatches // (depth * width)) * depth * width}"
         )
     return reasons((enough_microbatches(stages, microbatches),))

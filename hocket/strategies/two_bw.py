@@ -10,6 +10,7 @@ from hocket.program.rule import Rule
 from hocket.strategies import _orders
 from hocket.strategies._choices import Choice, Situation, pipelines
 from hocket.strategies._common import Option, Options, Stages, config, enough_microbatches, one_stage_a_device, reasons
+from hocket.units import show_count
 
 PAPER = "PipeDream-2BW; dissertation section 3.2.1, figure 3.2"
 OPTIONS: dict[str, Option] = {}
@@ -24,7 +25,7 @@ def supports(stages: Stages, microbatches: int, options: Options) -> str | None:
     """m >= p: at most one update may fall between an input's first forward and its last backward."""
     ahead = _orders.warmup(stages)[0] * len(stages[0].devices)
     few = (
-        f"{microbatches} microbatches a batch for {ahead} inputs in flight; 2BW needs m >= p (section 3.2.1)"
+        f"{show_count(microbatches, 'microbatch')} a batch for {ahead} inputs in flight; 2BW needs m >= p (section 3.2.1)"
         if microbatches < ahead
         else None
     )

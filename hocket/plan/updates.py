@@ -1,0 +1,92 @@
+"""How a plan's updates differ from those of one process, in figures and in words.
+
+Rules of this file: the declared rule (hocket/program/rule.py) says it all; here it is only counted in samples and spoken.
+"""
+
+from dataclasses import dataclass
+from functools import cache
+
+from hocket.program.program import StageShape
+from hocket.program.rule import Rule
+from hocket.strategies._common import all_strategies, complete, strategy
+from hocket.units import show_count
+
+
+@dataclass(frozen=True)
+class Updates:
+    """What one optimizer update of a plan is made of.
+
+    Attributes:
+        kind: of the rule: sync, stashed, vertical, delayed or naive.
+        old: updates by which the weights of a gradient lag behind, on the stage with the least and the most lag, once warm.
+        samples: how many samples one update averages, on the stage with the fewest and the most; the last microbatch of a
+            batch may have fewer.
+        batch_size: how many one update of one process averages.
+    """
+
+    kind: str
+    old: tuple[int, int]
+    samples: tuple[int, int]
+    batch_size: int
+
+    @property
+    def same(self) -> bool:
+        """Whether the mathematics are those of one process."""
+        return self.old == (0, 0) and self.samples == (self.batch_size, self.batch_size)
+
+    @property
+    def age(self) -> str:
+        """How old the weights of a gradient are, such as "up to 3 updates old"; empty for the newest."""
+        least, most = self.old
+        return "" if not most else f"{'up to ' if least < most else ''}{show_count(most, 'update')} old"
+
+    @property
+    def text(self) -> str:
+        """In a few words, for a column: "same", "1 update old", "up to 3 updates old, of 16"."""
+        if self.same:
+            return "same"
+        if self.samples == (self.batch_size, self.batch_size):
+            return self.age
+        return f"{self.age}, of {_range(self.samples)}" if self.age else f"updates of {_range(self.samples)}"
+
+    def sentence(self, name: str) -> str:
+        """The same in a sentence about the strategy of this name."""
+        if self.same:
+            return f"{name} has the mathematics of one process: each update averages the {self.batch_size} samples of a batch"
+        parts = []
+        if self.age:
+            newest = ", and the backward takes the newest" if self.kind == "naive" else ""
+            parts.append(f"computes gradients on weights {self.age}{newest}")
+        if self.samples != (self.batch_size, self.batch_size):
+            parts.append(f"averages {_range(self.samples)} samples an update, not {self.batch_size}")
+        return f"{name} {' and '.join(parts)}"
+
+
+def updates_of(
+    name: str, shapes: tuple[StageShape, ...], batch_size: int, microbatch_size: int, options: dict[str, object]
+) -> Updates:
+    """The updates of a strategy on some stages.
+
+    Raises:
+        InputError: an unknown strategy or option.
+    """
+    microbatches = -(-batch_size // microbatch_size)
+    rule = strategy(name).rule(shapes, microbatches, complete(name, options))
+    counts = [batch_size if count == microbatches else count * microbatch_size for count in rule.batch]
+    return Updates(rule.kind, (min(rule.delay), max(rule.delay)), (min(counts), max(counts)), batch_size)
+
+
+@cache
+def synchronous_strategies() -> tuple[str, ...]:
+    """Names of the strategies that are synchronous on any stages: one update a batch, on the newest weights."""
+    stages = (StageShape((0,), targets=(1,), batch=True), StageShape((1,), sources=(0,), gradients=(0,), batch=True))
+    found: list[str] = []
+    for name, member in all_strategies():
+        rule: Rule = member.rule(stages, 2, complete(name, {}))
+        if rule.kind == "sync":
+            found.append(name)
+    return tuple(found)
+
+
+def _range(pair: tuple[int, int]) -> str:
+    return str(pair[0]) if pair[0] == pair[1] else f"{pair[0]} to {pair[1]}"

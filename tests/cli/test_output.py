@@ -1,0 +1,51 @@
+"""Tables fit the terminal, and figures read well."""
+
+from dataclasses import replace
+
+import pytest
+
+from hocket.cli.output import print_search, print_table
+from hocket.hardware.cluster import Cluster, Level
+from hocket.plan.search import Search, search
+from hocket.profile.synthetic import chain
+from hocket.strategies._common import members
+
+
+@pytest.fixture(scope="module")
+def found() -> Search:
+    """A search in which every strategy has its say, on four devices."""
+    profile = chain(6, forward_s=0.01, backward_s=0.02, device_type="cpu-core")
+    return search(profile, Cluster("four", (Level("server", 4, 1e9, 1e-6),), "cpu-core"), 30)
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 140])
+def test_the_table_of_plans_never_breaks_a_word(found: Search, width: int, capsys: pytest.CaptureFixture[str]) -> None:
+    """At any usual width each candidate has one line, whole, and the columns left out are named."""
+    print_search(found, 12, width)
+    out = capsys.readouterr().out
+    rows = [line.strip() for line in out.splitlines() if line.strip().split(" ")[0] in members()]
+    assert len(rows) == min(12, len(found.candidates))
+    for row, candidate in zip(rows, found.candidates, strict=False):  # the best twelve
+        assert row.startswith(f"{candidate.strategy} "), row
+        assert candidate.updates.text in row
+    assert ("a wider terminal shows" in out) == (width <= 80)
+    assert max(len(line.rstrip()) for line in out.splitlines() if "note" not in line) <= width
+
+
+def test_columns_go_in_the_order_given(capsys: pytest.CaptureFixture[str]) -> None:
+    """As many as needed and no more; those that stay keep their places."""
+    rows = [["a" * 10, "b" * 10, "c" * 10]]
+    assert print_table("t", ["one", "two", "three"], rows, drop=(1, 0), width=60) == []
+    assert print_table("t", ["one", "two", "three"], rows, drop=(1, 0), width=30) == ["two"]
+    capsys.readouterr()
+    assert print_table("t", ["one", "two", "three"], rows, drop=(1, 0), width=20) == ["one", "two"]
+    assert "cccccccccc" in capsys.readouterr().out
+
+
+def test_figures_have_no_exponents(found: Search, capsys: pytest.CaptureFixture[str]) -> None:
+    """Thousands of samples a second are written with commas."""
+    fast = replace(found, candidates=(replace(found.candidates[0], samples_per_s=34390.4),))
+    print_search(fast, 1, 140)
+    out = capsys.readouterr().out
+    assert "34,390" in out
+    assert "e+" not in out

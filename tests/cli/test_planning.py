@@ -1,0 +1,130 @@
+"""The commands that need no devices, as a person and as a machine meets them."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hocket.cli import main
+from hocket.hardware.cluster import Cluster, Level
+from hocket.plan.plan import Plan
+from hocket.profile.synthetic import chain
+
+PROFILE = chain(4, forward_s=0.001, backward_s=0.002, device_type="cpu-core")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder to work in, with a profile, a cluster and a plan of one strategy for a ragged batch."""
+    monkeypatch.chdir(tmp_path)
+    PROFILE.save("profile.json")
+    Cluster("two", (Level("server", 2, 1e9, 1e-6),), "cpu-core").save("cluster.yaml")
+    assert main(["plan", "profile.json", "cluster.yaml", "-B", "10", "-b", "4", "-s", "flush", "-o", "plan.yaml"]) == 0
+    return tmp_path
+
+
+def said(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> str:
+    """What a command prints on standard output, and on standard error behind it."""
+    capsys.readouterr()
+    assert main(list(words)) == code
+    return "".join(capsys.readouterr())
+
+
+def document(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> Any:
+    """The one JSON document on standard output."""
+    capsys.readouterr()
+    assert main([*words, "--json"]) == code
+    return json.loads(capsys.readouterr().out)
+
+
+# --- plan
+
+
+def test_the_best_plan_says_when_its_mathematics_are_others(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A strategy with old weights is told in its row and in a note; a synchronous one needs none."""
+    words = ("plan", "profile.json", "cluster.yaml", "-B", "16", "-b", "2", "-s")
+    late = said(capsys, *words, "two_bw")
+    assert "1 update old" in late
+    assert "note: two_bw computes gradients on weights 1 update old; `--synchronous`" in late
+    same = said(capsys, *words, "flush")
+    assert " same " in same
+    assert "note" not in same
+    rule = document(capsys, *words, "two_bw")["candidates"][0]["update_rule"]
+    assert rule == {"kind": "delayed", "same_as_one_process": False, "updates_old": [1, 1], "samples": [16, 16]}
+
+
+def test_only_synchronous_plans(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With --synchronous every candidate is the same as one process; asking for another strategy is refused."""
+    words = ("plan", "profile.json", "cluster.yaml", "-B", "16", "--synchronous")
+    found = document(capsys, *words)
+    assert {c["strategy"] for c in found["candidates"]} >= {"flush", "gpipe", "data_parallel"}
+    assert all(c["update_rule"]["same_as_one_process"] for c in found["candidates"])
+    assert "two_bw, which is not synchronous" in said(capsys, *words, "-s", "two_bw", code=2)
+
+
+def test_nothing_that_fits_is_one_document_with_the_reason(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Standard output stays one document: refusals and the error; a person gets one line for each strategy."""
+    cluster = replace(Cluster.read("cluster.yaml"), memory_bytes=1e6)
+    cluster.save("small.yaml")
+    words = ("plan", "profile.json", "small.yaml", "-B", "16", "-s", "flush", "-s", "gpipe")
+    found = document(capsys, *words, code=2)
+    assert found["candidates"] == []
+    assert "nothing that fits" in found["error"]["found"]
+    lines = [line for line in said(capsys, *words, code=2).splitlines() if "refused" in line]
+    assert len(lines) == 2
+    assert " choices refused, such as " in lines[0]
+    assert " needs " in lines[0]
+
+
+def test_figures_of_another_device_type_are_called_rough(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A profile of a processor core, planned on a GPU, says that its seconds are scaled by peak rates."""
+    replace(Cluster.read("cluster.yaml"), device_type="v100-16gb").save("gpus.yaml")
+    found = document(capsys, "plan", "profile.json", "gpus.yaml", "-B", "4", "-s", "flush")
+    assert any("measured on cpu-core, scaled to v100-16gb by their peak rates: rough" in n for n in found["notes"])
+    assert document(capsys, "plan", "profile.json", "cluster.yaml", "-B", "4", "-s", "flush")["notes"] == []
+
+
+# --- show
+
+
+def test_a_ragged_batch_is_spelt_out(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The last microbatch is smaller, and the title says so."""
+    text = said(capsys, "show", "plan.yaml")
+    assert "batch 10 as 3 microbatches, 4+4+2 on two" in text
+    assert "flush has the mathematics of one process" in text
+
+
+def test_a_plan_edited_by_hand_is_predicted_anew(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The prediction is of the plan as it stands, and what the file says is told where it differs."""
+    assert "the file says" not in said(capsys, "show", "plan.yaml")
+    before = document(capsys, "show", "plan.yaml")
+    assert before["predicted"] == before["predicted_when_planned"]
+    plan = Plan.read("plan.yaml")
+    replace(plan, stages=tuple(replace(stage, recompute=True) for stage in plan.stages)).save("plan.yaml")
+    assert "the file says" in said(capsys, "show", "plan.yaml")
+    after = document(capsys, "show", "plan.yaml")
+    assert after["predicted_when_planned"] == before["predicted"]
+    assert after["predicted"]["iteration_s"] > before["predicted"]["iteration_s"]
+    simulated = document(capsys, "simulate", "plan.yaml")
+    assert simulated["iteration_s"] == pytest.approx(after["predicted"]["iteration_s"])
+
+
+# --- errors
+
+
+def test_an_error_is_json_where_json_is_expected(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Standard output has the error's parts, standard error the sentence; without --json only the latter."""
+    assert main(["show", "none.yaml", "--json"]) == 2
+    out, err = capsys.readouterr()
+    error = json.loads(out.splitlines()[-1])["error"]
+    assert (error["kind"], error["place"], error["found"]) == ("InputError", "none.yaml", "no such file")
+    assert err == f"error: {error['message']}\n"
+    assert main(["show", "none.yaml"]) == 2
+    assert capsys.readouterr().out == ""
+
+
+def test_a_wrong_option_is_json_too(capsys: pytest.CaptureFixture[str]) -> None:
+    """A usage error is told to machines as well."""
+    assert document(capsys, "show", "plan.yaml", "--wdith", "3", code=2)["error"]["kind"] == "NoSuchOption"
