@@ -38,6 +38,16 @@ def read_bytes(path: str | Path, limit_bytes: int = MAX_FILE_BYTES) -> bytes:
     return content
 
 
+def read_text(path: str | Path, limit_bytes: int = MAX_FILE_BYTES) -> str:
+    """Read a text file in UTF-8, otherwise as `read_bytes`."""
+    try:
+        return read_bytes(path, limit_bytes).decode()
+    except UnicodeDecodeError as error:
+        raise InputError(
+            str(path), f"byte {error.object[error.start]:#04x} at {error.start}", "a text in UTF-8"
+        ) from None
+
+
 def write_atomic(path: str | Path, content: bytes | str) -> None:
     """Write a file whole or not at all: aside, fsync, rename, fsync of the folder.
 

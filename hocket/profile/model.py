@@ -219,8 +219,24 @@ class ModelProfile:
 
     @classmethod
     def from_json(cls, text: bytes | str, place: str = "profile") -> "ModelProfile":
-        """Read a profile strictly."""
-        return read_as(cls, parse_json(text, place), place)
+        """Read a profile strictly.
+
+        Raises:
+            InputError: it is no profile at all, or a wrong one.
+        """
+        step = "Make one with `hocket profile` or `hocket import`."
+        try:
+            data = parse_json(text, place)
+        except InputError as error:
+            raise InputError(error.place, error.found, f"a profile ({FORMAT}, JSON)", step) from None
+        if not isinstance(data, dict) or not ("layers" in data or data.get("format") == FORMAT):
+            found = (
+                f"a file of format {data['format']!r}"
+                if isinstance(data, dict) and "format" in data
+                else "another document"
+            )
+            raise InputError(place, found, f"a profile ({FORMAT})", step)
+        return read_as(cls, data, place)
 
     @cached_property
     def digest(self) -> str:

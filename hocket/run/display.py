@@ -90,12 +90,17 @@ class Bar:
 
     def finished(self, summary: Summary) -> None:
         """Take the bar away and say how it went."""
-        self._bar.stop()
+        self._stop()
         self._bar.console.print(spoken(summary), markup=False)
+
+    def _stop(self) -> None:
+        # Asked only when it runs: rich ends a bar with an empty line where there is no terminal, begun or not.
+        if self._bar.live.is_started:
+            self._bar.stop()
 
     def close(self) -> None:
         """Leave the terminal as it was, however the run ended."""
-        self._bar.stop()
+        self._stop()
 
 
 def spoken(summary: Summary) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from hocket.errors import RefusedError
+from hocket.errors import InputError, RefusedError
 from hocket.hardware.cluster import Cluster
 from hocket.passes.borders import StageCut
 from hocket.passes.gradients import DEFAULT_BUCKET_BYTES, buckets_of
@@ -39,6 +39,13 @@ class Situation:
     batch_size: int
     microbatch_sizes: tuple[int, ...] = ()
     bucket_bytes: float = DEFAULT_BUCKET_BYTES
+
+    def __post_init__(self) -> None:
+        if self.batch_size < 1:
+            raise InputError("batch_size", str(self.batch_size), ">= 1")
+        for size in self.microbatch_sizes:
+            if not 1 <= size <= self.batch_size:
+                raise InputError("microbatch_sizes", str(size), f"1 to the batch size, {self.batch_size}")
 
     @property
     def sizes(self) -> tuple[int, ...]:
