@@ -1,17 +1,6 @@
-"""One worker of `torch.distributed.pipelining`, for bench_pipelining.py: same GPT, same stages, same microbatches.
-
-Usage (set by the caller): RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT; arguments: schedule microbatches steps.
-Prints one JSON line on the last rank: the median seconds of a step.
-"""
-
-import json
-import statistics
-import sys
-import time
-import warnings
+"""The other side of bench_pipelining.py: torch.distributed.pipelining with the same GPT, stages and microbatches."""
 
 import torch
-import torch.distributed as dist
 from jobs.gpt import BATCH_SIZE, N_LAYER, SEQ, make_model, make_optimizer
 from torch import nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
@@ -19,8 +8,6 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGP
 from hocket.profile.job import order
 from hocket.zoo.gpt import language_loss
 from hocket.zoo.text import Text
-
-WARM_UP = 5
 
 
 class First(nn.Module):
@@ -51,41 +38,26 @@ class Last(nn.Module):
         return self.head(self.ln(x))
 
 
-def main() -> None:
-    """Train for some steps and print the median step time."""
-    schedule_name, microbatches, steps = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-    warnings.simplefilter("ignore")
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo")
-    rank = dist.get_rank()
-    module = (First, Last)[rank](make_model())
-    stage = PipelineStage(module, rank, 2, torch.device("cpu"))
-    schedule = {"gpipe": ScheduleGPipe, "flush": Schedule1F1B}[schedule_name](
-        stage, n_microbatches=microbatches, loss_fn=language_loss
-    )
-    optimizer = make_optimizer(module.parameters())
-    data = Text(SEQ)
-    times, losses_seen = [], []
-    for step in range(steps + WARM_UP):
-        samples = [data[i] for i in order(step, BATCH_SIZE, len(data), 0)]
-        tokens, targets = (torch.stack(column) for column in zip(*samples, strict=True))
-        dist.barrier()
-        began = time.perf_counter()
-        losses: list[torch.Tensor] = []
-        if rank == 0:
-            schedule.step(tokens)
-        else:
-            schedule.step(target=targets, losses=losses)
-        optimizer.step()
-        optimizer.zero_grad()
-        times.append(time.perf_counter() - began)
-        losses_seen += [float(torch.stack(losses).mean())] if losses else []
-    slowest = torch.tensor(times[WARM_UP:])
-    dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
-    if rank == 1:
-        print(json.dumps({"iteration_s": statistics.median(slowest.tolist()), "losses": losses_seen}), flush=True)
-    dist.destroy_process_group()
+class Pipelining:
+    """One worker: its half of the GPT under torch's GPipe or 1F1B schedule, and its optimizer."""
 
+    def __init__(self, name: str, microbatches: int, rank: int) -> None:
+        self.rank = rank
+        module = (First, Last)[rank](make_model())
+        stage = PipelineStage(module, rank, 2, torch.device("cpu"))
+        schedule = {"gpipe": ScheduleGPipe, "flush": Schedule1F1B}[name]
+        self.schedule = schedule(stage, n_microbatches=microbatches, loss_fn=language_loss)
+        self.optimizer = make_optimizer(module.parameters())
+        self.data = Text(SEQ)
 
-if __name__ == "__main__":
-    main()
+    def train(self, batches: int) -> None:
+        """Train on the first so many batches."""
+        for step in range(batches):
+            samples = [self.data[i] for i in order(step, BATCH_SIZE, len(self.data), 0)]
+            tokens, targets = (torch.stack(column) for column in zip(*samples, strict=True))
+            if self.rank == 0:
+                self.schedule.step(tokens)
+            else:
+                self.schedule.step(target=targets, losses=[])
+            self.optimizer.step()
+            self.optimizer.zero_grad()

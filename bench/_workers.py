@@ -1,11 +1,8 @@
-"""Starting the workers of the other side of a comparison: one process a rank, pinned, one thread each."""
+"""What the workers of a comparison over a network need: an environment, a port, and their last word."""
 
 import json
 import os
 import socket
-import subprocess
-import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,24 +29,6 @@ def environment(rank: int, world: int, address: str, port: int, interface: str =
         "OMP_NUM_THREADS": "1",
         "PYTHONPATH": f"{HERE.parent}{os.pathsep}{HERE}",
     }
-
-
-def run_workers(script: str, arguments: Sequence[str], world: int = 2, timeout_s: float = 300) -> dict[str, Any]:
-    """Run one script on `world` pinned local workers and return the JSON line that one of them prints."""
-    port = free_port()
-    started = [
-        subprocess.Popen(
-            ["taskset", "-c", str(rank), sys.executable, str(HERE / script), *arguments],
-            env=environment(rank, world, "127.0.0.1", port),
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(world)
-    ]
-    outputs = [process.communicate(timeout=timeout_s)[0] for process in started]
-    if any(process.returncode for process in started):
-        raise SystemExit(f"{script} failed")
-    return last_json("".join(outputs))
 
 
 def last_json(text: str) -> dict[str, Any]:
