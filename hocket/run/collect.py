@@ -60,7 +60,7 @@ class Collector:
                 self._listener.note(str(event["text"]))
             case "saved":
                 self.checkpoint = str(event["path"])
-                self._listener.note(f"saved {event['path']}")
+                self._listener.saved(int(event["step"]), self.checkpoint)
             case "done":
                 self.done[rank] = event
 

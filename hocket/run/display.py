@@ -5,14 +5,16 @@ Rules of this file: results go to standard output, everything else to standard e
 
 import json
 import sys
+import textwrap
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TextIO
 
 from hocket.run.loop import Listener, Summary
 from hocket.units import show_bytes, show_seconds
 
+_BAR_WIDTH = range(6, 41)
 # Steps over which the pace is taken, and after how many of them it counts as warm.
 _WINDOW, _WARM = 20, 3
 
@@ -35,6 +37,10 @@ class Lines:
         """One line."""
         print(json.dumps(line), file=self._out, flush=True)
 
+    def saved(self, step: int, path: str) -> None:
+        """A note of each checkpoint."""
+        self.note(f"saved {path}")
+
     def note(self, text: str) -> None:
         """On the other stream."""
         print(f"hocket: {text}", file=self._notes, flush=True)
@@ -48,50 +54,79 @@ class Lines:
 
 
 class Bar:
-    """A progress bar with the loss, the pace, and the prediction beside the measurement once warm."""
+    """A line that moves: a bar, the loss, the pace, and the prediction beside the measurement once warm.
+
+    Where standard error is no terminal there is no such line, and what is said is not broken into lines.
+    """
 
     def __init__(self, console: Any = None, clock: Callable[[], float] = time.monotonic) -> None:
         from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+        from rich.live import Live
 
         self._console = console or Console(stderr=True, highlight=False)
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        self._bar = Progress(*columns, TextColumn("{task.fields[figures]}"), console=self._console)
         self._clock, self._times = clock, deque[tuple[float, int]](maxlen=_WINDOW)
         self._predicted_s: float | None = None
+        self._done = self._steps = 0
+        self._figures: tuple[str, ...] = ()
+        self._saved: int | None = None
+        self._live = Live(console=self._console, get_renderable=self._shown, transient=True)
 
     def started(self, first: int, steps: int, predicted_iteration_s: float | None) -> None:
-        """Show the bar."""
-        self._predicted_s = predicted_iteration_s
-        self._task = self._bar.add_task("training", total=steps, completed=first, figures="")
-        self._bar.start()
+        """Show the line."""
+        self._predicted_s, self._done, self._steps = predicted_iteration_s, first, steps
+        if self._console.is_terminal:
+            self._live.start()
 
     def step(self, line: dict[str, Any]) -> None:
         """Move the bar."""
         self._times.append((self._clock(), int(line["samples"])))
-        self._bar.update(self._task, completed=line["step"], figures=self.figures(line))
+        self._done = line["step"]
+        self._figures = self.figures(line)
 
-    def figures(self, line: dict[str, Any]) -> str:
-        """The text behind the bar."""
+    def saved(self, step: int, path: str) -> None:
+        """Shown in the line until the end, which names the folder."""
+        self._saved = step
+
+    def figures(self, line: dict[str, Any]) -> tuple[str, ...]:
+        """What stands behind the bar, the most important first."""
         loss = "not a number" if line["loss"] is None else f"{line['loss']:.4f}"
         parts = [f"loss {loss}"]
         if len(self._times) > _WARM:
             (start_s, before), (end_s, after) = self._times[0], self._times[-1]
             if end_s > start_s:
-                parts.append(f"{(after - before) / (end_s - start_s):.4g} samples/s")
                 each_s = (end_s - start_s) / (len(self._times) - 1)
+                parts += [f"{show_seconds(each_s)} a step", f"{_clock_of(each_s * (self._steps - self._done))} left"]
                 if self._predicted_s:
-                    parts.append(f"{show_seconds(each_s)} a step, {show_seconds(self._predicted_s)} predicted")
-        return "  ".join(parts)
+                    parts.append(f"{show_seconds(self._predicted_s)} predicted")
+                parts.append(f"{(after - before) / (end_s - start_s):.4g} samples/s")
+        return tuple(parts)
+
+    def line(self, width: int) -> str:
+        """The line in so many columns: what does not fit is left out, the bar first, the number of steps never."""
+        head = f"{self._done}/{self._steps}"
+        parts = [*self._figures, *([f"saved step {self._saved}"] if self._saved is not None else [])]
+        while parts and len("  ".join([head, *parts])) > width:
+            parts.pop()
+        behind = "  ".join([head, *parts])
+        room = min(width - len(behind) - 1, _BAR_WIDTH[-1])
+        if room not in _BAR_WIDTH:
+            return behind
+        full = room * self._done // max(self._steps, 1)
+        done, left = ("#", "-") if self._console.options.ascii_only else ("━", "─")
+        return f"{done * full}{left * (room - full)} {behind}"
 
     def note(self, text: str) -> None:
-        """Above the bar."""
-        self._bar.console.print(text, markup=False)
+        """Above the line."""
+        if self._console.is_terminal:
+            text = textwrap.fill(text, self._console.width - 1, break_long_words=False, break_on_hyphens=False)
+        self._say(text)
 
     def finished(self, summary: Summary) -> None:
-        """Take the bar away and say how it went."""
-        self._stop()
-        self._bar.console.print(spoken(summary), markup=False)
+        """Take the line away and say how it went."""
+        self._live.stop()
+        self._say(spoken(summary, self._console.width - 1 if self._console.is_terminal else None))
+        if summary.checkpoint and not summary.stopped:  # of a run that was stopped, a note has said it
+            self._say(f"saved in {summary.checkpoint}")
 
     def _stop(self) -> None:
         # Asked only when it runs: rich ends a bar with an empty line where there is no terminal, begun or not.
@@ -100,11 +135,19 @@ class Bar:
 
     def close(self) -> None:
         """Leave the terminal as it was, however the run ended."""
-        self._stop()
+        self._live.stop()
+
+    def _say(self, text: str) -> None:
+        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    def _shown(self) -> Any:
+        from rich.text import Text
+
+        return Text(self.line(self._console.width - 1), no_wrap=True, overflow="crop")
 
 
-def spoken(summary: Summary) -> str:
-    """A summary in one sentence."""
+def spoken(summary: Summary, width: int | None = None) -> str:
+    """A summary in one sentence, broken between phrases where it is wider than `width`."""
     if summary.iteration_s is None:
         return f"{summary.steps} steps trained"
     parts = [f"{summary.steps} steps trained", f"{show_seconds(summary.iteration_s)} an iteration"]
@@ -113,5 +156,26 @@ def spoken(summary: Summary) -> str:
         parts.append(f"{show_seconds(summary.predicted_iteration_s)} predicted ({off:+.1%})")
     if summary.samples_per_s:
         parts.append(f"{summary.samples_per_s:.4g} samples/s")
-    peaks = ", ".join(f"{d}: {show_bytes(size)}" for d, size in sorted(summary.peak_memory_bytes.items()))
-    return "; ".join(parts) + (f"; peak memory by device {peaks}" if peaks else "")
+    phrases = [f"{part};" for part in parts]
+    peaks = [f"{d}: {show_bytes(size)}," for d, size in sorted(summary.peak_memory_bytes.items())]
+    if peaks:
+        phrases += [f"peak memory by device {peaks[0]}", *peaks[1:]]
+    phrases[-1] = phrases[-1][:-1]
+    return "\n".join(_lines(phrases, width))
+
+
+def _lines(phrases: Sequence[str], width: int | None) -> list[str]:
+    """Phrases in as few lines as they need, none of them broken."""
+    lines: list[str] = []
+    for phrase in phrases:
+        if lines and (width is None or len(lines[-1]) + 1 + len(phrase) <= width):
+            lines[-1] += f" {phrase}"
+        else:
+            lines.append(phrase)
+    return lines
+
+
+def _clock_of(duration_s: float) -> str:
+    """A duration as on a clock: 0:01:30."""
+    minutes, seconds = divmod(round(duration_s), 60)
+    return f"{minutes // 60}:{minutes % 60:02}:{seconds:02}"

@@ -105,6 +105,9 @@ class Listener(Protocol):
     def step(self, line: dict[str, Any]) -> None:
         """One more step: {"step": steps trained, "loss": mean over its samples, "samples": trained in all}."""
 
+    def saved(self, step: int, path: str) -> None:
+        """There is a checkpoint of what so many steps have made, in this folder."""
+
     def note(self, text: str) -> None:
         """Something that a person should know."""
 
@@ -128,6 +131,9 @@ class Quiet:
         """Hand it on."""
         if self.on_step is not None:
             self.on_step(line)
+
+    def saved(self, step: int, path: str) -> None:
+        """Show nothing."""
 
     def note(self, text: str) -> None:
         """Show nothing."""

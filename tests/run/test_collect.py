@@ -88,25 +88,83 @@ def test_lines_are_json() -> None:
     assert notes.getvalue() == "hocket: by the way\n"
 
 
-def test_bar_shows_prediction_against_measurement_once_warm() -> None:
-    """The loss at once; pace and prediction when enough steps have been seen."""
+def bar_at(width: int, terminal: bool = True) -> tuple[Bar, io.StringIO]:
+    """A bar on a console of so many columns, six of a thousand steps into a run that saves; and what the console shows."""
     from rich.console import Console
 
     now_s = [0.0]
     text = io.StringIO()
-    bar = Bar(Console(file=text, width=200), clock=lambda: now_s[0])
-    bar.started(0, 10, 0.5)
-    figures = []
+    bar = Bar(Console(file=text, width=width, force_terminal=terminal, legacy_windows=False), clock=lambda: now_s[0])
+    bar.started(0, 1000, 0.5)
     for step in range(1, 7):
         now_s[0] += 0.25
-        line = {"step": step, "loss": 1.5, "samples": 8 * step}
-        bar.step(line)
-        figures.append(bar.figures(line))
-    bar.finished(Summary(6, (), 0.25, 32.0, 0.5, {0: 2**20}))
+        bar.step({"step": step, "loss": 1.5, "samples": 8 * step})
+    bar.saved(5, "saved/step-00000005")
+    return bar, text
+
+
+def test_bar_shows_prediction_against_measurement_once_warm() -> None:
+    """The loss at once; pace, time left and prediction when enough steps have been seen."""
+    bar, text = bar_at(200)
+    assert bar.figures({"loss": 1.5}) == (
+        "loss 1.5000",
+        "250 ms a step",
+        "0:04:08 left",
+        "500 ms predicted",
+        "32 samples/s",
+    )
+    assert bar.line(200).endswith(" 6/1000  " + "  ".join(bar.figures({"loss": 1.5})) + "  saved step 5")
     bar.close()
-    assert figures[0] == "loss 1.5000"
-    assert figures[-1] == "loss 1.5000  32 samples/s  250 ms a step, 500 ms predicted"
-    assert "6 steps trained" in text.getvalue()
+    assert Bar().figures({"loss": None}) == ("loss not a number",)
+    assert "6/1000" in text.getvalue()
+
+
+@pytest.mark.parametrize("width", [200, 120, 100, 80, 60, 40, 20, 7])
+def test_the_number_of_steps_is_never_left_out(width: int) -> None:
+    """In a narrow terminal the bar goes first, then what matters least; nothing is cut in the middle."""
+    bar, _ = bar_at(width)
+    bar.close()
+    line = bar.line(width - 1)
+    assert "6/1000" in line
+    assert len(line) <= width - 1
+    shown = line.partition("6/1000")[2].split("  ")[1:]
+    assert shown == [*bar.figures({"loss": 1.5}), "saved step 5"][: len(shown)]
+    if width == 80:
+        assert shown[-1] == "500 ms predicted"
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_the_end_names_the_newest_checkpoint_once(terminal: bool) -> None:
+    """Checkpoints are not listed as they are made; nothing is broken inside a phrase, and no blank line is left."""
+    bar, text = bar_at(80, terminal)
+    summary = Summary(6, (), 0.25, 32.0, 0.5, {0: 2**20, 1: 2**21}, checkpoint="saved/step-00000005")
+    bar.finished(summary)
+    bar.close()
+    said = text.getvalue()
+    assert said.count("saved/step-00000005") == 1
+    assert said.endswith("saved in saved/step-00000005\n")
+    assert all(line in said for line in spoken(summary, 79 if terminal else None).splitlines())
+    if not terminal:
+        assert said == f"{spoken(summary)}\nsaved in saved/step-00000005\n"
+
+
+def test_a_run_that_never_began_leaves_no_blank_line() -> None:
+    """What comes next, an error, stands alone."""
+    from rich.console import Console
+
+    text = io.StringIO()
+    Bar(Console(file=text, width=80)).close()
+    assert text.getvalue() == ""
+
+
+def test_a_summary_breaks_between_phrases() -> None:
+    """Every line but one that is a single phrase fits, and the lines together are the sentence."""
+    summary = Summary(6, (), 0.25, 32.0, 0.5, dict.fromkeys(range(12), 2**20))
+    lines = spoken(summary, 79).splitlines()
+    assert max(map(len, lines)) <= 79
+    assert " ".join(lines) == spoken(summary)
+    assert all(line[-1] in ";," for line in lines[:-1])
+    assert len(spoken(summary, 5).splitlines()) == 4 + 12
 
 
 @pytest.mark.parametrize("iteration_s", [None, 0.5])

@@ -107,6 +107,10 @@ class Recorder:
         if line["step"] == self.at_step and self.act is not None:
             self.act()
 
+    def saved(self, step: int, path: str) -> None:
+        """Keep it among the notes."""
+        self.note(f"saved {path}")
+
     def note(self, text: str) -> None:
         """Keep it; act if it is the one."""
         self.notes.append(text)
