@@ -15,11 +15,17 @@ _MAX_EVENTS = 500_000
 _MEET = (Kind.SEND, Kind.RECEIVE)
 
 
-def write_trace(path: Path, events: Iterable[Event], board: Board, meta: dict[str, Any]) -> None:
+def write_trace(
+    path: Path, events: Iterable[Event], board: Board, meta: dict[str, Any], device: int, peak_memory_bytes: int
+) -> None:
     """Write what all workers recorded as one trace; every worker calls this, and all see the same folder.
 
     The workers' clocks must be one, as on one machine; of several machines each device's times are only its own. Of very
     long runs the end is written.
+
+    Arguments:
+        meta: of the trace, the same on every worker; `peak_memory_bytes` comes to it: {device as text: bytes}.
+        device, peak_memory_bytes: of this worker.
 
     Raises:
         InputError: it cannot be written; on every worker.
@@ -27,13 +33,15 @@ def write_trace(path: Path, events: Iterable[Event], board: Board, meta: dict[st
     part = path.with_name(f".{path.name}.{board.rank}.part")
     last = sorted(events, key=lambda event: event.start_s)[-_MAX_EVENTS // board.workers :]
     problem = _saved(Trace.of(last, meta=meta), part)
-    problems = [fact["problem"] for fact in board.share({"problem": problem})]
+    facts = board.share({"problem": problem, "device": device, "peak_memory_bytes": peak_memory_bytes})
+    problems = [fact["problem"] for fact in facts]
     if board.rank == 0 and not any(problems):
         parts = [path.with_name(f".{path.name}.{rank}.part") for rank in range(board.workers)]
         found = [event for one in parts for event in Trace.read(one).events]
         start_s = min((event.start_s for event in found), default=0.0)
         moved = [replace(e, start_s=e.start_s - start_s, end_s=e.end_s - start_s) for e in met(found)]
-        problem = _saved(Trace.of(moved, meta=meta), path)
+        peaks = {str(fact["device"]): fact["peak_memory_bytes"] for fact in facts}
+        problem = _saved(Trace.of(moved, meta=meta | {"peak_memory_bytes": peaks}), path)
     problems += [fact["problem"] for fact in board.share({"problem": problem})]
     part.unlink(missing_ok=True)
     if first := next(filter(None, problems), ""):

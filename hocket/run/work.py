@@ -93,7 +93,8 @@ def work(job: Job, plan: Plan, options: Options, seat: Seat, progress: Progress,
                 break
         peak_bytes = engine.peak_memory_bytes
         if options.trace is not None:
-            write_trace(Path(options.trace), engine.events(), board, {"source": "measured", "program": program.name})
+            meta = {"source": "measured", "program": program.name}
+            write_trace(Path(options.trace), engine.events(), board, meta, number, peak_bytes)
         # Nobody leaves while another may still want something from it.
         board.share({"step": step})
     report(

@@ -11,6 +11,7 @@ from hocket.plan.plan import Plan
 from hocket.profile.job import load_job
 from hocket.run.checkpoint import names_in
 from hocket.run.loop import train
+from hocket.trace.trace import Trace
 from tests.system.tiny import Recorder, plan, reference, write_job
 
 
@@ -35,6 +36,9 @@ def test_losses_pace_and_trace(tmp_path: Path) -> None:
     assert summary.iteration_s > 0
     assert summary.samples_per_s == pytest.approx(8 / summary.iteration_s)
     assert sorted(summary.peak_memory_bytes) == [0, 1]
+    assert Trace.read(trace).meta["peak_memory_bytes"] == {
+        str(device): peak for device, peak in summary.peak_memory_bytes.items()
+    }
     names = [event.get("name") for event in json.loads(trace.read_text())["traceEvents"]]
     assert all(f"backward {stage} #{m}" in names for stage in (0, 1) for m in range(24))
     assert [path.name for path in tmp_path.glob(".*")] == []
