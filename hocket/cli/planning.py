@@ -272,7 +272,7 @@ def compare(
     from hocket.trace.compare import Row
     from hocket.trace.compare import compare as compare_traces
     from hocket.trace.trace import Trace
-    from hocket.units import show_bytes, show_seconds
+    from hocket.units import show_bytes, show_count, show_seconds
 
     found = compare_traces(Trace.read(predicted), Trace.read(measured))
     if json:
@@ -282,7 +282,12 @@ def compare(
     def rows(part: Sequence[Row], show: Callable[[float], str]) -> list[list[str]]:
         errors = ["-" if isnan(r.relative_error) else f"{r.relative_error:+.1%}" for r in part]
         return [
-            [r.what, show(r.predicted), show(r.measured), error, str(r.count)]
+            [
+                r.what,
+                *("-" if isnan(value) else show(value) for value in (r.predicted, r.measured)),
+                error,
+                str(r.count),
+            ]
             for r, error in zip(part, errors, strict=True)
         ]
 
@@ -290,10 +295,17 @@ def compare(
     right = (1, 2, 3, 4)
     print_table("predicted beside measured", columns, rows((found.update, *found.kinds), show_seconds), right)
     print_table("single instructions that differ most", columns, rows(found.largest, show_seconds), right)
-    print_table("peak memory", columns, rows(found.memory, show_bytes), right)
+    if found.memory:
+        print_table("peak memory", columns, rows(found.memory, show_bytes), right)
+    else:
+        print("  peak memory: not in both traces")
+    sides = (("measurement", "simulated", found.later_measured), ("prediction", "measured", found.later_predicted))
+    for one, other, later in sides:
+        if later:
+            print(f"  {show_count(later, 'instruction')} of the {one} lie beyond the {other} periods")
     if found.only_predicted or found.only_measured:
         print(
-            f"  {found.only_predicted} instructions only in the prediction, {found.only_measured} only in the measurement"
+            f"  {show_count(found.only_predicted, 'instruction')} only in the prediction, {found.only_measured} only in the measurement"
         )
 
 

@@ -11,6 +11,9 @@ import numpy as np
 from hocket.program.instruction import Kind
 from hocket.trace.trace import KINDS, Event, Trace
 
+_Name = tuple[int, str, str]  # device, lane, name
+_NOTHING = 1e-6  # a share below this: a percentage would say nothing
+
 
 @dataclass(frozen=True)
 class Row:
@@ -29,8 +32,9 @@ class Row:
 
     @property
     def relative_error(self) -> float:
-        """(predicted - measured) / measured; nan where nothing was measured."""
-        return (self.predicted - self.measured) / self.measured if self.measured else nan
+        """(predicted - measured) / measured; nan where one of the two is nothing beside the other, or not known."""
+        small, large = sorted((abs(self.predicted), abs(self.measured)))
+        return (self.predicted - self.measured) / self.measured if small > large * _NOTHING else nan
 
 
 @dataclass(frozen=True)
@@ -42,7 +46,9 @@ class Comparison:
         kinds: mean seconds of each kind of instruction and stage.
         largest: the single instructions that differ most, in seconds.
         memory: peak bytes of each device that both traces know.
-        only_predicted, only_measured: how many instructions only one trace has.
+        only_predicted, only_measured: how many instructions only one trace has, those left out that come after all of their
+            kind in the other.
+        later_predicted, later_measured: how many come after: that trace is of more periods.
     """
 
     update: Row
@@ -51,6 +57,8 @@ class Comparison:
     memory: tuple[Row, ...]
     only_predicted: int
     only_measured: int
+    later_predicted: int = 0
+    later_measured: int = 0
 
     @property
     def rows(self) -> tuple[Row, ...]:
@@ -85,16 +93,25 @@ def compare(predicted: Trace, measured: Trace, largest: int = 10) -> Comparison:
     peaks, held = predicted.peak_memory_bytes(), measured.peak_memory_bytes()
     memory = tuple(Row(f"memory of device {d}", peaks[d], held[d]) for d in sorted(peaks.keys() & held.keys()))
     update = Row("update", update_s(predicted), update_s(measured))
-    return Comparison(
-        update, _kinds(predicted, measured), singles, memory, len(ours) - len(both), len(theirs) - len(both)
-    )
+    later = (_later(ours, theirs), _later(theirs, ours))
+    only = (len(ours) - len(both) - later[0], len(theirs) - len(both) - later[1])
+    return Comparison(update, _kinds(predicted, measured), singles, memory, *only, *later)
+
+
+def _later(events: dict[_Name, Event], others: dict[_Name, Event]) -> int:
+    """How many events have a higher index than any of their kind, stage and lane among the others, which have some."""
+    last: dict[tuple[int, str, Kind, int], int] = {}
+    for e in others.values():
+        place = (e.device, e.lane, e.kind, e.stage)
+        last[place] = max(last.get(place, e.index), e.index)
+    return sum(e.index > last.get((e.device, e.lane, e.kind, e.stage), e.index) for e in events.values())
 
 
 def _seconds(event: Event) -> float:
     return event.end_s - event.start_s
 
 
-def _by_name(trace: Trace) -> dict[tuple[int, str, str], Event]:
+def _by_name(trace: Trace) -> dict[_Name, Event]:
     return {(e.device, e.lane, e.name): e for e in trace.events}
 
 

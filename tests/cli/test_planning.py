@@ -11,6 +11,8 @@ from hocket.cli import main
 from hocket.hardware.cluster import Cluster, Level
 from hocket.plan.plan import Plan
 from hocket.profile.synthetic import chain
+from hocket.program.instruction import Kind
+from hocket.trace.trace import Event, Trace
 
 PROFILE = chain(4, forward_s=0.001, backward_s=0.002, device_type="cpu-core")
 
@@ -128,3 +130,24 @@ def test_an_error_is_json_where_json_is_expected(folder: Path, capsys: pytest.Ca
 def test_a_wrong_option_is_json_too(capsys: pytest.CaptureFixture[str]) -> None:
     """A usage error is told to machines as well."""
     assert document(capsys, "show", "plan.yaml", "--wdith", "3", code=2)["error"]["kind"] == "NoSuchOption"
+
+
+# --- compare
+
+
+def test_compare_says_nothing_that_is_not_so(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """No table for memory that was not recorded, no percentage of nothing, and a longer run is called that."""
+    events = [Event(0, "compute", f"step 0 u{k}", Kind.STEP, 0, k, k + 0.5, k + 1.0) for k in range(4)]
+    loads = [Event(0, "load", "load 0 #0", Kind.LOAD, 0, 0, 0.0, end_s) for end_s in (0.0, 0.25)]
+    sends = [Event(0, "send", "send act #0", Kind.SEND, 0, 0, 0.0, 1.0)]
+    Trace.of([loads[0], *events[:2]]).save("predicted.json")
+    Trace.of([loads[1], *events, *sends]).save("measured.json")
+    text = said(capsys, "compare", "predicted.json", "measured.json")
+    assert "2 instructions of the measurement lie beyond the simulated periods" in text
+    assert "0 instructions only in the prediction, 1 only in the measurement" in text
+    assert "peak memory: not in both traces" in text
+    assert "nan" not in text
+    load = next(line for line in text.splitlines() if line.split()[:2] == ["load", "0"])
+    assert load.split()[2:] == ["0", "s", "250", "ms", "-", "1"]
+    found = document(capsys, "compare", "predicted.json", "measured.json")
+    assert (found["later_measured"], found["only_measured"], found["memory"]) == (2, 1, [])

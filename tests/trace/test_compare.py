@@ -1,6 +1,6 @@
 """Predicted beside measured."""
 
-from math import isnan
+from math import isnan, nan
 
 import pytest
 
@@ -39,7 +39,8 @@ def test_rows_say_what_differs() -> None:
     assert kinds["step 0"].relative_error == pytest.approx(0.0)
     assert [row.what for row in found.largest] == ["device 0: forward 0 #0", "device 0: forward 0 #1"]
     assert [(row.predicted, row.measured) for row in found.memory] == [(200.0, 160.0)]
-    assert (found.only_predicted, found.only_measured) == (0, 2)
+    assert (found.only_predicted, found.only_measured) == (0, 0)
+    assert (found.later_predicted, found.later_measured) == (0, 2)
     assert found.rows[0] is found.update
     assert len(found.rows) == 1 + 2 + 1 + 2
 
@@ -57,6 +58,19 @@ def test_recomputation_has_a_row_of_its_own() -> None:
 
 
 def test_nothing_measured_has_no_error() -> None:
-    """A relative error needs a measured figure."""
+    """A relative error needs two figures, of which none is nothing beside the other."""
+    for row in (Row("x", 0.0, 1.0), Row("x", 1e-9, 1.0), Row("x", nan, 1.0), Row("x", 1.0, nan), Row("x", 0.0, 0.0)):
+        assert isnan(row.relative_error)
     assert isnan(Row("x", 1.0, 0.0).relative_error)
     assert compare(Trace.of(()), Trace.of(())).kinds == ()
+
+
+def test_what_one_trace_lacks_is_not_what_comes_later() -> None:
+    """An instruction that is missing in the middle, or of a kind that the other lacks, is only in one trace."""
+    whole, holed = run(1.0, 0.5, 6), run(1.0, 0.5, 4)
+    holed = Trace.of([e for e in holed.events if e.name not in ("forward 0 #1", "step 0 u0")])
+    found = compare(holed, whole)
+    assert (found.only_predicted, found.only_measured, found.later_predicted, found.later_measured) == (0, 2, 0, 4)
+    other = Event(0, "load", "load 0 #9", Kind.LOAD, 0, 9, 0.0, 1.0)
+    back = compare(Trace.of([*whole.events, other]), holed)
+    assert (back.only_predicted, back.only_measured, back.later_predicted, back.later_measured) == (3, 0, 4, 0)
