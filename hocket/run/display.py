@@ -128,11 +128,6 @@ class Bar:
         if summary.checkpoint and not summary.stopped:  # of a run that was stopped, a note has said it
             self._say(f"saved in {summary.checkpoint}")
 
-    def _stop(self) -> None:
-        # Asked only when it runs: rich ends a bar with an empty line where there is no terminal, begun or not.
-        if self._bar.live.is_started:
-            self._bar.stop()
-
     def close(self) -> None:
         """Leave the terminal as it was, however the run ended."""
         self._live.stop()

@@ -22,7 +22,7 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,7 @@ from hocket.plan.plan import Plan
 from hocket.profile.job import Job, load_job
 from hocket.run.collect import Collector
 from hocket.run.failure import Failure, describe, first_cause, understand
-from hocket.run.loop import INTERRUPTED, Listener, Options, Summary, devices_of
+from hocket.run.loop import INTERRUPTED, Listener, Options, Summary, devices_of, predicted_now
 from hocket.run.progress import Progress, State, agreed_stop
 from hocket.run.work import Seat, check_workers, work
 
@@ -47,8 +47,13 @@ _GRACE_S = 5.0
 _MEETING_S = 300.0
 
 
-def join(job: Job | str | Path, plan: Plan, options: Options, listener: Listener) -> Summary:
+def join(
+    job: Job | str | Path, plan: Plan, folder_of_plan: Path | None, options: Options, listener: Listener
+) -> Summary:
     """Train as one of the workers that torchrun started; the first one shows the run and gets all of the summary.
+
+    Arguments:
+        folder_of_plan: from where the plan's profile is seen, if the plan has a file.
 
     Raises:
         InputError: the number of workers is not the plan's, or another mistake in what was given.
@@ -62,7 +67,9 @@ def join(job: Job | str | Path, plan: Plan, options: Options, listener: Listener
     meeting = rendezvous("env://", timeout=timedelta(seconds=_MEETING_S))
     store, _, _ = next(meeting)
     progress = Progress.private()
-    collector = Collector(plan, listener) if rank == 0 else None
+    collector = None
+    if rank == 0:
+        collector = Collector(replace(plan, predicted=predicted_now(plan, folder_of_plan, listener)), listener)
     together = _Together(PrefixStore("watch", store.clone()), rank, workers, progress, options, collector)
     with together.watching():
         try:

@@ -26,7 +26,7 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -37,7 +37,7 @@ from hocket.files import parse_json, write_atomic
 from hocket.plan.plan import Plan
 from hocket.run.collect import Collector
 from hocket.run.failure import Failure, first_cause, understand
-from hocket.run.loop import Listener, Options, Summary, devices_of
+from hocket.run.loop import Listener, Options, Summary, devices_of, predicted_now
 from hocket.run.orders import Orders
 from hocket.run.progress import Progress, State, hold_all
 
@@ -50,8 +50,11 @@ _MAX_LINE_BYTES = 2**20
 _READ_BYTES = 2**16
 
 
-def launch(job: Path, plan: Plan, options: Options, listener: Listener) -> Summary:
+def launch(job: Path, plan: Plan, folder_of_plan: Path | None, options: Options, listener: Listener) -> Summary:
     """Run a job file with local workers until it is done, stopped or broken; nothing is left running.
+
+    Arguments:
+        folder_of_plan: from where the plan's profile is seen, if the plan has a file.
 
     Raises:
         InputError, WorkerLost, KeyboardInterrupt: see `train`.
@@ -71,7 +74,9 @@ def launch(job: Path, plan: Plan, options: Options, listener: Listener) -> Summa
             for rank in range(len(devices)):
                 core = cores[rank % len(cores)] if options.pin else None
                 workers.append(_start(folder, job, options, rank, len(devices), core))
-            with _Watch(workers, plan, options, listener) as watch:
+            # While they load torch. They keep the plan as it is written: its digest goes into checkpoints.
+            watched = replace(plan, predicted=predicted_now(plan, folder_of_plan, listener))
+            with _Watch(workers, watched, options, listener) as watch:
                 return watch.run(devices)
         finally:
             _end(workers)

@@ -7,16 +7,20 @@ of a run goes through a Listener (display.py has two).
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from math import isclose
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
-from hocket.errors import InputError, nearest
-from hocket.plan.plan import Plan
+from hocket.errors import HocketError, InputError, nearest
+from hocket.plan.plan import Plan, Predicted
 from hocket.profile.job import Job
+from hocket.units import show_seconds
 
 DEVICES = ("auto", "cpu", "cuda")
 # Exit code of a run that was asked to stop, saved or not.
 INTERRUPTED = 130
+# Predictions of one plan that differ by less are one prediction, written and read.
+_SAME = 1e-6
 
 
 @dataclass(frozen=True)
@@ -169,20 +173,21 @@ def train(
             once, with such a folder, a run saves and returns a summary with `stopped`.)
     """
     given = _options(steps, options)
+    folder = None if isinstance(plan, Plan) else Path(plan).resolve().parent
     if not isinstance(plan, Plan):
         plan = Plan.read(plan)
     listener = listener or Quiet(on_step)
     try:
-        return _train(job, plan, given, listener)
+        return _train(job, plan, folder, given, listener)
     finally:
         listener.close()
 
 
-def _train(job: Job | str | Path, plan: Plan, options: Options, listener: Listener) -> Summary:
+def _train(job: Job | str | Path, plan: Plan, folder: Path | None, options: Options, listener: Listener) -> Summary:
     if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
         from hocket.run.join import join
 
-        return join(job, plan, options, listener)
+        return join(job, plan, folder, options, listener)
     if isinstance(job, Job):
         hint = "Write `job = ...` into a file and give its path, or start this script with torchrun."
         raise InputError("job", "a Job object, which other processes cannot see", "the path of a job file", hint)
@@ -190,7 +195,31 @@ def _train(job: Job | str | Path, plan: Plan, options: Options, listener: Listen
         raise InputError(str(job), "no such file", "a Python file that defines `job` or `make_job()`")
     from hocket.run.launch import launch
 
-    return launch(Path(job), plan, options, listener)
+    return launch(Path(job), plan, folder, options, listener)
+
+
+def predicted_now(plan: Plan, folder: Path | None, listener: Listener) -> Predicted | None:
+    """What the plan as it stands does, by the profile that it names, if that is at hand; else what the plan says.
+
+    Arguments:
+        folder: of the plan's file; None: its profile is not known.
+    """
+    if folder is None or not plan.profile:
+        return plan.predicted
+    from hocket.plan.open import opened
+
+    then = plan.predicted
+    try:
+        now = opened(plan, folder).predicted
+    except HocketError:  # no profile, or another one: that is no reason not to train
+        return then
+    if then is None or isclose(now.iteration_s, then.iteration_s, rel_tol=_SAME):
+        return then or now
+    listener.note(
+        f"the plan was changed since it was predicted: {show_seconds(now.iteration_s)} an iteration as it stands, "
+        f"not {show_seconds(then.iteration_s)}"
+    )
+    return now
 
 
 def shows_the_run() -> bool:

@@ -16,6 +16,7 @@ from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]
 
 from hocket.errors import InputError, InternalError
 from hocket.plan.plan import Plan
+from hocket.plan.updates import Updates, updates_of
 from hocket.profile.capture import capture
 from hocket.profile.job import Job
 from hocket.program.check import prove
@@ -74,7 +75,8 @@ def work(job: Job, plan: Plan, options: Options, seat: Seat, progress: Progress,
         end = runs[-1].end_step if runs else start
         checkpoint = str(keeper.path) if keeper is not None and keeper.path is not None else None
         speak({"event": "start", "first": start, "steps": end, "checkpoint": checkpoint})
-        for text in _notes(options, program, runs, start, end):
+        updates = updates_of(plan.strategy, plan.shapes(captured), plan.batch_size, plan.microbatch_size, plan.options)
+        for text in _notes(options, plan.strategy, updates, program, runs, start, end):
             speak({"event": "note", "text": text})
         step = start
         for segment in runs:
@@ -173,12 +175,16 @@ def _every(options: Options, start: int) -> int | None:
     return options.every or max(1, (options.steps - start) // 10)
 
 
-def _notes(options: Options, program: Program, runs: list[Segment], start: int, end: int) -> Iterator[str]:
+def _notes(
+    options: Options, strategy: str, updates: Updates, program: Program, runs: list[Segment], start: int, end: int
+) -> Iterator[str]:
     if not runs:
         yield f"{start} steps are trained already: nothing to do"
         return
     if end != options.steps:
         yield f"{end} steps instead of {options.steps}: the next number that {program.name} can end with"
+    if not updates.same:
+        yield f"a step is {updates.batch_size} samples; {updates.sentence(strategy)}"
     if len(runs) > 1 and not program.rule.synchronous:
         yield (
             f"the pipeline is drained for a checkpoint every {runs[0].steps} steps; "

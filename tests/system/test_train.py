@@ -1,18 +1,21 @@
 """Training with real workers: losses, segments, resuming under the same and under other plans, and what does not fit."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hocket.errors import InputError
-from hocket.plan.plan import Plan
+from hocket.plan.plan import Plan, Predicted
+from hocket.plan.predict import predict_iteration
 from hocket.profile.job import load_job
+from hocket.profile.synthetic import chain
 from hocket.run.checkpoint import names_in
 from hocket.run.loop import train
 from hocket.trace.trace import Trace
-from tests.system.tiny import Recorder, plan, reference, write_job
+from tests.system.tiny import LAYERS, Recorder, plan, reference, write_job
 
 
 def run(job: Path, chosen: Plan, **options: Any) -> Recorder:
@@ -106,7 +109,23 @@ def test_steps_that_a_program_cannot_express(tmp_path: Path) -> None:
     trained = len(listener.lines)
     assert trained > 1
     assert any(note.startswith(f"{trained} steps instead of 1") for note in listener.notes)
+    assert any(note.startswith("a step is 8 samples; pipedream ") for note in listener.notes)
     assert listener.losses == pytest.approx(reference(job, chosen, trained), rel=1e-12)
+
+
+def test_a_plan_that_was_edited_is_predicted_afresh(tmp_path: Path) -> None:
+    """The measurement is laid beside what the plan as it stands does; the checkpoint is one of the plan as it is written."""
+    made = chain(7, forward_s=0.01, backward_s=0.02, device_type="cpu-core")
+    layers = tuple(replace(layer, name=name) for layer, name in zip(made.layers, LAYERS, strict=True))
+    profile = replace(made, layers=layers)
+    profile.save(tmp_path / "profile.json")
+    written = replace(plan("gpipe", (7, (0,))), profile="profile.json", predicted=Predicted(99.0, 1.0, {0: 1.0}))
+    written.save(tmp_path / "plan.yaml")
+    job, listener, folder = write_job(tmp_path), Recorder(), tmp_path / "saved"
+    summary = train(job, tmp_path / "plan.yaml", steps=1, checkpoint=folder, listener=listener)
+    assert summary.predicted_iteration_s == predict_iteration(written, profile).iteration_s
+    assert [note for note in listener.notes if "was changed since it was predicted" in note]
+    assert not any("another plan" in note for note in run(job, written, steps=2, checkpoint=folder, resume=True).notes)
 
 
 def test_a_folder_with_another_runs_checkpoints(tmp_path: Path) -> None:

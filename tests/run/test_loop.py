@@ -1,0 +1,74 @@
+"""Tests of what the process that starts a run does without torch."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hocket.hardware.cluster import Cluster, Level
+from hocket.plan.plan import Plan, PlanStage, Predicted
+from hocket.plan.predict import predict_iteration
+from hocket.profile.synthetic import chain
+from hocket.run.loop import Quiet, predicted_now
+
+PROFILE = chain(4, forward_s=0.01, backward_s=0.02, device_type="cpu-core")
+NAMES = [layer.name for layer in PROFILE.layers]
+
+
+class Notes(Quiet):
+    """A listener that keeps notes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.notes: list[str] = []
+
+    def note(self, text: str) -> None:
+        """Keep it."""
+        self.notes.append(text)
+
+
+def cut_at(layer: int) -> Plan:
+    """Two stages on two devices."""
+    cluster = Cluster("two", (Level("local", 2, 1e9),), "cpu-core")
+    stages = (PlanStage(tuple(NAMES[:layer]), (0,)), PlanStage(tuple(NAMES[layer:]), (1,)))
+    return Plan("flush", PROFILE.name, 4, 1, stages, cluster, profile="p.json", profile_digest=PROFILE.digest)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with the profile."""
+    PROFILE.save(tmp_path / "p.json")
+    return tmp_path
+
+
+def test_a_plan_as_it_was_predicted_keeps_its_prediction(folder: Path) -> None:
+    """Nothing is said of a plan that nobody has touched, or of one that was never predicted and now is."""
+    plan, notes = cut_at(2), Notes()
+    now = predict_iteration(plan, PROFILE)
+    assert predicted_now(replace(plan, predicted=now), folder, notes) == now
+    assert predicted_now(plan, folder, notes) == now
+    assert notes.notes == []
+
+
+def test_an_edited_plan_is_predicted_as_it_stands(folder: Path) -> None:
+    """A plan that was cut elsewhere by hand is compared with what it does now, and both figures are told."""
+    then, notes = predict_iteration(cut_at(2), PROFILE), Notes()
+    edited = replace(cut_at(1), predicted=then)
+    now = predicted_now(edited, folder, notes)
+    assert now == predict_iteration(edited, PROFILE)
+    assert now.iteration_s > then.iteration_s
+    assert len(notes.notes) == 1
+    assert "changed since it was predicted" in notes.notes[0]
+
+
+@pytest.mark.parametrize("trouble", ["no folder", "no profile", "another profile", "no name"])
+def test_without_the_profile_the_plan_is_believed(tmp_path: Path, trouble: str) -> None:
+    """A profile that is not at hand, or is another one, is no reason not to train."""
+    plan = replace(cut_at(2), predicted=Predicted(99.0, 1.0, {0: 1.0}))
+    if trouble == "another profile":
+        replace(PROFILE, name="other").save(tmp_path / "p.json")
+    if trouble == "no name":
+        plan = replace(plan, profile="")
+    notes = Notes()
+    assert predicted_now(plan, None if trouble == "no folder" else tmp_path, notes) == plan.predicted
+    assert notes.notes == []
