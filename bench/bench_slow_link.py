@@ -25,7 +25,7 @@ from hocket.profile.job import load_job
 from hocket.profile.measure import measure
 
 JOB = HERE / "jobs" / "vgg.py"
-ROUNDS = 3
+ROUNDS = 2
 STEPS = {200: 12, 2000: 30}
 
 
