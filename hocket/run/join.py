@@ -30,15 +30,15 @@ from typing import Any
 import torch
 from torch.distributed import PrefixStore, Store, rendezvous  # type: ignore[attr-defined]
 
-from hocket.errors import HocketError, InputError, WorkerLost
+from hocket.errors import HocketError, WorkerLost
 from hocket.files import parse_json
 from hocket.plan.plan import Plan
 from hocket.profile.job import Job, load_job
 from hocket.run.collect import Collector
 from hocket.run.failure import Failure, describe, first_cause, understand
-from hocket.run.loop import INTERRUPTED, Listener, Options, Summary, devices_of, predicted_now
+from hocket.run.loop import INTERRUPTED, Listener, Options, Summary, devices_of, number_in, predicted_now
 from hocket.run.progress import Progress, State, agreed_stop
-from hocket.run.work import Seat, check_workers, work
+from hocket.run.work import Seat, work
 
 _BEAT_S = 0.25
 _POLL_S = 0.02
@@ -56,13 +56,12 @@ def join(
         folder_of_plan: from where the plan's profile is seen, if the plan has a file.
 
     Raises:
-        InputError: the number of workers is not the plan's, or another mistake in what was given.
+        InputError: a mistake in what was given.
         WorkerLost: another worker died or went silent; the message names it.
     """
-    rank, workers = _number("RANK"), _number("WORLD_SIZE")
+    rank, workers = number_in("RANK"), number_in("WORLD_SIZE")
     local_rank = int(os.environ.get("LOCAL_RANK", rank))
     devices = devices_of(plan)
-    check_workers(devices, workers)
     torch.set_num_threads(options.threads)
     meeting = rendezvous("env://", timeout=timedelta(seconds=_MEETING_S))
     store, _, _ = next(meeting)
@@ -104,13 +103,6 @@ def _end_process(code: int) -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
-
-
-def _number(name: str) -> int:
-    text = os.environ.get(name, "")
-    if not text.isdigit():
-        raise InputError(name, repr(text), "a number >= 0, as torchrun sets it", "Start with torchrun.")
-    return int(text)
 
 
 @dataclass

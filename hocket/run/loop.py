@@ -5,6 +5,7 @@ of a run goes through a Listener (display.py has two).
 """
 
 import os
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import isclose
@@ -21,6 +22,8 @@ DEVICES = ("auto", "cpu", "cuda")
 INTERRUPTED = 130
 # Predictions of one plan that differ by less are one prediction, written and read.
 _SAME = 1e-6
+# How long the first worker has to say what the others do not.
+_GRACE_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -168,6 +171,7 @@ def train(
 
     Raises:
         InputError: what was given does not fit: job, plan, number of workers, checkpoints, a full disk.
+        SystemExit: under `torchrun` with another number of workers than the plan's, on all but the first, which raises.
         WorkerLost: a worker died, failed or went silent; the message says where it stood.
         KeyboardInterrupt: interrupted twice, or without a folder for checkpoints; its text says after which step. (Interrupted
             once, with such a folder, a run saves and returns a summary with `stopped`.)
@@ -185,6 +189,7 @@ def train(
 
 def _train(job: Job | str | Path, plan: Plan, folder: Path | None, options: Options, listener: Listener) -> Summary:
     if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
+        _check_number(plan)
         from hocket.run.join import join
 
         return join(job, plan, folder, options, listener)
@@ -196,6 +201,38 @@ def _train(job: Job | str | Path, plan: Plan, folder: Path | None, options: Opti
     from hocket.run.launch import launch
 
     return launch(Path(job), plan, folder, options, listener)
+
+
+def number_in(name: str) -> int:
+    """A number that torchrun sets in the environment.
+
+    Raises:
+        InputError: it is none.
+    """
+    text = os.environ.get(name, "")
+    if not text.isdigit():
+        raise InputError(name, repr(text), "a number >= 0, as torchrun sets it", "Start with torchrun.")
+    return int(text)
+
+
+def check_workers(devices: tuple[int, ...], workers: int) -> None:
+    """One worker for each device of the plan, or an InputError."""
+    if workers != len(devices):
+        hint = f"Start {len(devices)} workers, for example torchrun --nproc-per-node {len(devices)}, or plan for {workers}."
+        raise InputError("workers", str(workers), f"{len(devices)}, one for each device of the plan", hint)
+
+
+def _check_number(plan: Plan) -> None:
+    """Refuse another number of workers than the plan's before torch is loaded; of all workers the first one says it."""
+    rank, workers = number_in("RANK"), number_in("WORLD_SIZE")
+    try:
+        check_workers(devices_of(plan), workers)
+    except InputError as error:
+        if rank == 0:
+            raise
+        # torchrun ends all workers when one leaves: the one that speaks goes first.
+        time.sleep(_GRACE_S)
+        raise SystemExit(error.exit_code) from None
 
 
 def predicted_now(plan: Plan, folder: Path | None, listener: Listener) -> Predicted | None:

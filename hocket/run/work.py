@@ -23,7 +23,7 @@ from hocket.program.check import prove
 from hocket.program.program import Program
 from hocket.run.board import Board
 from hocket.run.engines.torch_dist import Worker
-from hocket.run.loop import Options, devices_of
+from hocket.run.loop import Options, check_workers, devices_of
 from hocket.run.measured import write_trace
 from hocket.run.progress import Progress, State
 from hocket.run.steps import Pace, Segment, segments
@@ -132,13 +132,6 @@ def _keeper(job: Job, plan: Plan, options: Options, board: Board) -> "Keeper | N
 
 def _silent(event: dict[str, Any]) -> None:
     """What all workers would say alike, the first one says."""
-
-
-def check_workers(devices: tuple[int, ...], workers: int) -> None:
-    """One worker for each device of the plan, or an InputError."""
-    if workers != len(devices):
-        hint = f"Start {len(devices)} workers, for example torchrun --nproc-per-node {len(devices)}, or plan for {workers}."
-        raise InputError("workers", str(workers), f"{len(devices)}, one for each device of the plan", hint)
 
 
 def device_of(plan: Plan, number: int, wanted: str, local_rank: int) -> torch.device:

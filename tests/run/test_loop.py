@@ -5,11 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from hocket.errors import InputError
 from hocket.hardware.cluster import Cluster, Level
 from hocket.plan.plan import Plan, PlanStage, Predicted
 from hocket.plan.predict import predict_iteration
 from hocket.profile.synthetic import chain
-from hocket.run.loop import Quiet, predicted_now
+from hocket.run.loop import Quiet, predicted_now, train
 
 PROFILE = chain(4, forward_s=0.01, backward_s=0.02, device_type="cpu-core")
 NAMES = [layer.name for layer in PROFILE.layers]
@@ -72,3 +73,27 @@ def test_without_the_profile_the_plan_is_believed(tmp_path: Path, trouble: str) 
     notes = Notes()
     assert predicted_now(plan, None if trouble == "no folder" else tmp_path, notes) == plan.predicted
     assert notes.notes == []
+
+
+def test_only_the_first_worker_says_that_the_number_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under torchrun with too many workers one raises; the others wait until it has spoken and leave with the same code."""
+    waited: list[float] = []
+    monkeypatch.setattr("time.sleep", waited.append)
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    monkeypatch.setenv("RANK", "0")
+    with pytest.raises(InputError, match="--nproc-per-node 2") as caught:
+        train("job.py", cut_at(2), steps=1)
+    assert waited == []
+    monkeypatch.setenv("RANK", "2")
+    with pytest.raises(SystemExit) as left:
+        train("job.py", cut_at(2), steps=1)
+    assert left.value.code == caught.value.exit_code == 2
+    assert waited == [5.0]
+
+
+def test_what_torchrun_sets_must_be_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Anything else is named."""
+    monkeypatch.setenv("RANK", "first")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(InputError, match="RANK: found 'first'"):
+        train("job.py", cut_at(2), steps=1)
