@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from hocket.errors import InputError
-from hocket.files import as_data, parse_yaml, read_as, read_bytes, write_atomic, write_yaml
+from hocket.files import as_data, parse_yaml, read_as, read_bytes, seems, write_atomic, write_yaml
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Level:
 
     def __post_init__(self) -> None:
         if self.width < 1:
-            raise InputError(f"level {self.name}: width", str(self.width), ">= 1")
+            raise InputError("width", str(self.width), ">= 1")
         Link(self.bandwidth_bytes_per_s, self.latency_s)
 
     @property
@@ -254,7 +254,10 @@ class Cluster:
         Raises:
             InputError: unknown or missing keys, wrong values, device types that neither the file nor the catalogue has.
         """
-        cluster = read_as(cls, parse_yaml(text, place), place)
+        data = parse_yaml(text, place)
+        if not isinstance(data, dict) or not {"levels", "device_type", "nodes"} & set(data):
+            raise InputError(place, seems(data), "a cluster (YAML, with `levels`)", "Make one with `hocket links`.")
+        cluster = read_as(cls, data, place)
         for name in {node.device_type: None for node in cluster._node_of}:
             try:
                 cluster._type_named(name)
@@ -266,7 +269,7 @@ class Cluster:
     @classmethod
     def read(cls, path: str | Path) -> "Cluster":
         """Read a cluster file (YAML)."""
-        return cls.from_yaml(read_bytes(path, 2**20), str(path))
+        return cls.from_yaml(read_bytes(path, 16 * 2**20), str(path))
 
     def save(self, path: str | Path) -> None:
         """Write the text form whole or not at all."""

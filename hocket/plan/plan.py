@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from hocket.errors import InputError, nearest
-from hocket.files import as_data, parse_yaml, read_as, read_bytes, write_atomic, write_yaml
+from hocket.files import as_data, parse_yaml, read_as, read_bytes, seems, write_atomic, write_yaml
 from hocket.hardware.cluster import Cluster
 from hocket.passes.borders import Graph, StageCut, stage_shapes
 from hocket.program.program import Program, StageShape
@@ -170,7 +170,7 @@ class Plan:
         """
         data = parse_yaml(text, place)
         if not isinstance(data, dict) or not ({"strategy", "stages"} & set(data) or data.get("format") == FORMAT):
-            raise InputError(place, _what(data), f"a plan ({FORMAT})", "Make one with `hocket plan`.")
+            raise InputError(place, seems(data), f"a plan ({FORMAT})", "Make one with `hocket plan`.")
         return read_as(cls, data, place)
 
     @classmethod
@@ -181,11 +181,3 @@ class Plan:
     def save(self, path: str | Path) -> None:
         """Write the text form whole or not at all."""
         write_atomic(path, self.to_yaml())
-
-
-def _what(data: Any) -> str:
-    """What a document without the marks of a plan is, in a few words."""
-    if isinstance(data, dict):
-        keys = ", ".join(repr(key) for key in list(data)[:4])
-        return f"a file of format {data['format']!r}" if "format" in data else f"keys {keys}" if keys else "no keys"
-    return "nothing" if data is None else f"a {type(data).__name__}"

@@ -162,10 +162,10 @@ levels:
     [
         ("width: 4", "widht: 4", r"c\.yaml: levels\.0\.widht: found unknown key 'widht'.*Did you mean 'width'\?"),
         ("name: c", "name: c\nbatch: 3", r"c\.yaml: batch: found unknown key 'batch'; expected one of name, levels"),
-        ("width: 4", "width: 0", r"c\.yaml: level server: width: found 0; expected >= 1"),
+        ("width: 4", "width: 0", r"c\.yaml: levels\.0\.width: found 0; expected >= 1"),
         ("width: 4", "width: four", r"c\.yaml: levels\.0\.width: found 'four'"),
         ("width: 4", "width: 2.5", r"c\.yaml: levels\.0\.width: found 2\.5"),
-        ("1e9", "0", r"bandwidth_bytes_per_s: found 0.*expected > 0"),
+        ("1e9", "0", r"c\.yaml: levels\.0\.bandwidth_bytes_per_s: found 0.*expected > 0"),
         ("1e9", ".nan", r"bandwidth_bytes_per_s: found nan; expected > 0"),
         ("1e9}", "1e9, latency_s: -1}", r"latency_s: found -1.*expected >= 0"),
         ("device_type: v100-16gb", "", r"c\.yaml: device_type: found nothing; expected a device type, or else nodes"),
@@ -178,7 +178,8 @@ levels:
         ("levels:", "nodes: [{device_type: k80, devices: 4}]\nlevels:", r"device_type: found nodes too"),
         ("levels:", "levels:\n  - {name: server, width: 2, bandwidth_bytes_per_s: 1}", r"unique names"),
         ("levels:", "levels: []\nother:", r"unknown key 'other'"),
-        (GOOD, "", r"c\.yaml: found None"),
+        (GOOD, "", r"c\.yaml: found an empty file; expected a cluster"),
+        (GOOD, '{"format": "hocket-profile-1"}', r"c\.yaml: found what seems to be a profile; expected a cluster"),
         (GOOD, "name: c\nlevels: []\ndevice_type: k80", r"levels: found none; expected at least one level"),
     ],
 )

@@ -110,8 +110,8 @@ def bad(name: str, edit: Edit, place: str, *words: str) -> Any:
         bad("misspelt key", lambda d: d.update(batchsize=d.pop("batch_size")), "plan: batchsize", "'batch_size'"),
         bad("missing key", lambda d: d.pop("model"), "plan: model", "nothing"),
         bad("missing cluster", lambda d: d.pop("cluster"), "plan: cluster", "nothing"),
-        bad("wrong type", lambda d: d.update(batch_size="many"), "plan: batch_size", "'many'", "integer"),
-        bad("a fraction", lambda d: d.update(batch_size=2.5), "plan: batch_size", "2.5", "integer"),
+        bad("wrong type", lambda d: d.update(batch_size="many"), "plan: batch_size", "'many'", "a whole number"),
+        bad("a fraction", lambda d: d.update(batch_size=2.5), "plan: batch_size", "2.5", "a whole number"),
         bad("no batch", lambda d: d.update(batch_size=0), "plan: batch_size", "0", ">= 1"),
         bad("microbatch too large", lambda d: d.update(microbatch_size=9), "plan: microbatch_size", "9", "1 to"),
         bad("microbatch of nothing", lambda d: d.update(microbatch_size=0), "plan: microbatch_size", "0"),
@@ -128,7 +128,12 @@ def bad(name: str, edit: Edit, place: str, *words: str) -> Any:
             "a bucket twice", lambda d: d["stages"][1]["buckets"].append(["layer4"]), "plan: stages.1.buckets", "layer4"
         ),
         bad("another version", lambda d: d.update(format="hocket-plan-9"), "plan: format", "'hocket-plan-9'"),
-        bad("a wrong cluster", lambda d: d["cluster"]["levels"][0].update(width=0), "level server: width", ">= 1"),
+        bad(
+            "a wrong cluster",
+            lambda d: d["cluster"]["levels"][0].update(width=0),
+            "plan: cluster.levels.0.width",
+            ">= 1",
+        ),
         bad("a key of a level", lambda d: d["cluster"]["levels"][0].update(bandwith=1), "bandwith", "unknown key"),
         bad("a wrong prediction", lambda d: d["predicted"].update(iteration_s="soon"), "plan: predicted", "'soon'"),
     ],
@@ -150,12 +155,14 @@ def test_a_plan_edited_into_nonsense(edit: Edit, place: str, words: tuple[str, .
 @pytest.mark.parametrize(
     ("text", "found"),
     [
-        ("", "nothing"),
+        ("", "an empty file"),
         ("{}", "no keys"),
-        ("just words", "a str"),
+        ("just words", "a text"),
         ("[1, 2]", "a list"),
-        ('{"format": "hocket-profile-1", "layers": []}', "a file of format 'hocket-profile-1'"),
-        ("name: c\nlevels: []\ndevice_type: cpu-core\n", "keys 'name', 'levels', 'device_type'"),
+        ('{"format": "hocket-profile-1", "layers": []}', "what seems to be a profile"),
+        ('{"format": "other-1"}', "a file of format 'other-1'"),
+        ("a: 1", "keys 'a'"),
+        ("name: c\nlevels: []\ndevice_type: cpu-core\n", "what seems to be a cluster"),
     ],
 )
 def test_a_file_that_is_no_plan(text: str, found: str) -> None:
