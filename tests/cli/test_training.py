@@ -1,0 +1,119 @@
+"""Training through the command line, and commands as processes of their own."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hocket.hardware.cluster import Cluster, Level
+from hocket.plan.plan import Plan, PlanStage
+from hocket.profile.job import load_job
+from hocket.profile.model import ModelProfile
+from tests.cli.conftest import Run
+
+# Installed or not: the package that is tested is the one beside the tests.
+ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(__file__).resolve().parents[2])}
+
+
+def hocket(*arguments: str, folder: Path) -> "subprocess.CompletedProcess[str]":
+    """The command in a process of its own, as a person starts it."""
+    command = [sys.executable, "-m", "hocket", *arguments]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, env=ENVIRONMENT)
+
+
+@pytest.fixture
+def profiled(run: Run, folder: Path) -> Path:
+    """The job's own profile and a plan of two stages on two devices for it."""
+    assert run("profile", "job.py", "-o", "tiny.json", "-b", 1, "-b", 2, "--budget-s", 0.2).code == 0
+    found = run("plan", "tiny.json", "cluster.yaml", "--batch", 4, "-s", "flush", "-b", 2, "-o", "tiny.yaml")
+    assert found.code == 0, found.err
+    return folder
+
+
+def test_profile(run: Run, folder: Path) -> None:
+    """A job is measured for the sizes asked for; machines get all of it, unrounded."""
+    found = run("profile", "job.py", "-o", "p.json", "-b", 2, "-b", 1, "--budget-s", 0.2, "--json")
+    assert found.code == 0, found.err
+    profile = ModelProfile.read("p.json")
+    assert profile.microbatch_sizes == (1, 2)
+    assert profile.digest_of_model == load_job("job.py").model_digest
+    assert found.json["path"] == "p.json"
+    assert found.json["layers"][0]["forward_s"] == list(profile.layers[0].forward_s)
+
+
+def test_the_whole_walk(run: Run, profiled: Path) -> None:
+    """Profiled, planned, trained: a line a step, then the summary with what was predicted."""
+    found = hocket("train", "job.py", "tiny.yaml", "--steps", "3", "--json", folder=profiled)
+    assert found.returncode == 0, found.stderr
+    *steps, summary = map(json.loads, found.stdout.splitlines())
+    assert [(line["step"], line["samples"]) for line in steps] == [(1, 4), (2, 8), (3, 12)]
+    assert all(line["loss"] > 0 for line in steps)
+    assert {"iteration_s", "samples_per_s", "predicted_iteration_s", "peak_memory_bytes"} <= set(summary)
+    assert summary["predicted_iteration_s"] == Plan.read("tiny.yaml").predicted.iteration_s
+
+
+@pytest.mark.parametrize(
+    ("edit", "words"),
+    [
+        (
+            ("nn.Linear(6, 8)", "nn.Linear(6, 16)", "nn.Linear(8, 3)", "nn.Linear(16, 3)"),
+            ("model", "profiled", "plan again"),
+        ),
+        (("nn.Tanh(),", "", "", ""), ("model", "profiled", "plan again")),
+        (("batch_size=4", "batch_size=8", "", ""), ("batch_size", "4 in the plan", "8, as in the job")),
+        (("torch.manual_seed(0)", "raise OSError('no data')", "", ""), ("changed.py", "no data")),
+    ],
+    ids=["wider", "shorter", "another batch", "broken"],
+)
+def test_a_job_that_changed(profiled: Path, edit: tuple[str, str, str, str], words: tuple[str, ...]) -> None:
+    """A plan never trains another model than it was made for: refused before the first step, exit code 2, nothing written."""
+    text = Path("job.py").read_text().replace(edit[0], edit[1]).replace(edit[2] or "\0", edit[3])
+    Path("changed.py").write_text(text)
+    found = hocket(
+        "train", "changed.py", "tiny.yaml", "--steps", "2", "--checkpoint", "saved", "--json", folder=profiled
+    )
+    assert found.returncode == 2
+    errors = [line for line in found.stderr.splitlines() if line.startswith("error: ")]
+    assert len(errors) == 1
+    for word in words:
+        assert word in found.stderr
+    assert "Traceback" not in found.stderr or "changed.py" in found.stderr
+    assert not list(profiled.glob("saved/step*"))
+
+
+def test_a_plan_without_a_digest_trains(profiled: Path) -> None:
+    """Plans by hand do not say which model they are for; layers are found by their names."""
+    cluster = Cluster("one", (Level("server", 1, 1e9),), "cpu-core")
+    names = tuple(layer.name for layer in ModelProfile.read("tiny.json").layers)
+    Plan("gpipe", "tiny", 4, 2, (PlanStage(names, (0,)),), cluster).save("hand.yaml")
+    found = hocket("train", "job.py", "hand.yaml", "--steps", "1", "--json", folder=profiled)
+    assert found.returncode == 0, found.stderr
+
+
+def test_a_process_without_torch(folder: Path) -> None:
+    """Planning works where torch cannot be imported, and takes its input's errors to exit code 2."""
+    (folder / "torch.py").write_text("raise ImportError('torch is not wanted here')\n")
+    assert hocket("plan", "profile.json", "cluster.yaml", "--batch", "8", folder=folder).returncode == 0
+    assert hocket("check", "plan.yaml", folder=folder).returncode == 0
+    gone = hocket("check", "gone.yaml", folder=folder)
+    assert (gone.returncode, gone.stdout) == (2, "")
+    assert gone.stderr.startswith("error: gone.yaml")
+
+
+def test_a_reader_that_leaves(folder: Path) -> None:
+    """`hocket show plan.yaml | head -1` ends without a word of complaint."""
+    command = f"{sys.executable} -m hocket show plan.yaml --program | head -1"
+    found = subprocess.run(command, shell=True, cwd=folder, capture_output=True, text=True, timeout=60, env=ENVIRONMENT)
+    assert found.stdout == "hocket program 1\n"
+    assert found.stderr == ""
+
+
+def test_two_searches_in_two_processes_write_the_same_bytes(folder: Path) -> None:
+    """Nothing depends on hash seeds, addresses or the clock."""
+    for name in ("a.yaml", "b.yaml"):
+        done = hocket("plan", "profile.json", "cluster.yaml", "--batch", "8", "-o", name, folder=folder)
+        assert done.returncode == 0, done.stderr
+    assert (folder / "a.yaml").read_bytes() == (folder / "b.yaml").read_bytes()
