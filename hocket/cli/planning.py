@@ -26,10 +26,13 @@ def profile(
     Example: hocket profile job.py -o profile.json -b 1 -b 2 -b 4
     """
     from hocket.files import place_to_write
-    from hocket.profile.job import load_job
+    from hocket.profile.job import check_device, load_job
+
+    check_device(device)
+    place_to_write(output)
+
     from hocket.profile.measure import measure
 
-    place_to_write(output)
     loaded = load_job(job)
     sizes = tuple(sorted(set(microbatch or _powers_of_two(loaded.batch_size))))
     with _progress("profiling", not json) as report:

@@ -255,7 +255,7 @@ class Cluster:
             InputError: unknown or missing keys, wrong values, device types that neither the file nor the catalogue has.
         """
         data = parse_yaml(text, place)
-        if not isinstance(data, dict) or not {"levels", "device_type", "nodes"} & set(data):
+        if not isinstance(data, dict) or "format" in data or not {"levels", "device_type", "nodes"} & set(data):
             raise InputError(place, seems(data), "a cluster (YAML, with `levels`)", "Make one with `hocket links`.")
         cluster = read_as(cls, data, place)
         for name in {node.device_type: None for node in cluster._node_of}:

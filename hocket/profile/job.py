@@ -5,6 +5,7 @@ trains on follows from its number alone, so that a resumed or re-planned run goe
 """
 
 import inspect
+import re
 import runpy
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hocket.errors import InputError
+from hocket.errors import InputError, nearest
 from hocket.files import digest
 
 if TYPE_CHECKING:
@@ -163,6 +164,16 @@ def order(step: int, batch_size: int, samples: int, seed: int) -> list[int]:
     return out
 
 
+def check_device(name: str) -> None:
+    """Refuse what no job can be measured on, without torch.
+
+    Raises:
+        InputError: neither a CPU nor a CUDA device.
+    """
+    if not re.fullmatch(r"cpu|cuda(:\d+)?", name):
+        raise InputError("device", repr(name), "cpu, cuda (the current GPU) or cuda:N", nearest(name, ("cpu", "cuda")))
+
+
 def load_job(path: str | Path) -> Job:
     """Run a job file and take its `job` (a Job) or the result of its `make_job()`.
 
@@ -171,7 +182,11 @@ def load_job(path: str | Path) -> Job:
     """
     path = Path(path)
     if not path.is_file():
-        raise InputError(str(path), "no such file", "a Python file that defines `job` or `make_job()`")
+        raise InputError(
+            str(path),
+            "a folder" if path.is_dir() else "no such file",
+            "a Python file that defines `job` or `make_job()`",
+        )
     try:
         names = runpy.run_path(str(path), run_name="hocket_job")
         found = names.get("job")

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from hocket.errors import CaptureError, InputError
 from hocket.profile.capture import Captured, Stage, capture
-from hocket.profile.job import Job
+from hocket.profile.job import Job, check_device
 from hocket.profile.memory import LayerBytes, count_bytes, optimizer_bytes, step_peaks
 from hocket.profile.model import BATCH_STATISTICS, RANDOM, Layer, ModelProfile
 from hocket.profile.model import Tensor as ProfileTensor
@@ -61,9 +61,11 @@ def measure(
     sizes = sorted({int(s) for s in microbatch_sizes if 1 <= s <= job.batch_size})
     if not sizes:
         raise InputError("microbatch_sizes", str(tuple(microbatch_sizes)), f"numbers from 1 to {job.batch_size}")
+    check_device(str(device))
     place = torch.device(device)
     if place.type == "cuda" and not torch.cuda.is_available():
-        raise InputError("device", str(device), "a device of this machine", "Use device='cpu', or install CUDA.")
+        found = f"{str(device)!r}, but torch sees no GPU with CUDA on this machine"
+        raise InputError("device", found, "'cpu', or a machine with such a GPU and a torch that is built for it")
     tell = progress or _silent
     total = 2 * len(sizes) + 1
     captured = capture(job, max_layers=max_layers)

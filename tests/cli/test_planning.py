@@ -151,3 +151,43 @@ def test_compare_says_nothing_that_is_not_so(folder: Path, capsys: pytest.Captur
     assert load.split()[2:] == ["0", "s", "250", "ms", "-", "1"]
     found = document(capsys, "compare", "predicted.json", "measured.json")
     assert (found["later_measured"], found["only_measured"], found["memory"]) == (2, 1, [])
+
+
+# --- what is not what is asked for
+
+
+@pytest.mark.parametrize(
+    ("words", "parts"),
+    [
+        ("plan cluster.yaml profile.json -B 4", ("cluster.yaml", "what seems to be a cluster", "a profile")),
+        ("plan profile.json profile.json -B 4", ("profile.json", "what seems to be a profile", "a cluster")),
+        ("plan plan.yaml cluster.yaml -B 4", ("plan.yaml", "what seems to be a plan", "a profile")),
+        ("plan empty.yaml cluster.yaml -B 4", ("empty.yaml", "an empty file", "a profile")),
+        ("plan profile.json empty.yaml -B 4", ("empty.yaml", "an empty file", "a cluster")),
+        ("check cluster.yaml", ("cluster.yaml", "what seems to be a cluster", "a plan")),
+        ("check profile.json", ("profile.json", "what seems to be a profile", "a plan")),
+        ("simulate empty.yaml", ("empty.yaml", "an empty file", "a plan")),
+        ("show .", (".", "a folder", "a readable file")),
+        ("profile .", (".", "a folder", "a Python file that defines")),
+        ("profile none.py --device tpu", ("device", "'tpu'", "cpu, cuda (the current GPU) or cuda:N")),
+        ("profile none.py -o none/p.json", ("none/p.json", "no folder", "a file in a folder that exists")),
+        ("simulate plan.yaml --report .", (".", "a folder", "a file name")),
+    ],
+)
+def test_the_wrong_file_is_told_what_it_seems_to_be(
+    folder: Path, words: str, parts: tuple[str, str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Place, what stands there and what was expected, in one error."""
+    Path("empty.yaml").touch()
+    error = document(capsys, *words.split(), code=2)["error"]
+    assert error["place"] == parts[0]
+    assert error["found"].startswith(parts[1])
+    assert error["expected"].startswith(parts[2])
+
+
+def test_a_plan_whose_profile_is_gone(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The plan's key is named, and what to do about it."""
+    Path("profile.json").unlink()
+    text = said(capsys, "simulate", "plan.yaml", code=2)
+    assert "plan.yaml: profile: found 'profile.json', and there is no file" in text
+    assert "`profile:`" in text

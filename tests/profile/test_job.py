@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from hocket.errors import InputError
-from hocket.profile.job import Job, load_job, order
+from hocket.profile.job import Job, check_device, load_job, order
 
 
 def sgd(parameters):
@@ -121,3 +121,13 @@ def test_missing_job_file(tmp_path: Path):
     """A missing file is an error of the user's."""
     with pytest.raises(InputError):
         load_job(tmp_path / "none.py")
+
+
+@pytest.mark.parametrize(("name", "right"), [("cpu", True), ("cuda", True), ("cuda:1", True), ("tpu", False), ("", False), ("cuda:x", False), ("gpu", False)])  # fmt: skip
+def test_devices_to_measure_on(name: str, right: bool) -> None:
+    """A CPU or a CUDA device, by the names that torch has; anything else is refused before torch is asked."""
+    if right:
+        check_device(name)
+        return
+    with pytest.raises(InputError, match="expected cpu, cuda"):
+        check_device(name)
