@@ -42,7 +42,8 @@ class Trace:
         lane, kind, stage, index, label: of each event; shape (events,), `kind` counts in KINDS.
         start_s, end_s: of each event, from one clock; shape (events,). A send and its receive start when both are ready.
         memory_device, memory_s, memory_bytes: what a device held from a moment on, in the order of time for each device.
-        meta: plain data for people and for `compare`, such as {"source": "simulated", "program": "flush straight 4"}.
+        meta: plain data for people and for `compare`, such as {"source": "simulated", "program": "flush straight 4"}; of a
+            measured run also "peak_memory_bytes": {device as text: bytes}.
     """
 
     lanes: tuple[Lane, ...]
@@ -159,8 +160,11 @@ class Trace:
         return float(self.end_s.max(initial=0.0))
 
     def peak_memory_bytes(self) -> dict[int, float]:
-        """The most that each device held."""
-        return {device: float(size.max()) for device, (_, size) in self.memory.items()}
+        """The most that each device held; of a measured run, which has no series, what `meta` says."""
+        found = self.meta.get("peak_memory_bytes", {})
+        told = found.items() if isinstance(found, Mapping) else ()
+        peaks = {int(d): float(size) for d, size in told if str(d).isdecimal() and isinstance(size, int | float)}
+        return peaks | {device: float(size.max()) for device, (_, size) in self.memory.items()}
 
     def to_json(self) -> str:
         """The trace as Chrome trace-event JSON; `from_json` is the inverse."""

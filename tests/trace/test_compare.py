@@ -45,6 +45,18 @@ def test_rows_say_what_differs() -> None:
     assert len(found.rows) == 1 + 2 + 1 + 2
 
 
+def test_measured_peaks_are_in_the_meta() -> None:
+    """A run measures no series of bytes, but each device's peak, which is laid beside the predicted one; nonsense is left out."""
+    meta = {"peak_memory_bytes": {"0": 250, "7": 1, "x": 2, "1": "much"}}
+    measured = Trace.from_json(Trace.of(run(2.0, 0.5, 3).events, meta=meta).to_json())
+    (row,) = compare(run(2.0, 0.5, 3), measured).memory
+    assert (row.what, row.predicted, row.measured) == ("memory of device 0", 200.0, 250.0)
+    assert row.relative_error == pytest.approx(-0.2)
+    assert measured.peak_memory_bytes() == {0: 250.0, 7: 1.0}
+    odd = Trace.of((), meta={"peak_memory_bytes": [1]})
+    assert odd.peak_memory_bytes() == {}
+
+
 def test_recomputation_has_a_row_of_its_own() -> None:
     """A forward that runs again is not averaged with the first."""
     events = [
