@@ -16,7 +16,7 @@ from hocket.report import DemoRow, demo_html
 from hocket.run.local_links import measure_local
 from hocket.run.loop import Summary, train
 from hocket.trace.trace import Trace
-from hocket.units import show_bytes, show_seconds
+from hocket.units import show_bytes, show_number, show_seconds
 
 JOB = Path(__file__).parent / "zoo" / "demo_job.py"
 MICROBATCH_SIZES = (1, 2, 4, 8)
@@ -157,7 +157,7 @@ def _print_rows(outcomes: list[Outcome]) -> None:
                 f"{error:+.1%}",
                 show_bytes(row.predicted_peak_bytes),
                 show_bytes(row.measured_peak_bytes),
-                f"{row.samples_per_s:.4g}",
+                show_number(row.samples_per_s),
                 f"{losses[0]:.3f} -> {losses[-1]:.3f}",
             ]
         )

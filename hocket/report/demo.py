@@ -11,7 +11,7 @@ from hocket.report.page import draw, render
 from hocket.report.svg import show_time
 from hocket.simulate.summary import Summary
 from hocket.trace.trace import Trace
-from hocket.units import show_bytes
+from hocket.units import show_bytes, show_number
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ def _cells(row: DemoRow) -> tuple[str, ...]:
         _known(row.error, facts.signed(row.error)),
         show_bytes(row.predicted_peak_bytes),
         _known(row.measured_peak_bytes, show_bytes(row.measured_peak_bytes)),
-        f"{row.samples_per_s:,.4g}",
+        show_number(row.samples_per_s),
     )
 
 

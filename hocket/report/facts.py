@@ -13,7 +13,7 @@ from hocket.simulate.summary import Summary
 from hocket.strategies._common import config, members, strategy
 from hocket.trace.compare import Comparison
 from hocket.trace.trace import Event, Trace
-from hocket.units import show_bytes, show_rate
+from hocket.units import show_bytes, show_number, show_rate
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ def tiles(plan: Plan, summary: Summary, measured: Trace | None) -> tuple[Tile, .
     versions = sorted(set(summary.weight_versions))
     found = [
         Tile("iteration", show_time(summary.iteration_s), f"{plural(plan.batch_size, 'sample')}, predicted"),
-        Tile("throughput", f"{summary.samples_per_s:,.4g}", "samples/s, predicted"),
+        Tile("throughput", show_number(summary.samples_per_s), "samples/s, predicted"),
         Tile("bubble", f"{summary.bubble_fraction:.1%}", "idle by busy time"),
         Tile(
             "peak memory",

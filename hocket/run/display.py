@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TextIO
 
 from hocket.run.loop import Listener, Summary
-from hocket.units import show_bytes, show_seconds
+from hocket.units import show_bytes, show_number, show_seconds
 
 _BAR_WIDTH = range(6, 41)
 # Steps over which the pace is taken, and after how many of them it counts as warm.
@@ -98,7 +98,7 @@ class Bar:
                 parts += [f"{show_seconds(each_s)} a step", f"{_clock_of(each_s * (self._steps - self._done))} left"]
                 if self._predicted_s:
                     parts.append(f"{show_seconds(self._predicted_s)} predicted")
-                parts.append(f"{(after - before) / (end_s - start_s):.4g} samples/s")
+                parts.append(f"{show_number((after - before) / (end_s - start_s))} samples/s")
         return tuple(parts)
 
     def line(self, width: int) -> str:
@@ -150,7 +150,7 @@ def spoken(summary: Summary, width: int | None = None) -> str:
         off = summary.predicted_iteration_s / summary.iteration_s - 1
         parts.append(f"{show_seconds(summary.predicted_iteration_s)} predicted ({off:+.1%})")
     if summary.samples_per_s:
-        parts.append(f"{summary.samples_per_s:.4g} samples/s")
+        parts.append(f"{show_number(summary.samples_per_s)} samples/s")
     phrases = [f"{part};" for part in parts]
     peaks = [f"{d}: {show_bytes(size)}," for d, size in sorted(summary.peak_memory_bytes.items())]
     if peaks:
