@@ -58,6 +58,10 @@ def run_demo(text: Path | None, output: Path, workers: int, steps: int, json: bo
 
     say = _quiet if json else _loud
     if text is not None:
+        if not text.is_file():
+            raise InputError(
+                str(text), "no such file", "a text to train on", "Leave --text out to train on Python's own files."
+            )
         os.environ["HOCKET_DEMO_TEXT"] = str(text.resolve())
     try:
         output.mkdir(parents=True, exist_ok=True)

@@ -1,0 +1,311 @@
+"""Each command for people and for machines: what it prints, what it writes, and how it refuses what makes no sense."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hocket.files import parse_yaml, write_yaml
+from hocket.hardware.cluster import Cluster
+from hocket.plan.plan import Plan
+from hocket.profile.model import ModelProfile
+from hocket.program.text import parse_program
+from hocket.strategies._common import members
+from tests.cli.conftest import Run
+
+# What docs promise to machines, at least.
+SIMULATED = {
+    "iteration_s",
+    "samples_per_s",
+    "bubble_fraction",
+    "peak_memory_bytes",
+    "weight_versions",
+    "sent_bytes",
+    "swapped_bytes",
+    "instructions",
+    "wall_s",
+}
+CANDIDATE = {"strategy", "config", "iteration_s", "samples_per_s", "peak_memory_bytes", "plan"}
+
+
+def test_plan_for_machines(run: Run, folder: Path) -> None:
+    """Every key that is promised, numbers unrounded, the plan readable, and every strategy a candidate or refused."""
+    found = run("plan", "profile.json", "cluster.yaml", "--batch", 8, "--json")
+    assert found.code == 0
+    data = found.json
+    assert {"search_s", "candidates", "refused"} <= set(data)
+    assert data["considered"] >= len(data["candidates"]) > 0
+    for candidate in data["candidates"]:
+        assert set(candidate) >= CANDIDATE
+        assert all(size > 0 for size in candidate["peak_memory_bytes"].values())
+        plan = Plan.from_yaml(json.dumps(candidate["plan"]))
+        assert plan.compile(ModelProfile.read("profile.json")).stages
+        assert plan.predicted is not None
+        assert plan.predicted.iteration_s == candidate["iteration_s"]
+    assert all({"strategy", "reason"} <= set(refusal) and refusal["reason"] for refusal in data["refused"])
+    assert {c["strategy"] for c in data["candidates"]} | {r["strategy"] for r in data["refused"]} == set(members())
+
+
+def test_plan_for_people(run: Run, folder: Path) -> None:
+    """A table, the file it wrote, and what to do next; the file is the best candidate, and is legal."""
+    found = run("plan", "profile.json", "cluster.yaml", "--batch", 8, "-s", "flush", "-b", 2, "-o", "best.yaml")
+    assert found.code == 0
+    assert "flush" in found.out
+    assert "hocket check best.yaml" in found.out
+    plan = Plan.read("best.yaml")
+    assert (plan.strategy, plan.batch_size, plan.microbatch_size, plan.profile) == ("flush", 8, 2, "profile.json")
+    assert plan.cluster == Cluster.read("cluster.yaml")
+    assert run("check", "best.yaml").code == 0
+
+
+def test_a_plan_in_another_folder_finds_its_profile(run: Run, folder: Path) -> None:
+    """The profile's path is written as seen from the plan."""
+    Path("plans").mkdir()
+    assert run("plan", "profile.json", "cluster.yaml", "--batch", 8, "-s", "flush", "-o", "plans/p.yaml").code == 0
+    assert Plan.read("plans/p.yaml").profile == "../profile.json"
+    assert run("simulate", "plans/p.yaml").code == 0
+
+
+def test_a_batch_that_no_microbatch_divides(run: Run, folder: Path) -> None:
+    """Works: the last microbatch is smaller, in the plan, in the proof and in the simulation."""
+    arguments = ("plan", "profile.json", "cluster.yaml", "--batch", 7, "-b", 2, "-s", "flush", "-o", "odd.yaml")
+    assert run(*arguments).code == 0
+    plan = Plan.read("odd.yaml")
+    assert [plan.samples(m) for m in range(plan.microbatches)] == [2, 2, 2, 1]
+    assert run("check", "odd.yaml").code == 0
+    assert run("simulate", "odd.yaml", "--json").json["samples_per_s"] > 0
+
+
+def test_refusals_are_told_by_the_nearest_miss(run: Run, folder: Path) -> None:
+    """Nothing fits: the reasons by strategy, one error with the nearest miss, exit code 2, and no file."""
+    data = parse_yaml(Path("cluster.yaml").read_bytes(), "cluster")
+    Path("small.yaml").write_text(write_yaml(data | {"memory_bytes": 1e6}))
+    found = run("plan", "profile.json", "small.yaml", "--batch", 8, "-o", "none.yaml")
+    assert found.code == 2
+    assert all(name in found.out for name in members())
+    assert "nothing that fits; nearest is" in found.err
+    assert len(found.err.splitlines()) == 1
+    assert not Path("none.yaml").exists()
+
+
+def test_show(run: Run, folder: Path) -> None:
+    """Stages and staircase for people; the plan, its rule and its length for machines; the program as text."""
+    found = run("show", "plan.yaml")
+    assert found.code == 0
+    assert "device 1" in found.out
+    assert "F0" in found.out
+    data = run("show", "plan.yaml", "--json").json
+    assert data["strategy"] == "flush"
+    assert data["rule"]["kind"] == "sync"
+    program = parse_program(run("show", "plan.yaml", "--program").out, "shown")
+    assert len(program) == data["instructions"] > 0
+
+
+def test_names_with_brackets_are_shown_as_they_are(run: Run, folder: Path) -> None:
+    """A layer called 'blocks[bold]0' is no markup."""
+    Path("odd.json").write_text(Path("profile.json").read_text().replace('"layer0"', '"blocks[bold]0"'))
+    assert run("plan", "odd.json", "cluster.yaml", "--batch", 8, "-s", "flush", "-o", "odd.yaml").code == 0
+    assert "blocks[bold]0" in run("show", "odd.yaml").out
+
+
+def test_check(run: Run, folder: Path) -> None:
+    """A legal plan gives 0 and no problems; a program with an instruction taken out gives 1 and the place."""
+    assert run("check", "plan.yaml", "--json").json["problems"] == []
+    lines = run("show", "plan.yaml", "--program").out.splitlines(keepends=True)
+    at = next(k for k, line in enumerate(lines) if line.strip().startswith("send "))
+    Path("broken.txt").write_text("".join(lines[:at] + lines[at + 1 :]))
+    broken = run("check", "plan.yaml", "--program", "broken.txt", "--json")
+    assert broken.code == 1
+    assert broken.json["legal"] is False
+    assert broken.json["problems"]
+    assert all(problem["message"] for problem in broken.json["problems"])
+    spoken = run("check", "plan.yaml", "--program", "broken.txt")
+    assert spoken.code == 1
+    assert "device" in spoken.out
+    assert spoken.err == ""
+
+
+def test_check_sees_too_little_memory(run: Run, folder: Path) -> None:
+    """A plan whose cluster was edited to less memory is no longer legal."""
+    data = parse_yaml(Path("plan.yaml").read_bytes(), "plan")
+    data["cluster"]["memory_bytes"] = 1e6
+    Path("plan.yaml").write_text(write_yaml(data))
+    found = run("check", "plan.yaml")
+    assert found.code == 1
+    assert "MiB" in found.out
+
+
+def test_simulate(run: Run, folder: Path) -> None:
+    """Every promised figure; the files that were asked for; the plan's own prediction."""
+    found = run("simulate", "plan.yaml", "--json", "--trace", "t.json", "--report", "r.html")
+    assert found.code == 0
+    assert set(found.json) >= SIMULATED
+    plan = Plan.read("plan.yaml")
+    assert plan.predicted is not None
+    assert found.json["iteration_s"] == plan.predicted.iteration_s
+    assert json.loads(Path("t.json").read_text())["traceEvents"]
+    assert Path("r.html").read_text().startswith("<!")
+    assert "samples/s" in run("simulate", "plan.yaml").out
+
+
+def test_compare(run: Run, folder: Path) -> None:
+    """A trace beside itself does not differ; people see no 'nan'."""
+    run("simulate", "plan.yaml", "--trace", "t.json")
+    data = run("compare", "t.json", "t.json", "--json").json
+    assert data["update"]["predicted"] == data["update"]["measured"] > 0
+    assert data["only_predicted"] == data["only_measured"] == 0
+    spoken = run("compare", "t.json", "t.json")
+    assert spoken.code == 0
+    assert "update" in spoken.out
+    assert "nan" not in spoken.out
+
+
+def test_import(run: Run, folder: Path) -> None:
+    """A foreign profile becomes one of ours, which can be planned with."""
+    figures = "forward_compute_time={0}, backward_compute_time={0}, activation_size=64.0, parameter_size=256.000"
+    lines = [f"node{k} -- Linear(in=8) -- {figures.format(f'{k}.000')}" for k in (1, 2, 3)]
+    Path("graph.txt").write_text("\n".join([*lines, "\tnode1 -- node2", "\tnode2 -- node3"]) + "\n")
+    found = run("import", "pipedream", "graph.txt", "-o", "imported.json", "--json")
+    assert found.code == 0, found.err
+    assert found.json["path"] == "imported.json"
+    assert len(found.json["layers"]) == 3
+    assert ModelProfile.read("imported.json").layers[2].forward_s == (0.003,)
+
+
+def test_papers(run: Run) -> None:
+    """Every strategy with its source and its file."""
+    rows = run("papers", "--json").json
+    assert {row["strategy"] for row in rows} == set(members())
+    assert all(row["paper"] and row["home"].endswith(f"{row['strategy']}.py") for row in rows)
+    assert "PipeDream" in run("papers").out
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("show gone.yaml", ("gone.yaml", "no such file")),
+        ("show plam.yaml", ("Did you mean 'plan.yaml'",)),
+        ("show profile.json", ("profile.json", "a profile", "a plan")),
+        ("show binary", ("binary",)),
+        ("show empty", ("empty", "a plan")),
+        ("simulate cluster.yaml", ("cluster.yaml", "a plan")),
+        ("simulate plan.yaml --trace no/t.json", ("no/t.json",)),
+        ("check job.py", ("job.py",)),
+        ("check plan.yaml --program plan.yaml", ("plan.yaml", "hocket program 1")),
+        ("check plan.yaml --program binary", ("binary", "UTF-8")),
+        ("plan cluster.yaml profile.json --batch 8", ("cluster.yaml", "a profile")),
+        ("plan profile.json plan.yaml --batch 8", ("plan.yaml", "a cluster")),
+        ("plan binary cluster.yaml --batch 8", ("binary", "a profile")),
+        ("plan profile.json cluster.yaml --batch 0", ("found 0", ">= 1")),
+        ("plan profile.json cluster.yaml --batch 8 -s gpip", ("'gpip'", "Did you mean 'gpipe'")),
+        ("plan profile.json cluster.yaml --batch 8 -b 0", ("microbatch", "found 0")),
+        ("plan profile.json cluster.yaml --batch 8 -b 9", ("microbatch", "found 9", "1 to the batch")),
+        ("plan profile.json cluster.yaml --batch 8 -o no/p.yaml", ("no/p.yaml", "folder")),
+        ("plan profile.json cluster.yaml --batch 8 -o .", ("a folder",)),
+        ("profile job.py -o no/p.json", ("no/p.json", "folder")),
+        ("profile gone.py", ("gone.py", "no such file", "make_job")),
+        ("import pipdream profile.json", ("'pipdream'", "Did you mean 'pipedream'")),
+        ("import pipedream profile.json", ("profile.json",)),
+        ("compare gone.json profile.json", ("gone.json", "no such file")),
+        ("compare profile.json profile.json", ("profile.json", "a trace")),
+        ("links -n 0", ("workers", "found 0")),
+        ("demo -n 1", ("--workers", "found 1")),
+        ("demo --text gone.txt", ("gone.txt", "no such file")),
+        ("train gone.py plan.yaml", ("gone.py", "no such file")),
+        ("train job.py profile.json", ("profile.json", "a plan")),
+    ],
+)
+def test_one_clear_error(run: Run, folder: Path, command: str, words: tuple[str, ...]) -> None:
+    """What is wrong is the user's to mend: exit code 2, one line that says where and what, nothing else, nothing written."""
+    Path("binary").write_bytes(bytes(range(256)))
+    Path("empty").touch()
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    found = run(*command.split())
+    assert found.code == 2
+    assert found.out == ""
+    assert found.err.startswith("error: ")
+    assert len(found.err.splitlines()) == 1
+    for word in words:
+        assert word in found.err
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize(
+    ("edit", "words"),
+    [
+        ({"memory": 1e9}, ("cluster.yaml: memory", "unknown key 'memory'", "memory_bytes")),
+        ({"device_type": "v1000"}, ("cluster.yaml: device_type", "'v1000'", "v100")),
+        ({"levels": []}, ("cluster.yaml: levels", "at least one")),
+        ({"levels": "fast"}, ("cluster.yaml: levels", "'fast'")),
+    ],
+    ids=["unknown key", "unknown device", "no levels", "a word"],
+)
+def test_a_cluster_edited_into_nonsense(
+    run: Run, folder: Path, edit: dict[str, object], words: tuple[str, ...]
+) -> None:
+    """The key is named, with what stands there and the nearest that would be right."""
+    data = parse_yaml(Path("cluster.yaml").read_bytes(), "cluster")
+    Path("cluster.yaml").write_text(write_yaml(data | edit))
+    found = run("plan", "profile.json", "cluster.yaml", "--batch", 8)
+    assert found.code == 2
+    for word in words:
+        assert word in found.err
+
+
+def test_a_profile_of_another_model(run: Run, folder: Path) -> None:
+    """Every command that opens the plan refuses it."""
+    replace(ModelProfile.read("profile.json"), name="other").save("profile.json")
+    for command in ("show", "check", "simulate"):
+        found = run(command, "plan.yaml")
+        assert found.code == 2
+        assert "profile_digest" in found.err
+        assert "Plan again" in found.err
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "frobnicate",
+        "plan",
+        "plan profile.json cluster.yaml",
+        "plan profile.json cluster.yaml --batch many",
+        "plan profile.json cluster.yaml --batch 8 --rows 0",
+        "plan profile.json cluster.yaml --batch 8 --nonsense",
+        "show plan.yaml --width wide",
+        "train job.py plan.yaml --steps 2.5",
+        "profile job.py -b one",
+    ],
+)
+def test_wrong_options(run: Run, folder: Path, command: str) -> None:
+    """Unknown commands and options, and values of wrong types: exit code 2, what is wrong, and where help is."""
+    found = run(*command.split())
+    assert found.code == 2
+    assert found.out == ""
+    assert "-h" in found.err
+    assert "Error" in found.err
+    assert "Traceback" not in found.err
+
+
+def test_help_and_version(run: Run) -> None:
+    """Help names the commands; every command explains itself."""
+    listed = run("--help")
+    assert listed.code == 0
+    for name in (
+        "demo",
+        "profile",
+        "import",
+        "links",
+        "plan",
+        "show",
+        "check",
+        "simulate",
+        "train",
+        "compare",
+        "papers",
+    ):
+        assert name in listed.out
+        told = run(name, "-h")
+        assert told.code == 0
+        assert "Usage" in told.out
+    assert run("--version").out.startswith("hocket ")
