@@ -50,6 +50,7 @@ def inside(context: Context, call: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def has_ref(thing: Any) -> bool:
+    """Whether a reference stands anywhere inside a thing."""
     if isinstance(thing, Ref):
         return True
     if isinstance(thing, (tuple, list)):
@@ -62,6 +63,7 @@ def has_ref(thing: Any) -> bool:
 
 
 def filled(thing: Any, env: list[Any]) -> Any:
+    """A thing with the value of each reference in its place."""
     if isinstance(thing, Ref):
         return env[thing.value]
     if isinstance(thing, tuple):
