@@ -74,6 +74,11 @@ class CostModel:
             return self.samples[0]
         return self.samples[instruction.index % len(self.samples)]
 
+    @property
+    def rounds(self) -> int:
+        """Microbatches after which their sizes repeat themselves: one, or a batch whose last is smaller."""
+        return len(self.samples) if len(set(self.samples)) > 1 else 1
+
     @cached_property
     def _columns(self) -> Columns:
         return self.columns or Columns(self.profile)

@@ -17,7 +17,7 @@ from hocket.passes.borders import StageCut, stage_shapes
 from hocket.plan.plan import Plan, Predicted
 from hocket.profile.model import ModelProfile
 from hocket.program.program import StageShape
-from hocket.simulate.simulator import Outcome, lay_out, play
+from hocket.simulate.simulator import Outcome, enough_repeats, lay_out, play
 from hocket.simulate.summary import Summary, steady_state, summarize
 from hocket.simulate.tables import Layout
 from hocket.strategies._choices import Choice, Situation
@@ -83,16 +83,22 @@ def _play(
     record: bool,
 ) -> Outcome:
     costs = CostModel.for_batch(profile, cluster, cuts, *batch, columns=_columns(profile))
-    layout = _layout(strategy, stage_shapes(profile, cuts), len(costs.samples), tuple(sorted(options.items())))
+    chosen = tuple(sorted(options.items()))
+    layout = _layout(strategy, stage_shapes(profile, cuts), len(costs.samples), chosen, costs.rounds)
     return play(layout, costs, record=record)
 
 
 @lru_cache(maxsize=256)
 def _layout(
-    strategy: str, shapes: tuple[StageShape, ...], microbatches: int, options: tuple[tuple[str, Any], ...]
+    strategy: str,
+    shapes: tuple[StageShape, ...],
+    microbatches: int,
+    options: tuple[tuple[str, Any], ...],
+    rounds: int,
 ) -> Layout:
     """The lowered program, with as many repetitions as the steady state needs."""
-    return lay_out(compile_strategy(strategy, shapes, microbatches, dict(options)))
+    program = compile_strategy(strategy, shapes, microbatches, dict(options))
+    return lay_out(program, enough_repeats(program, rounds))
 
 
 def _columns(profile: ModelProfile) -> Columns:

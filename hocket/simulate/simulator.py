@@ -8,6 +8,7 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from math import gcd
 from time import perf_counter
 from typing import Any
 
@@ -48,10 +49,15 @@ def simulate(program: Program, costs: CostModel, cluster: Cluster, repeats: int 
     return play(program, costs if costs.cluster == cluster else replace(costs, cluster=cluster), repeats).trace
 
 
-def enough_repeats(program: Program) -> int:
-    """Repetitions after which the pipeline is warm, and as many again to measure."""
+def enough_repeats(program: Program, batch: int = 1) -> int:
+    """Repetitions after which the pipeline is warm, and as many again to measure.
+
+    Arguments:
+        batch: microbatches after which their sizes repeat themselves; the measured span holds that many, or a multiple.
+    """
     in_flight = max(program.admitted, len(program.stages), 1)
-    return 2 * max(2, -(-2 * in_flight // max(program.stride, 1)))
+    warm = max(2, -(-2 * in_flight // max(program.stride, 1)))
+    return max(2 * warm, warm + 1 + batch // gcd(batch, max(program.stride, 1)))
 
 
 def lay_out(program: Program, repeats: int | None = None) -> Layout:
@@ -100,6 +106,8 @@ def play(
     began = perf_counter()
     if engine not in ENGINES:
         raise InputError("engine", repr(engine), f"one of {', '.join(ENGINES)}")
+    if not isinstance(program, Layout) and repeats is None:
+        repeats = enough_repeats(program, costs.rounds)
     layout = program if isinstance(program, Layout) else lay_out(program, repeats)
     lowered, nodes = layout.skeleton, layout.nodes
     templates, edges, waits = layout.structure

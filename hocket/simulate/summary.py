@@ -90,6 +90,10 @@ def steady_state(outcome: Outcome) -> Steady:
     # The last repetition may run faster than the others, while the pipeline drains.
     last = repeats - 2 if repeats > 3 else repeats - 1
     first = (last - 1) // 2
+    # Where microbatches differ in size only whole batches are alike.
+    rounds = outcome.costs.rounds // gcd(outcome.costs.rounds, max(program.stride, 1))
+    whole = max(1, (last - first) // rounds) * rounds
+    first = last - whole if whole <= last else first
     seconds = float(ends[last] - ends[first]) / (last - first)
     busy = _busy(outcome, first + 1, last + 1, whole=False)
     return Steady(seconds, {d: b / (last - first) for d, b in busy.items()}, last, program.stride / batch)
