@@ -117,7 +117,7 @@ class Bounds:
         rule = member.rule(shapes, stages.microbatches, options)
         waiting = member.in_flight(shapes, stages.microbatches, options)
         forth_s, back_s = self._message_s(choice)
-        tail_s, ring_s = self._tails(choice, stages)
+        tail_s, anywhere_s, ring_s = self._tails(choice, stages)
         updates = np.array([stages.microbatches / batch for batch in rule.batch])
         step_s = np.array([run.step_s for run in stages.runs]) * stages.factors
         found = [
@@ -126,7 +126,7 @@ class Bounds:
             self._links_s(choice, stages, updates),
         ]
         if rule.synchronous and rule.batch[0] == stages.microbatches:
-            found.append(self._flushed_s(choice, stages, forth_s, back_s, tail_s, step_s))
+            found.append(self._flushed_s(choice, stages, forth_s, back_s, (tail_s, anywhere_s), step_s))
         else:
             found.append(self._busy_s(choice, stages.batch_s / stages.widths + updates * step_s))
             ways_s = _ways_s(stages, forth_s, back_s)
@@ -211,10 +211,11 @@ class Bounds:
         stages: _Stages,
         forth_s: np.ndarray,
         back_s: np.ndarray,
-        tail_s: np.ndarray,
+        tails_s: tuple[np.ndarray, np.ndarray],
         step_s: np.ndarray,
     ) -> float:
         """A batch between two flushes: into a device, what it runs, out again, and the update where the way began."""
+        tail_s, anywhere_s = tails_s
         count = len(stages.runs)
         into_s, out_s, root = np.zeros(count), np.zeros(count), np.zeros(count, dtype=int)
         for s in range(count):
@@ -235,25 +236,26 @@ class Bounds:
                 if len(own) == 1
                 else float((stages.batch_s / stages.widths)[own].sum())
             )
-            most = max(most, busy_s + float(step_s[own].sum()))
             if len(own) == 1:
-                most = max(most, busy_s + float(tail_s[own[0]]))
+                # Another replica may be the busiest in the next batch: then only the all-reduce keeps them together.
+                turns = stages.microbatches % len(choice.stages[own[0]].devices)
+                most = max(most, busy_s + float((anywhere_s if turns else tail_s)[own[0]]))
             if len({int(root[s]) for s in own}) == 1:
                 way_s = float(into_s[own].min() + out_s[own].min())
-                most = max(most, way_s + busy_s + float(tail_s[root[own[0]]]))
+                most = max(most, way_s + busy_s + float(anywhere_s[root[own[0]]]))
         return max(most, self._busy_s(choice, stages.batch_s / stages.widths + step_s))
 
-    def _tails(self, choice: Choice, stages: _Stages) -> tuple[np.ndarray, np.ndarray]:
-        """Of every stage: seconds from the last backward to the end of the update; seconds of all-reduces of an update."""
-        tails, rings = [], []
+    def _tails(self, choice: Choice, stages: _Stages) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Of every stage: seconds from its last backward to the end of the update, on the device of that backward and on
+        any of its replicas (below 0 where gradients are complete before the backward is); seconds of its all-reduces."""
+        tails, anywhere, rings = [], [], []
         for cut, run, factor in zip(choice.stages, stages.runs, stages.factors.tolist(), strict=True):
             ring = self._rings_s(cut, run)
-            exposed = 0.0
-            if ring:
-                exposed = max(0.0, ring[-1] - run.behind_s * factor, sum(ring) - run.backward_s * factor)
-            tails.append(exposed + run.step_s * factor)
+            exposed = max(ring[-1] - run.behind_s * factor, sum(ring) - run.backward_s * factor) if ring else 0.0
+            tails.append(max(0.0, exposed) + run.step_s * factor)
+            anywhere.append(exposed + run.step_s * factor)
             rings.append(sum(ring))
-        return np.array(tails), np.array(rings)
+        return np.array(tails), np.array(anywhere), np.array(rings)
 
     def _rings_s(self, cut: StageCut, run: _Run) -> list[float]:
         """Seconds of the all-reduce of each bucket."""

@@ -8,6 +8,7 @@ from hocket.errors import RefusedError
 from hocket.hardware.cluster import Cluster
 from hocket.plan.bound import Bounds
 from hocket.plan.predict import predict_choice
+from hocket.plan.search import TIE
 from hocket.profile.model import ModelProfile
 from hocket.strategies._choices import Choice, Situation
 from hocket.strategies._common import complete, members, strategy
@@ -38,7 +39,10 @@ def test_a_bound_is_never_above_the_simulation(
     for choice in data.draw(st.lists(st.sampled_from(offered), max_size=6)) if offered else ():
         found = predict_choice(situation, name, choice)
         said = bounds.seconds(name, bounds.shapes(choice), choice)
-        assert bounds.quick_s(choice) <= found.iteration_s * (1 + 1e-9)
-        assert said <= found.iteration_s * (1 + 1e-9)
+        # The pace of an asynchronous program is read off few periods, between which shared cores may be ahead.
+        flushed = strategy(name).rule(bounds.shapes(choice), 1, complete(name, choice.options)).synchronous
+        limit = found.iteration_s * (1 + (1e-9 if flushed else TIE))
+        assert bounds.quick_s(choice) <= limit
+        assert said <= limit
         least = bounds.peak_bytes(name, bounds.shapes(choice), choice)
         assert all(least[device] <= found.peak_memory_bytes[device] + 1e-6 for device in least)

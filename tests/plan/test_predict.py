@@ -55,6 +55,13 @@ def test_a_ragged_last_microbatch_is_cheaper() -> None:
     assert found == sorted(set(found))
 
 
+@pytest.mark.parametrize(("batch_size", "size"), [(5, 2), (7, 3), (9, 2)])
+def test_ragged_batches_follow_each_other_without_a_flush(batch_size: int, size: int) -> None:
+    """On one device an iteration takes its samples' seconds, though a period is one microbatch and the last is smaller."""
+    one = plan("pipedream", 1, batch_size=batch_size, microbatch_size=size)
+    assert predict_iteration(one, PROFILE).iteration_s == pytest.approx(batch_size * (1.5 + 8 * 2.0))
+
+
 def test_other_profiles_and_clusters_give_other_figures() -> None:
     """The shared lowered program does not carry costs from one plan to the next."""
     slow = replace(
