@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from hocket.cli import planning, training
+from hocket.cli import measuring, planning, training
 
 app = typer.Typer(
     name="hocket",
@@ -17,9 +17,9 @@ app = typer.Typer(
 )
 
 app.command("demo")(training.demo)
-app.command("profile")(planning.profile)
-app.command("import")(planning.import_profile)
-app.command("links")(planning.links)
+app.command("profile")(measuring.profile)
+app.command("import")(measuring.import_profile)
+app.command("links")(measuring.links)
 app.command("plan")(planning.plan)
 app.command("show")(planning.show)
 app.command("check")(planning.check)

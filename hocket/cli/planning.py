@@ -1,102 +1,16 @@
-"""Commands that need no devices: profile, import, links, plan, show, check, simulate, compare, papers."""
+"""Commands that need no devices: plan, show, check, simulate, compare, papers."""
 
 import sys
 from collections.abc import Callable, Sequence
 from math import isnan
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
+from hocket.cli.output import Progress
+
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document (seconds, bytes, unrounded).")]
-
-
-def profile(
-    job: Annotated[Path, typer.Argument(help="A Python file that defines `job` (a hocket.Job) or `make_job()`.")],
-    output: Annotated[Path, typer.Option("-o", "--output", help="Where to write the profile.")] = Path("profile.json"),
-    microbatch: Annotated[
-        list[int] | None, typer.Option("--microbatch", "-b", help="A size to measure; repeat.")
-    ] = None,
-    device: Annotated[str, typer.Option(help="'cpu', or 'cuda' for the current GPU.")] = "cpu",
-    budget_s: Annotated[float, typer.Option(min=0.0, help="Seconds to spend at most on measuring.")] = 40.0,
-    json: Json = False,
-) -> None:
-    """Measure a job, layer by layer, for several microbatch sizes.
-
-    Example: hocket profile job.py -o profile.json -b 1 -b 2 -b 4
-    """
-    from hocket.files import place_to_write
-    from hocket.profile.job import check_device, load_job
-
-    check_device(device)
-    place_to_write(output)
-
-    from hocket.profile.measure import measure
-
-    loaded = load_job(job)
-    sizes = tuple(sorted(set(microbatch or _powers_of_two(loaded.batch_size))))
-    with _progress("profiling", not json) as report:
-        found = measure(loaded, sizes, device=device, budget_s=budget_s, progress=report)
-    found.save(output)
-    if json:
-        from hocket.cli.output import print_json
-        from hocket.files import as_data
-
-        print_json({**as_data(found), "path": str(output)})
-        return
-    _print_profile(found)
-    print(f"wrote {output}")
-
-
-def import_profile(
-    kind: Annotated[str, typer.Argument(help="'pipedream' (graph.txt) or 'deeppool' (layer profiles).")],
-    file: Annotated[Path, typer.Argument(help="The foreign profile.")],
-    output: Annotated[Path, typer.Option("-o", "--output", help="Where to write the profile.")] = Path("profile.json"),
-    json: Json = False,
-) -> None:
-    """Read a foreign profile.
-
-    Example: hocket import pipedream vgg16.graph.txt -o vgg16.json
-    """
-    from hocket import registry
-    from hocket.files import place_to_write
-
-    place_to_write(output)
-    reader = registry.load("hocket.profile.readers", kind, "kind of profile")
-    found = reader.read(file)
-    found.save(output)
-    if json:
-        from hocket.cli.output import print_json
-        from hocket.files import as_data
-
-        print_json({**as_data(found), "path": str(output)})
-        return
-    _print_profile(found)
-    print(f"wrote {output}")
-
-
-def links(
-    workers: Annotated[int, typer.Option("-n", "--workers", help="How many local workers.")] = 2,
-    output: Annotated[Path, typer.Option("-o", "--output", help="Where to write the cluster.")] = Path("cluster.yaml"),
-    json: Json = False,
-) -> None:
-    """Measure the links between local workers and write a cluster file for them.
-
-    Example: hocket links -n 2 -o cluster.yaml
-    """
-    from hocket.files import place_to_write
-    from hocket.run.local_links import measure_local
-
-    place_to_write(output)
-    cluster = measure_local(workers)
-    cluster.save(output)
-    if json:
-        from hocket.cli.output import print_json
-        from hocket.files import as_data
-
-        print_json({**as_data(cluster), "path": str(output)})
-        return
-    print(cluster.to_yaml() + f"wrote {output}")
 
 
 def plan(
@@ -128,7 +42,7 @@ def plan(
     if output:
         place_to_write(output)
     loaded = ModelProfile.read(profile)
-    with _progress("planning", not json) as report:
+    with Progress("planning", not json) as report:
         found = search(
             loaded,
             Cluster.read(cluster),
@@ -324,65 +238,9 @@ def papers(json: Json = False) -> None:
     print_table("where each idea lives", ["strategy", "source", "home"], rows)
 
 
-def _powers_of_two(batch_size: int) -> list[int]:
-    sizes = [2**k for k in range(batch_size.bit_length()) if 2**k <= batch_size]
-    return sizes[-4:]
-
-
 def _path_from(profile: Path, output: Path | None) -> str:
     """The profile's path as seen from the plan's folder, so that both can move together."""
     import os
 
     folder = (output or Path("plan.yaml")).resolve().parent
     return Path(os.path.relpath(profile.resolve(), folder)).as_posix()
-
-
-def _print_profile(found: Any) -> None:
-    from hocket.cli.output import print_table
-    from hocket.units import show_bytes, show_seconds
-
-    last = len(found.microbatch_sizes) - 1
-    rows = [
-        [
-            layer.name,
-            layer.kind,
-            show_seconds(layer.forward_s[last]),
-            show_seconds(layer.backward_s[last]),
-            show_bytes(layer.stash_bytes[last]),
-            show_bytes(layer.weights_bytes),
-            ", ".join(layer.notes),
-        ]
-        for layer in found.layers
-    ]
-    title = f"{found.name} on {found.device_type}, microbatch {found.microbatch_sizes[last]} of {list(found.microbatch_sizes)}"
-    columns = ["layer", "kind", "forward", "backward", "stash", "weights", "notes"]
-    print_table(title, columns, rows, right=(2, 3, 4, 5))
-    for note in found.notes:
-        print(f"  note: {note}")
-
-
-class _progress:
-    """A progress bar on standard error while a with-block runs; silent for machines and where there is no terminal."""
-
-    def __init__(self, title: str, enabled: bool) -> None:
-        import sys
-
-        self.title, self.enabled = title, enabled and sys.stderr.isatty()
-
-    def __enter__(self) -> Any:
-        if not self.enabled:
-            return None
-        from rich.console import Console
-        from rich.progress import Progress
-
-        self.bar = Progress(console=Console(stderr=True), transient=True)
-        self.task = self.bar.add_task(self.title, total=None)
-        self.bar.start()
-        return self._report
-
-    def _report(self, done: float, total: float, label: str) -> None:
-        self.bar.update(self.task, completed=done, total=total, description=f"{self.title}: {label}")
-
-    def __exit__(self, *_: object) -> None:
-        if self.enabled:
-            self.bar.stop()
