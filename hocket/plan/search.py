@@ -112,6 +112,12 @@ def search(
     began = clock()
     if batch_size < 1:
         raise InputError("batch_size", str(batch_size), ">= 1")
+    largest = profile.microbatch_sizes[-1]
+    if batch_size > MAX_FORWARDS * largest:  # beyond it neither schedules nor figures mean anything
+        expected = f"at most {MAX_FORWARDS * largest}, {MAX_FORWARDS} microbatches of the largest that was measured"
+        raise InputError(
+            "batch_size", str(batch_size), expected, "Profile larger microbatches with `hocket profile -b`."
+        )
     chosen = tuple(strategies) or (synchronous_strategies() if synchronous else members())
     for name in chosen:
         if name not in members():

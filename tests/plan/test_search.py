@@ -273,3 +273,11 @@ def test_most_of_what_is_offered_need_not_be_simulated() -> None:
     found = search(profile, Cluster("many", levels, "cpu-core"), 64, strategies=("data_parallel", "flush", "two_bw"))
     assert found.considered > 2000
     assert len(found.candidates) + len(found.refused) < found.considered / 50
+
+
+def test_a_batch_beyond_all_measure_is_refused() -> None:
+    """A batch that would need more microbatches than any schedule may have is refused at once, with what is possible."""
+    profile = chain(4, microbatch_sizes=(1, 2, 4), device_type="cpu-core")
+    two = Cluster("two", (Level("local", 2, 1e9),), "cpu-core")
+    with pytest.raises(InputError, match="batch_size: found 99999999; expected at most 32768"):
+        search(profile, two, 99_999_999)
