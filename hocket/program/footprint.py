@@ -1,8 +1,9 @@
 """How much memory a program can need on each device at most, whatever the timing: a bound over all interleavings.
 
 For each value, the stretch of its device's compute lane during which it may be there: from the first compute instruction
-that is not ordered before its writer, to the last that is not ordered behind the one who frees it. A receive takes its
-memory when it is posted, so when the receive before it in its lane is over. The simulator's figure belongs to one timing
+that is not ordered before its writer, to the last that is not ordered behind the one who frees it. The time before each
+compute instruction, in which the lane may wait, counts as well. A receive takes its
+memory when it is posted (order.py, rule 6). The simulator's figure belongs to one timing
 and may be lower; as far as the bytes are right, none can be higher.
 """
 
@@ -15,12 +16,11 @@ import numpy as np
 from hocket.program.instruction import COMPUTE, COUNTS_UPDATES, Instruction, Kind, Value, What
 from hocket.program.order import heir_of
 from hocket.program.problem import Place, Problem, problem_at
-from hocket.program.program import Program
+from hocket.program.program import Lane, Program
 from hocket.program.untimed import Untimed
 from hocket.units import show_bytes
 
 _Happened = tuple[int, Place, Instruction]  # an event, and what one device did in it
-_PARTS = (("prologue", 0), ("period", 0), ("period", 1), ("epilogue", 2))  # a third period is like the second
 _BLOCK = 64  # devices whose clocks are kept at a time
 _LARGEST = 4  # values named in a message
 
@@ -80,7 +80,10 @@ class Footprint:
 
 @dataclass
 class _Stretch:
-    """A value that may be there while compute instructions `start` to `end` - 1 of its device run."""
+    """A value that may be there from moment `start` to moment `end` - 1; for good where `end` is below 0.
+
+    Moment 2k is before compute instruction k of its device, moment 2k + 1 while it runs.
+    """
 
     value: Value
     size: float
@@ -114,7 +117,7 @@ def footprints(program: Program, value_bytes: Callable[[Value], float] | Sizes) 
     """The bound for every device of a legal program that has compute instructions."""
     sizes = Plain(value_bytes) if callable(value_bytes) else value_bytes
     run = Untimed.start(program)
-    for part, repetition in _PARTS:
+    for part, repetition in _parts(program, run.windows):
         run.run(part, repetition)
     found = {}
     for first in range(0, len(program.devices), _BLOCK):
@@ -126,6 +129,13 @@ def footprints(program: Program, value_bytes: Callable[[Value], float] | Sizes) 
             if footprint:
                 found[device] = footprint
     return found
+
+
+def _parts(program: Program, windows: Mapping[Lane, int]) -> Iterator[tuple[str, int]]:
+    """As many periods as there are unlike ones: the first, the last, and those that a receive of them may be posted in."""
+    ahead = [-(-windows[lane] // len(row)) for lane, row in program.period.items() if lane in windows]
+    repeats = 2 + max(ahead, default=0) if program.period else 0
+    return iter([("prologue", 0), *(("period", r) for r in range(repeats)), ("epilogue", repeats)])
 
 
 def _clocks(run: Untimed, devices: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
@@ -166,13 +176,15 @@ def _footprint(
     held: list[float] = []
     there = {value: _Stretch(value, sizes.value(value, device), 0, -1) for value in run.program.initial(device)}
     stretches = list(there.values())
+    numbers: dict[str, int] = {}
     for event, place, instruction in happened:
         if place.lane == COMPUTE:
-            start = end = len(places) + 1
+            start = end = 2 * len(places) + 2
             places.append(place)
         else:
-            start = _posted(run, event, place, behind) if instruction.kind is Kind.RECEIVE else int(behind[event])
-            end = int(ahead[event])
+            posts = instruction.kind is Kind.RECEIVE
+            start = 2 * (_posted(numbers, run, place, behind) if posts else int(behind[event]))
+            end = 2 * int(ahead[event]) + 1
         heirs = {heir_of(instruction, value) for value in instruction.writes}
         for value in instruction.frees:
             there.pop(value).end = start if value in heirs else end
@@ -185,21 +197,22 @@ def _footprint(
             held.append(sizes.held(instruction))
     if not places:
         return None
-    level = np.array(held) + sizes.besides(device)
+    level = np.full(2 * len(places), sizes.besides(device))
+    level[1::2] += held
     for pooled, own in _pools(stretches, sizes):
-        change = np.zeros(len(places) + 2)
+        change = np.zeros(2 * len(places) + 3)
         for stretch in own:
             change[stretch.start] += stretch.size
             if stretch.end >= 0:
                 change[stretch.end] -= stretch.size
-        there_bytes = np.cumsum(change)[: len(places)]
+        there_bytes = np.cumsum(change)[: 2 * len(places)]
         level += np.maximum.accumulate(there_bytes) if pooled else there_bytes
     worst = int(level.argmax())
     largest = sorted(
         ((s.value, s.size) for s in stretches if s.start <= worst and not 0 <= s.end <= worst),
         key=lambda pair: (-pair[1], pair[0]),
     )
-    return Footprint(float(level[worst]), places[worst], tuple(largest[:_LARGEST]))
+    return Footprint(float(level[worst]), places[worst // 2], tuple(largest[:_LARGEST]))
 
 
 def _pools(stretches: list[_Stretch], sizes: Sizes) -> Iterator[tuple[bool, list[_Stretch]]]:
@@ -229,10 +242,12 @@ def _by_device(run: Untimed, devices: tuple[int, ...]) -> dict[int, list[_Happen
     return found
 
 
-def _posted(run: Untimed, event: int, place: Place, behind: np.ndarray) -> int:
-    """Compute instructions that are surely over when a receive is posted: when the one before it in its lane is over."""
-    lane = (place.device, place.lane)
-    for earlier in run.before[event]:
-        if any((other.device, other.lane) == lane for other in run.events[earlier]):
-            return int(behind[earlier])
-    return 0
+def _posted(numbers: dict[str, int], run: Untimed, place: Place, behind: np.ndarray) -> int:
+    """Compute instructions that are surely over when the next receive of a lane is posted.
+
+    Arguments:
+        numbers: receives of each lane so far; counted on.
+    """
+    number = numbers[place.lane] = numbers.get(place.lane, -1) + 1
+    posted = run.posted.get((place.device, place.lane))
+    return int(behind[posted[number]]) if posted else 0

@@ -1,6 +1,6 @@
 """Running a program without time: the order in which instructions can happen, who waits for whom, what lives and when.
 
-Rules of this file: it applies order.py's five rules and nothing else. Whether an instruction may start never becomes
+Rules of this file: it applies order.py's rules and nothing else. Whether an instruction may start never becomes
 false again but by a free; so where every reader of a value is ordered before the one who frees it, all interleavings
 reach the same end, and running one of them proves all.
 
@@ -18,6 +18,7 @@ from hocket.program.order import early_writes
 from hocket.program.problem import Place, Problem, problem_at
 from hocket.program.program import Lane, Lanes, Program
 from hocket.program.waiting import waiting_problems
+from hocket.program.window import UNLIMITED, consumed, windows
 
 
 @dataclass(slots=True)
@@ -30,11 +31,17 @@ class Live:
 
 
 State = dict[int, dict[Value, Live]]  # by device
+_Key = tuple[int, Value | str]  # what an instruction can wait for: a value on a device, or room in one of its lanes
 
 
 @dataclass
 class Untimed:
-    """One run of the parts of a program. An event is one instruction, or several that meet, in the order found."""
+    """One run of the parts of a program. An event is one instruction, or several that meet, in the order found.
+
+    Attributes:
+        windows: of the receive lanes; received: how many messages came by each.
+        posted: for each receive of a lane, in order, the event after which it is posted, so far as that is known.
+    """
 
     program: Program
     live: State
@@ -45,18 +52,34 @@ class Untimed:
     last: dict[Lane, int] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
     part_start: int = 0
+    windows: dict[Lane, int] = field(default_factory=dict)
+    received: dict[Lane, int] = field(default_factory=dict)
+    posted: dict[Lane, list[int]] = field(default_factory=dict)
 
     @classmethod
     def start(cls, program: Program) -> "Untimed":
         """Before the first instruction; event 0 stands for what was there at first."""
         live = {device: {v: Live(0) for v in program.initial(device)} for device in program.devices}
-        return cls(program, live, events=[()], ran=[()], before=[()])
+        found = windows(program)
+        # Of an unlimited lane every receive is posted from the start, however many there are.
+        posted = {lane: [0] * window for lane, window in found.items() if window < UNLIMITED}
+        return cls(program, live, events=[()], ran=[()], before=[()], windows=found, posted=posted)
 
     def fork(self) -> "Untimed":
         """A copy that can go on by itself."""
         live = {d: {v: Live(x.event, x.early, dict(x.readers)) for v, x in row.items()} for d, row in self.live.items()}
         logs = list(self.events), list(self.ran), list(self.before)
-        return Untimed(self.program, live, dict(self.gone), *logs, dict(self.last))
+        posted = {lane: list(events) for lane, events in self.posted.items()}
+        return Untimed(
+            self.program,
+            live,
+            dict(self.gone),
+            *logs,
+            dict(self.last),
+            windows=self.windows,
+            received=dict(self.received),
+            posted=posted,
+        )
 
     def run(self, part: str, repetition: int = 0) -> bool:
         """Run one part as far as it goes; whether it came to its end. What is wrong is added to `problems`."""
@@ -66,7 +89,7 @@ class Untimed:
         self.part_start = len(self.events)
         meet = meetings(lanes)
         at = dict.fromkeys(lanes, 0)
-        waiters: dict[tuple[int, Value], list[Lane]] = {}
+        waiters: dict[_Key, list[Lane]] = {}
         together = {lane: (lane, *meet.get(lane, ())) for lane in lanes}
         passive = {lane for lane, row in lanes.items() if row[0].kind is Kind.RECEIVE}  # their sends move them on
         queue = deque(lane for lane in lanes if lane not in passive)
@@ -86,11 +109,11 @@ class Untimed:
         stuck = {lane: at[lane] for lane, row in lanes.items() if at[lane] < len(row)}
         if stuck:
             freed = {key: self.events[event] for key, event in self.gone.items()}
-            self.problems += waiting_problems(self.program, part, stuck, meet, self.live, freed)
+            self.problems += waiting_problems(self.program, part, stuck, meet, self.live, freed, self.has_room)
         return not stuck
 
     def _ready(
-        self, lanes: Lanes, at: dict[Lane, int], members: tuple[Lane, ...], waiters: dict[tuple[int, Value], list[Lane]]
+        self, lanes: Lanes, at: dict[Lane, int], members: tuple[Lane, ...], waiters: dict[_Key, list[Lane]]
     ) -> bool:
         position = at[members[0]]
         for lane in members:
@@ -102,12 +125,17 @@ class Untimed:
                 if value not in here:
                     waiters.setdefault((lane[0], value), []).append(lane)
                     return False
+            if instruction.kind is Kind.RECEIVE and not self.has_room(lane):
+                waiters.setdefault(lane, []).append(members[0])
+                return False
         return True
 
-    def _happen(
-        self, part: str, lanes: Lanes, at: Mapping[Lane, int], members: tuple[Lane, ...]
-    ) -> Iterator[tuple[int, Value]]:
-        """Let one event happen; yields what was written, by device."""
+    def has_room(self, lane: Lane) -> bool:
+        """Whether the next receive of a lane is posted (rule 6)."""
+        return lane not in self.posted or self.received.get(lane, 0) < len(self.posted[lane])
+
+    def _happen(self, part: str, lanes: Lanes, at: Mapping[Lane, int], members: tuple[Lane, ...]) -> Iterator[_Key]:
+        """Let one event happen; yields what others may have waited for."""
         event = len(self.events)
         places = tuple(Place(part, *lane, at[lane]) for lane in members)
         before: list[int] = []
@@ -115,6 +143,11 @@ class Untimed:
         for lane, instruction in zip(members, ran, strict=True):
             if lane in self.last:
                 before.append(self.last[lane])
+            if instruction.kind is Kind.RECEIVE:
+                number = self.received.get(lane, 0)
+                self.received[lane] = number + 1
+                if lane in self.posted:
+                    before.append(self.posted[lane][number])
             here = self.live[lane[0]]
             for value in instruction.reads:
                 live = here[value]
@@ -137,6 +170,10 @@ class Untimed:
                     self._twice(place, instruction, value, here[value])
                 here[value] = Live(event, value in early)
                 yield lane[0], value
+            for way, _ in consumed(self.program, instruction):
+                if way in self.posted:
+                    self.posted[way].append(event)
+                    yield way
 
     def _free(self, event: int, place: Place, instruction: Instruction, value: Value, live: Live) -> None:
         self.gone[place.device, value] = event

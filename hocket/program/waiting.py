@@ -1,9 +1,9 @@
 """Why a program stands still: values that nobody writes, that were freed too early, and instructions in a circle."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from hocket.errors import InternalError
-from hocket.program.instruction import Kind, Value, send_lane
+from hocket.program.instruction import COMPUTE, Kind, Value, send_lane
 from hocket.program.meetings import Meetings
 from hocket.program.problem import Place, Problem, problem_at
 from hocket.program.program import Lane, Lanes, Program
@@ -18,12 +18,14 @@ def waiting_problems(
     meet: Meetings,
     live: Mapping[int, Mapping[Value, object]],
     freed: Mapping[tuple[int, Value], tuple[Place, ...]],
+    has_room: Callable[[Lane], bool],
 ) -> list[Problem]:
     """What keeps a part from going on.
 
     Arguments:
         stuck: position of the first instruction of each lane that has not happened.
         freed: where values that are gone were freed.
+        has_room: whether the next receive of a lane is posted.
     """
     lanes: Lanes = getattr(program, part)
     writers = {
@@ -38,7 +40,9 @@ def waiting_problems(
         instruction = lanes[lane][position]
         place = Place(part, *lane, position)
         absent = next((value for value in instruction.reads if value not in live[lane[0]]), None)
-        if absent is None:
+        if instruction.kind is Kind.RECEIVE and not has_room(lane) and (lane[0], COMPUTE) in stuck:
+            waits[lane] = ((lane[0], COMPUTE), "until compute has taken an earlier message")
+        elif absent is None:
             others = [(lane[0], lane[1])] if instruction.kind is Kind.RECEIVE else []
             others = [(instruction.peer, send_lane(lane[0]))] if others else list(meet.get(lane, ()))
             other = next((o for o in others if o in stuck and o != lane), None)

@@ -1,15 +1,17 @@
 """Lowering: a Program as a graph of nodes, its period once, so that any number of repetitions is index arithmetic.
 
-Rules of this file: an edge says that one node waits for another: the next in its lane, or the reader of a value for its
-writer (order.py, rule 1). Values are followed by their names alone, across the repetitions of the period.
+Rules of this file: an edge says that one node waits for another: the next in its lane, the reader of a value for its
+writer (order.py, rule 1), or a receive for the node that makes room for it (rule 6). Values are followed by their names
+alone, across the repetitions of the period.
 """
 
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from hocket.errors import ProgramError
-from hocket.program.instruction import Instruction, Kind, Value
+from hocket.program.instruction import Instruction, Value
 from hocket.program.program import Lane, Program
+from hocket.program.window import UNLIMITED, windows
 from hocket.simulate.nodes import EPILOGUE, PERIOD, PROLOGUE, IrregularError, Nodes, Part, Signature
 
 
@@ -21,11 +23,11 @@ class Skeleton:
         program, lanes: the program and its lanes; a lane's number is its place here.
         signatures: of the nodes.
         parts: prologue, period, epilogue.
-        inside: edges in the period, (from, to, repetitions later, posts), sorted by `from`. Posts: the second is the next
-            receive of its lane.
+        inside: edges in the period, (from, to, repetitions later, posts), sorted by `from`. Posts: the second is a receive
+            that is posted when the first ends.
         between: all other edges, as ((part, node, repetition), (part, node, repetition), posts), where repetitions of the
             period's nodes are counted from the start when >= 0, from the end when < 0.
-        first_posts: receives that are the first of their lane, as (part, node, 0).
+        first_posts: receives that are posted before anything runs, as (part, node, repetition).
         reach: repetitions that the program must have at least for these edges to be right.
         labels: names of instructions, with {} for the index.
     """
@@ -85,14 +87,18 @@ class _Edges:
 
     def skeleton(self) -> Skeleton:
         """All edges, with the nodes that they join."""
-        for number, first, second, posts in self.nodes.chained:
+        for number, first, second in self.nodes.chained:
             if number == PERIOD:
-                self.inside.append((first, second, 0, posts))
+                self.inside.append((first, second, 0, False))
             else:
-                self.between.append(((number, first, 0), (number, second, 0), posts))
+                self.between.append(((number, first, 0), (number, second, 0), False))
         for part in self.parts:
             self._data(part)
         self._lane_borders()
+        for lane, window in windows(self.program).items():
+            if window >= UNLIMITED:
+                raise ProgramError(f"device {lane[0]}, lane {lane[1]}", "messages that compute does not read", "none")
+            self._posts(lane, window)
         return Skeleton(
             program=self.program,
             lanes=self.program.lanes,
@@ -171,12 +177,47 @@ class _Edges:
                 if lane not in part.ends:
                     continue
                 first, last = part.ends[lane]
-                posts = part.content[lane][0].kind is Kind.SEND
                 if previous is not None:
-                    self.between.append((previous, (part.number, first, 0), posts))
-                elif posts:
-                    self.posted.append((part.number, first, 0))
+                    self.between.append((previous, (part.number, first, 0), False))
                 if part.number == PERIOD:
-                    self.inside.append((last, first, 1, posts))
+                    self.inside.append((last, first, 1, False))
                     self.reach = max(self.reach, 1)
                 previous = (part.number, last, -1 if part.number == PERIOD else 0)
+
+    def _posts(self, lane: Lane, window: int) -> None:
+        """Edges to the receives of a lane from the compute nodes that make room for them: those `window` messages before.
+
+        Messages are numbered as they come. The prologue consumes fewer than come in it by what period and epilogue
+        consume of it, at most a window (window.py): so nothing waits for what comes in a later part.
+        """
+        receives = [part.receives.get(lane, []) for part in self.parts]
+        consumers = [part.consumers.get(lane, []) for part in self.parts]
+        each = len(receives[PERIOD])
+        behind = len(receives[PROLOGUE]) - len(consumers[PROLOGUE]) - window  # at most 0
+        for number, node in enumerate(receives[PROLOGUE]):
+            self._post(consumers[PROLOGUE], number - window, (PROLOGUE, node, 0))
+        for place, node in enumerate(receives[PERIOD]):
+            rounds, consumer = divmod(place + behind, each)
+            self.inside.append((consumers[PERIOD][consumer], node, -rounds, True))
+            self.reach = max(self.reach, -rounds)
+            for r in range(-rounds):  # the first repetitions have room from the prologue
+                self._post(
+                    consumers[PROLOGUE], len(receives[PROLOGUE]) + r * each + place - window, (PERIOD, node, r)
+                )
+        for place, node in enumerate(receives[EPILOGUE]):
+            number = place + behind
+            if number >= 0:
+                self.between.append(((EPILOGUE, consumers[EPILOGUE][number], 0), (EPILOGUE, node, 0), True))
+            elif each:
+                rounds, consumer = divmod(number, each)
+                self.between.append(((PERIOD, consumers[PERIOD][consumer], rounds), (EPILOGUE, node, 0), True))
+                self.reach = max(self.reach, -rounds)
+            else:
+                self._post(consumers[PROLOGUE], len(receives[PROLOGUE]) + place - window, (EPILOGUE, node, 0))
+
+    def _post(self, consumers: list[int], number: int, receive: tuple[int, int, int]) -> None:
+        """A receive that has room from a node of the prologue, or (number below 0) from the start."""
+        if number < 0:
+            self.posted.append(receive)
+        else:
+            self.between.append(((PROLOGUE, consumers[number], 0), receive, True))

@@ -13,6 +13,7 @@ from hocket.errors import ProgramError
 from hocket.program.instruction import COUNTS_UPDATES, Instruction, Kind, Value, What, receive_lane, send_lane
 from hocket.program.order import early_writes
 from hocket.program.program import Lane, Lanes, Program
+from hocket.program.window import consumed
 
 COLLECTIVES = frozenset({Kind.ALL_REDUCE, Kind.REDUCE_SCATTER, Kind.ALL_GATHER})
 KINDS = tuple(Kind)
@@ -49,6 +50,8 @@ class Part:
         ends: first and last node of every lane; of a transfer the sender's lane, of a collective the first member's.
         writers: (node, lane, repetitions until it has its name) by (device, value).
         reads: (node, lane, values).
+        consumers: by lane of receives, the compute nodes that consume its messages (window.py), in order.
+        receives: by lane of receives, its nodes in order.
     """
 
     number: int
@@ -61,6 +64,8 @@ class Part:
     ends: dict[Lane, tuple[int, int]] = field(default_factory=dict)
     writers: dict[tuple[int, object], tuple[int, Lane, int]] = field(default_factory=dict)
     reads: list[tuple[int, Lane, tuple[Value, ...]]] = field(default_factory=list)
+    consumers: dict[Lane, list[int]] = field(default_factory=dict)
+    receives: dict[Lane, list[int]] = field(default_factory=dict)
 
 
 def cost_key(i: Instruction) -> tuple[object, ...]:
@@ -90,8 +95,7 @@ class Nodes:
     Attributes:
         parts: prologue, period, epilogue.
         made: the signatures; labels: names of instructions, with {} for the index.
-        chained: (part, node, next node, posts) of nodes that follow each other in a lane of one part. Posts: the second is the
-            next receive of its lane.
+        chained: (part, node, next node) of nodes that follow each other in a lane of one part.
 
     Raises:
         ProgramError: sends without receives, collectives without members, lanes with several peers.
@@ -104,7 +108,7 @@ class Nodes:
         self.parts = (Part(0, program.prologue), Part(1, program.period), Part(2, program.epilogue))
         self.made: list[Signature] = []
         self.labels: dict[str, int] = {}
-        self.chained: list[tuple[int, int, int, bool]] = []
+        self.chained: list[tuple[int, int, int]] = []
         self._signatures: dict[object, int] = {}
         self._label_of: dict[object, int] = {}
         self._updates = tuple(program.stride // batch for batch in program.rule.batch)
@@ -167,8 +171,10 @@ class Nodes:
             for first, last in zip((-1, *cuts), (*cuts, -1), strict=True):
                 nodes.append(self._node(part, lane, (instruction,), first, last))
                 if previous >= 0:
-                    self.chained.append((part.number, previous, nodes[-1], False))
+                    self.chained.append((part.number, previous, nodes[-1]))
                 previous = nodes[-1]
+            for way, _ in consumed(self.program, instruction):
+                part.consumers.setdefault(way, []).append(previous)
             early = early_writes(instruction) if cuts else ()
             for value in instruction.writes:
                 node = nodes[cuts.index(value.part)] if value in early and value.part in cuts else previous
@@ -199,8 +205,9 @@ class Nodes:
         for send, receive in zip(sends, receives, strict=True):
             node = self._node(part, lane, (send, receive))
             if previous >= 0:
-                self.chained.append((part.number, previous, node, True))
+                self.chained.append((part.number, previous, node))
             previous = node
+            part.receives.setdefault(there, []).append(node)
             part.reads.append((node, lane, send.reads))
             for value in receive.writes:
                 self._wrote(part, receive.device, value, node, there)
@@ -225,7 +232,7 @@ class Nodes:
         for members in zip(*(lanes[side] for side in sides), strict=True):
             node = self._node(part, lane, members)
             if previous >= 0:
-                self.chained.append((part.number, previous, node, False))
+                self.chained.append((part.number, previous, node))
             previous = node
             for side, member in zip(sides, members, strict=True):
                 part.reads.append((node, side, member.reads))

@@ -8,9 +8,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 
-from hocket.program.instruction import Instruction, Kind, Value, What, receive_lane
+from hocket.program.instruction import COMPUTE, Instruction, Kind, Value, What, receive_lane
 from hocket.program.order import early_writes, heir_of
 from hocket.program.program import Lane, Program
+from hocket.program.window import windows
 
 
 class Broken(Exception):
@@ -112,6 +113,8 @@ class Run:
                 self.stores[device][Value(What.WEIGHTS, s, 0)] = self.symbols.of("w", s)
                 self.stores[device][Value(What.OPTIMIZER, s, 0)] = self.symbols.of("opt", s)
         self.made: dict[Lane, list[tuple[int, Value, int]]] = {}
+        self.windows = windows(self.program)
+        self.came: dict[tuple[int, Value], Lane] = {}  # messages that compute has not used yet
 
     def finish(self) -> None:
         """Run to the end and compare with the rule.
@@ -179,7 +182,11 @@ class Run:
     def _there(self, lane: Lane) -> bool:
         head = self._head(lane)
         assert head is not None
-        return all(value in self.stores[lane[0]] for value in head.reads)
+        room = head.kind is not Kind.RECEIVE or self._unused(lane) < self.windows[lane]
+        return room and all(value in self.stores[lane[0]] for value in head.reads)
+
+    def _unused(self, lane: Lane) -> int:
+        return sum(one == lane for one in self.came.values())
 
     def _start(self, lane: Lane, members: tuple[Lane, ...]) -> None:
         self.busy[lane] = members
@@ -205,6 +212,11 @@ class Run:
                 if value not in store:
                     raise Broken(f"{head.name} frees {value}, which is not there")
                 del store[value]
+            if member[1] == COMPUTE:
+                for value in head.reads:
+                    self.came.pop((member[0], value), None)
+            elif head.kind is Kind.RECEIVE:
+                self.came.update({(member[0], value): member for value in head.writes})
         for device, value, symbol in self.made.pop(lane):
             self._write(device, value, symbol)
         for member in members:
@@ -272,9 +284,8 @@ class Run:
                 if head.kind is Kind.BACKWARD:  # its sums are there early, in the place of those that it reads
                     inherited = [heir_of(head, v) for v in head.writes]
                     held[member[0]] -= sum(self.value_bytes(v) for v in inherited if v is not None)
-        for lane in self.lanes:
-            head = self._head(lane)
-            if head is not None and head.kind is Kind.RECEIVE:
-                held[lane[0]] += sum(map(self.value_bytes, head.writes))
+        for lane, window in self.windows.items():
+            posted = self.lanes[lane][self.at[lane] : self.at[lane] + window - self._unused(lane)]
+            held[lane[0]] += sum(self.value_bytes(value) for head in posted for value in head.writes)
         for device, amount in held.items():
             self.peak_bytes[device] = max(self.peak_bytes.get(device, 0.0), amount)

@@ -98,7 +98,8 @@ def test_memory_formulas(strategy: str, versions: int, microbatches: int, recomp
 
     Stashes are the inputs in flight (m with GPipe, p - s with 1F1B), and 1 with recomputation. The formula leaves out one
     gradient accumulator of the weights' size and, of activation size, what is on its way: the output (or, in a
-    backward, the input's gradient), and for each neighbour a value that has arrived and the next receive's buffer.
+    backward, the input's gradient), an output that the next stage has no room for yet, and for each neighbour the two
+    posted receives of a lane's window.
     """
     depth = 4
     case = Chain(strategy, (1,) * depth, microbatches, recompute=recompute).case(
@@ -110,7 +111,7 @@ def test_memory_formulas(strategy: str, versions: int, microbatches: int, recomp
         weights, stashes, activations = digits(peaks[stage])
         assert weights == versions + 1
         assert stashes == (1 if recompute else in_flight)
-        assert in_flight <= activations <= in_flight + (3 if stage == 0 else 5)
+        assert in_flight <= activations <= in_flight + (4 if stage == 0 else 6)
 
 
 def test_memory_of_weight_stashing() -> None:

@@ -16,6 +16,7 @@ from hocket.plan.plan import Plan
 from hocket.profile.capture import Captured
 from hocket.program.instruction import COMPUTE, Instruction, Kind, Value, receive_lane, send_lane
 from hocket.program.program import Lane, Program
+from hocket.program.window import consumed, windows
 from hocket.run.device import Device
 from hocket.run.weights import Bucket
 
@@ -75,13 +76,14 @@ def run_inline(
 
 
 class Interpreter:
-    """Interprets the lanes of all devices by the five rules of hocket/program/order.py."""
+    """Interprets the lanes of all devices by the rules of hocket/program/order.py."""
 
     def __init__(self, program: Program, devices: dict[int, Device], repeats: int, position: int) -> None:
         self.program, self.devices, self.repeats = program, devices, repeats
         self.lanes = program.unrolled(repeats)
         self.next: dict[Lane, int] = dict.fromkeys(self.lanes, 0)
         self.stores: dict[int, dict[Value, Any]] = {d: device.start(position) for d, device in devices.items()}
+        self.room = windows(program)  # messages that may yet be posted in each lane of receives
 
     def run(self) -> None:
         """Until every lane is at its end."""
@@ -115,6 +117,8 @@ class Interpreter:
             self._written(instruction)
             self.devices[instruction.device].execute(instruction, self.stores[instruction.device])
             self.next[lane] += 1
+            for way, _ in consumed(self.program, instruction):
+                self.room[way] += 1
             return True
         if instruction.kind is Kind.SEND:
             return self._send(lane, instruction)
@@ -125,7 +129,7 @@ class Interpreter:
     def _send(self, lane: Lane, send: Instruction) -> bool:
         there = (send.peer, receive_lane(send.device))
         receive = self._head(there)
-        if receive is None or lane[1] != send_lane(send.peer):
+        if receive is None or lane[1] != send_lane(send.peer) or not self.room[there]:
             return False
         if receive.kind is not Kind.RECEIVE or receive.writes != send.reads or receive.peer != send.device:
             raise ProgramError(
@@ -136,6 +140,7 @@ class Interpreter:
         for value in send.reads:
             target[value] = source[value]
         self._free(send)
+        self.room[there] -= 1
         self.next[lane] += 1
         self.next[there] += 1
         return True

@@ -1,0 +1,102 @@
+"""Windows: how far the receives of a lane may run ahead of compute (order.py, rule 6).
+
+A message is consumed when the first compute instruction that reads it has finished. A lane's window is the least number of
+posted, not yet consumed messages with which compute always finds what it reads next, and one more, so that a message can
+be on its way while compute uses the one before it. It follows from the program alone: compute takes most messages in the
+order in which they come, some a few places later.
+
+A window never brings programs to a stand. What compute reads next has been posted, and so has all that comes before it in
+its lane; so compute waits only for what it would wait for without windows.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from hocket.program.instruction import COMPUTE, Instruction, Kind, Value, What, receive_lane
+from hocket.program.program import Lane, Program
+
+UNLIMITED = 1 << 30
+"""The window of a lane with messages that compute does not consume as often as they come; no legal program has one."""
+
+_Key = tuple[What, int, int, int]
+
+
+def consumed(program: Program, instruction: Instruction) -> Iterator[tuple[Lane, Value]]:
+    """The messages that a compute instruction is the first to read, each with the lane that it comes by."""
+    if instruction.kind is Kind.FORWARD and not instruction.again:
+        what = What.ACTIVATION
+    elif instruction.kind is Kind.BACKWARD:
+        what = What.GRADIENT
+    else:
+        return
+    here = instruction.device
+    for value in instruction.reads:
+        if value.what is what:
+            sender = value.stage if what is What.ACTIVATION else value.part
+            source = program.stages[sender].device(value.index)
+            if source != here:
+                yield (here, receive_lane(source)), value
+
+
+@dataclass
+class _Order:
+    """One lane's messages in the order in which they come: position by value, in a period by its place in it."""
+
+    prologue: dict[Value, int] = field(default_factory=dict)
+    period: dict[_Key, tuple[int, int]] = field(default_factory=dict)
+    epilogue: dict[Value, int] = field(default_factory=dict)
+
+    def number(self, value: Value, part: str, stride: int) -> int | None:
+        """Place of a message that is consumed in a part, counted as if the period ran no time before the epilogue."""
+        first, each = len(self.prologue), len(self.period)
+        if part == "prologue":
+            return self.prologue.get(value)
+        if part == "epilogue" and value in self.epilogue:
+            return first + self.epilogue[value]
+        if stride and (found := self.period.get((value.what, value.stage, value.part, value.index % stride))):
+            place, index = found
+            return first + (value.index - index) // stride * each + place
+        return self.prologue.get(value)
+
+
+def windows(program: Program) -> dict[Lane, int]:
+    """The window of every lane of receives."""
+    orders: dict[Lane, _Order] = {}
+    stride = program.stride
+    for part in ("prologue", "period", "epilogue"):
+        for lane, instructions in getattr(program, part).items():
+            if not instructions or instructions[0].kind is not Kind.RECEIVE:
+                continue
+            order = orders.setdefault(lane, _Order())
+            for place, instruction in enumerate(instructions):
+                for value in instruction.writes:
+                    if part == "prologue":
+                        order.prologue[value] = place
+                    elif part == "epilogue":
+                        order.epilogue[value] = place
+                    elif stride:
+                        key = (value.what, value.stage, value.part, value.index % stride)
+                        order.period[key] = (place, value.index)
+    found = dict.fromkeys(orders, 1)
+    counts: dict[Lane, list[int]] = {lane: [0, 0, 0] for lane in orders}
+    for number, part in enumerate(("prologue", "period", "epilogue")):
+        for (_, name), instructions in getattr(program, part).items():
+            if name != COMPUTE:
+                continue
+            for instruction in instructions:
+                for lane, value in consumed(program, instruction):
+                    if lane not in orders:
+                        continue
+                    place = orders[lane].number(value, part, stride)
+                    before = sum(counts[lane]) - (counts[lane][1] if part == "epilogue" else 0)
+                    counts[lane][number] += 1
+                    ahead = UNLIMITED if place is None else place - before + 1
+                    found[lane] = max(found[lane], ahead)
+    for lane, order in orders.items():
+        prologue, period, epilogue = counts[lane]
+        came = len(order.prologue), len(order.period), len(order.epilogue)
+        if period != came[1] or prologue + epilogue != came[0] + came[2]:
+            found[lane] = UNLIMITED
+        # The prologue ends without the period: whatever comes in it is posted in it.
+        found[lane] = min(UNLIMITED, max(found[lane] + 1, came[0] - prologue))
+    return found
