@@ -191,7 +191,8 @@ def compare(
     from hocket.trace.trace import Trace
     from hocket.units import show_bytes, show_count, show_seconds
 
-    found = compare_traces(Trace.read(predicted), Trace.read(measured))
+    real = Trace.read(measured)
+    found = compare_traces(Trace.read(predicted), real)
     if json:
         print_json(as_data(found))
         return
@@ -224,6 +225,9 @@ def compare(
         print(
             f"  {show_count(found.only_predicted, 'instruction')} only in the prediction, {found.only_measured} only in the measurement"
         )
+    left_out = real.meta.get("left_out")
+    if isinstance(left_out, int) and left_out:
+        print(f"  the measured run was longer: its first {show_count(left_out, 'instruction')} were not kept")
 
 
 def papers(json: Json = False) -> None:

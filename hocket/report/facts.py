@@ -4,6 +4,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from math import isfinite
 
+import numpy as np
+
 from hocket.plan.plan import Plan
 from hocket.program.instruction import Kind
 from hocket.program.program import StageShape
@@ -11,7 +13,7 @@ from hocket.report.svg import show_time
 from hocket.report.window import Window, batch_starts
 from hocket.simulate.summary import Summary
 from hocket.strategies._common import config, members, strategy
-from hocket.trace.compare import Comparison
+from hocket.trace.compare import Comparison, inner_gaps
 from hocket.trace.trace import Event, Trace
 from hocket.units import show_bytes, show_number, show_rate
 
@@ -84,13 +86,11 @@ def chips(plan: Plan) -> tuple[str, ...]:
 
 
 def measured_iteration_s(trace: Trace, microbatches: int) -> float | None:
-    """Seconds of one iteration in the steady half of a measured trace; None where it has a single one."""
-    starts = batch_starts(trace, microbatches)
-    if len(starts) < 2:
+    """Seconds of one iteration in the steady half of a measured trace; None where no segment of it has two."""
+    gaps = inner_gaps(np.array(batch_starts(trace, microbatches)), trace.segments_s)
+    if not len(gaps):
         return None
-    first = len(starts) // 2 if len(starts) > 3 else 0
-    first = min(first, len(starts) - 2)
-    return (starts[-1] - starts[first]) / (len(starts) - 1 - first)
+    return float(gaps[(len(gaps) + 1) // 2 if len(gaps) > 2 else 0 :].mean())
 
 
 def signed(error: float) -> str:

@@ -1,10 +1,12 @@
 """Window: the part of a trace that a report draws.
 
 A whole run is mostly repetition. What is drawn is a few iterations (batches) out of the middle, where a pipeline has
-filled; an iteration begins when the first forward of its batch begins.
+filled; an iteration begins when the first forward of its batch begins. Where a run was drained for checkpoints, they are
+out of one of its segments.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 
@@ -73,6 +75,8 @@ def choose(
     Arguments:
         around_s: a span that should be seen, such as a critical path's; out of the middle when there is none.
     """
+    if trace.segments_s and around_s is None:
+        return _within_a_segment(trace, microbatches, count)
     starts = batch_starts(trace, microbatches)
     begin, end = float(trace.start_s.min(initial=trace.end)), trace.end
     end = end if end > begin else begin + 1.0
@@ -94,3 +98,15 @@ def choose(
         ending = sum(start < around_s[1] - 1e-9 * end for start in starts)
         first = min(max(0, ending - count), last)
     return Window(starts[first], starts[first + count], first, count, total)
+
+
+def _within_a_segment(trace: Trace, microbatches: int, count: int | None) -> Window:
+    """The iterations to draw of a run with checkpoints: out of its longest segment, of equals the middle one."""
+    edges = [*trace.segments_s, float("inf")]
+    parts = [trace.part(start_s, end_s) for start_s, end_s in pairwise(edges)]
+    lengths = [len(batch_starts(part, microbatches)) for part in parts]
+    longest = [k for k, length in enumerate(lengths) if length == max(lengths)]
+    chosen = longest[len(longest) // 2]
+    part = parts[chosen]
+    inner = choose(replace(part, meta={}), microbatches, count)
+    return replace(inner, first=inner.first + sum(lengths[:chosen]), total=sum(lengths))

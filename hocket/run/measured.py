@@ -1,6 +1,6 @@
 """Measured: the trace of a run, put together from what every worker recorded."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -8,44 +8,65 @@ from typing import Any
 from hocket.errors import InputError
 from hocket.program.instruction import Kind
 from hocket.run.board import Board
+from hocket.run.recording import Recording
 from hocket.trace.trace import Event, Trace
 
 # About 100 MB of text: what a viewer still opens.
-_MAX_EVENTS = 500_000
+MAX_EVENTS = 500_000
 _MEET = (Kind.SEND, Kind.RECEIVE)
 
 
 def write_trace(
-    path: Path, events: Iterable[Event], board: Board, meta: dict[str, Any], device: int, peak_memory_bytes: int
+    path: Path, recording: Recording, board: Board, meta: dict[str, Any], device: int, peak_memory_bytes: int
 ) -> None:
     """Write what all workers recorded as one trace; every worker calls this, and all see the same folder.
 
-    The workers' clocks must be one, as on one machine; of several machines each device's times are only its own. Of very
-    long runs the end is written.
+    The workers' clocks must be one, as on one machine; of several machines each device's times are only its own. Of
+    very long runs the end is written.
 
     Arguments:
-        meta: of the trace, the same on every worker; `peak_memory_bytes` comes to it: {device as text: bytes}.
+        meta: of the trace, the same on every worker; to it come `peak_memory_bytes` ({device as text: bytes}), of a run with
+            several segments `segments_s` (when each began), of a very long one `left_out` (how many older events are not here).
         device, peak_memory_bytes: of this worker.
 
     Raises:
         InputError: it cannot be written; on every worker.
     """
     part = path.with_name(f".{path.name}.{board.rank}.part")
-    last = sorted(events, key=lambda event: event.start_s)[-_MAX_EVENTS // board.workers :]
-    problem = _saved(Trace.of(last, meta=meta), part)
-    facts = board.share({"problem": problem, "device": device, "peak_memory_bytes": peak_memory_bytes})
+    problem = _saved(Trace.of(recording.events), part)
+    facts = board.share(
+        {
+            "problem": problem,
+            "device": device,
+            "peak_memory_bytes": peak_memory_bytes,
+            "segments_s": recording.segments_s,
+            "left_out": recording.left_out,
+        }
+    )
     problems = [fact["problem"] for fact in facts]
     if board.rank == 0 and not any(problems):
         parts = [path.with_name(f".{path.name}.{rank}.part") for rank in range(board.workers)]
         found = [event for one in parts for event in Trace.read(one).events]
         start_s = min((event.start_s for event in found), default=0.0)
         moved = [replace(e, start_s=e.start_s - start_s, end_s=e.end_s - start_s) for e in met(found)]
-        peaks = {str(fact["device"]): fact["peak_memory_bytes"] for fact in facts}
-        problem = _saved(Trace.of(moved, meta=meta | {"peak_memory_bytes": peaks}), path)
+        problem = _saved(Trace.of(moved, meta=meta | _told(facts, start_s)), path)
     problems += [fact["problem"] for fact in board.share({"problem": problem})]
     part.unlink(missing_ok=True)
     if first := next(filter(None, problems), ""):
         raise InputError(f"trace {path}", first, "a place that can be written")
+
+
+def _told(facts: Sequence[Mapping[str, Any]], start_s: float) -> dict[str, Any]:
+    """What the workers' facts say of the whole trace, which begins at `start_s` on their clock."""
+    found: dict[str, Any] = {"peak_memory_bytes": {str(fact["device"]): fact["peak_memory_bytes"] for fact in facts}}
+    begun = [min(each) for each in zip(*(fact["segments_s"] for fact in facts), strict=True)]
+    # The one whose first events are not here begins with the trace; those before it are not here at all.
+    segments_s = sorted({max(0.0, at_s - start_s) for at_s in begun})
+    if len(segments_s) > 1:
+        found["segments_s"] = segments_s
+    if left_out := sum(fact["left_out"] for fact in facts):
+        found["left_out"] = left_out
+    return found
 
 
 def met(events: Iterable[Event]) -> list[Event]:

@@ -24,8 +24,9 @@ from hocket.program.program import Program
 from hocket.run.board import Board
 from hocket.run.engines.torch_dist import Worker
 from hocket.run.loop import Options, check_workers, devices_of
-from hocket.run.measured import write_trace
+from hocket.run.measured import MAX_EVENTS, write_trace
 from hocket.run.progress import Progress, State
+from hocket.run.recording import Recording
 from hocket.run.steps import Pace, Segment, segments
 from hocket.run.watched import Watched
 
@@ -67,7 +68,8 @@ def work(job: Job, plan: Plan, options: Options, seat: Seat, progress: Progress,
     speak: Report = report if seat.rank == 0 else _silent
     watched = Watched(progress, report, program, number, pace)
     with _group(seat, device):
-        record = options.trace is not None
+        recording = Recording(program, number, MAX_EVENTS // seat.workers) if options.trace is not None else None
+        record = recording is not None
         engine = Worker(captured, plan, program, number, device, observer=watched, record=record)
         keeper = _keeper(job, plan, options, board)
         start = keeper.resume(engine, speak) if keeper is not None else 0
@@ -83,6 +85,8 @@ def work(job: Job, plan: Plan, options: Options, seat: Seat, progress: Progress,
             watched.begin(segment)
             periods = engine.run(segment.periods, segment.first_step * plan.batch_size)
             watched.end()
+            if recording is not None:
+                recording.add(engine.records, periods)
             steps = pace.steps(periods)
             if steps is None or engine.position != (segment.first_step + steps) * plan.batch_size:
                 raise InternalError(f"{periods} periods ended inside a step, at sample {engine.position}")
@@ -94,9 +98,9 @@ def work(job: Job, plan: Plan, options: Options, seat: Seat, progress: Progress,
             if watched.stopped:
                 break
         peak_bytes = engine.peak_memory_bytes
-        if options.trace is not None:
+        if options.trace is not None and recording is not None:
             meta = {"source": "measured", "program": program.name}
-            write_trace(Path(options.trace), engine.events(), board, meta, number, peak_bytes)
+            write_trace(Path(options.trace), recording, board, meta, number, peak_bytes)
         # Nobody leaves while another may still want something from it.
         board.share({"step": step})
     report(

@@ -3,6 +3,7 @@
 Rules of this file: two traces in, rows out; means over what both traces have, so that runs of other lengths compare.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import nan
 
@@ -67,16 +68,30 @@ class Comparison:
 
 
 def update_s(trace: Trace) -> float:
-    """Mean seconds between two updates, over the later half of each stage's updates; nan with fewer than two."""
+    """Mean seconds between two updates, over the later half of each stage's updates; nan with fewer than two.
+
+    Between two segments of a run a checkpoint is made: that is no time of an update.
+    """
     steps = trace.kind == KINDS.index(Kind.STEP)
     gaps = []
     places = np.stack([trace.device[steps], trace.stage[steps]], axis=1)
     for place in np.unique(places, axis=0):
         ends = np.sort(trace.end_s[steps][(places == place).all(axis=1)])
-        first = (len(ends) - 1) // 2 if len(ends) > 2 else 0
-        if len(ends) > 1:
-            gaps.append((ends[-1] - ends[first]) / (len(ends) - 1 - first))
+        found = inner_gaps(ends, trace.segments_s)
+        if len(found):
+            gaps.append(found[len(found) // 2 if len(found) > 1 else 0 :].mean())
     return float(np.mean(gaps)) if gaps else nan
+
+
+def inner_gaps(moments_s: np.ndarray, segments_s: Sequence[float]) -> np.ndarray:
+    """Seconds from each moment to the next, for those within one segment.
+
+    Arguments:
+        moments_s: ascending; segments_s: when each segment began, ascending.
+    """
+    segment = np.searchsorted(np.asarray(segments_s, dtype=float), moments_s, side="right")
+    found: np.ndarray = np.diff(moments_s)[np.diff(segment) == 0]
+    return found
 
 
 def compare(predicted: Trace, measured: Trace, largest: int = 10) -> Comparison:

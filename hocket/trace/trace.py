@@ -4,7 +4,7 @@ Rules of this file: columns inside, so that a million events cost no objects; `e
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -43,7 +43,7 @@ class Trace:
         start_s, end_s: of each event, from one clock; shape (events,). A send and its receive start when both are ready.
         memory_device, memory_s, memory_bytes: what a device held from a moment on, in the order of time for each device.
         meta: plain data for people and for `compare`, such as {"source": "simulated", "program": "flush straight 4"}; of a
-            measured run also "peak_memory_bytes": {device as text: bytes}.
+            measured run also "peak_memory_bytes": {device as text: bytes}, "segments_s" and "left_out" (see write_trace).
     """
 
     lanes: tuple[Lane, ...]
@@ -165,6 +165,27 @@ class Trace:
         told = found.items() if isinstance(found, Mapping) else ()
         peaks = {int(d): float(size) for d, size in told if str(d).isdecimal() and isinstance(size, int | float)}
         return peaks | {device: float(size.max()) for device, (_, size) in self.memory.items()}
+
+    @property
+    def segments_s(self) -> tuple[float, ...]:
+        """When each segment of a run began, ascending: a pipeline that was drained for a checkpoint starts anew there.
+
+        Empty where the trace is of one segment, or does not say.
+        """
+        found = self.meta.get("segments_s", ())
+        moments = found if isinstance(found, list | tuple) else ()
+        return tuple(sorted(float(s) for s in moments if isinstance(s, int | float)))
+
+    def part(self, start_s: float, end_s: float) -> "Trace":
+        """The events that start from one moment on and before another, and the memory until the latter."""
+        events = (self.start_s >= start_s) & (self.start_s < end_s)
+        memory = self.memory_s < end_s
+        own = {
+            name: getattr(self, name)[events]
+            for name in ("lane", "kind", "stage", "index", "label", "start_s", "end_s")
+        }
+        held = {name: getattr(self, name)[memory] for name in ("memory_device", "memory_s", "memory_bytes")}
+        return replace(self, **own, **held)
 
     def to_json(self) -> str:
         """The trace as Chrome trace-event JSON; `from_json` is the inverse."""

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hocket.report import facts
-from hocket.report.window import choose
+from hocket.report.window import batch_starts, choose
 from hocket.trace.compare import Comparison, Row
 from hocket.trace.trace import Trace
 from hocket.units import show_bytes
@@ -54,6 +54,9 @@ def test_measured_iterations_are_found(predicted: Callable[..., Any]) -> None:
     slower = Trace.of([replace(e, start_s=e.start_s * 1.1, end_s=e.end_s * 1.1) for e in trace.events])
     assert facts.measured_iteration_s(slower, plan.microbatches) == pytest.approx(1.1 * summary.iteration_s)
     assert facts.measured_iteration_s(trace, 10**6) is None
+    starts = batch_starts(trace, plan.microbatches)
+    drained = replace(trace, meta={"segments_s": [0.0, *starts]})
+    assert facts.measured_iteration_s(drained, plan.microbatches) is None
 
 
 def test_traffic_is_that_of_the_summary(predicted: Callable[..., Any]) -> None:

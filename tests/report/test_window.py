@@ -76,3 +76,20 @@ def test_it_says_what_it_shows(predicted: Callable[..., Any]) -> None:
     assert choose(made(1), 2).describe() == "the whole trace, one iteration"
     plan, trace, _ = predicted()
     assert choose(trace, plan.microbatches).total == len(batch_starts(trace, plan.microbatches))
+
+
+def test_of_a_run_with_checkpoints_a_segment_is_drawn() -> None:
+    """The window lies inside the longest segment, its iterations count through the whole run."""
+    events, starts, batch = [], [], 0
+    for begin, batches in ((0.0, 2), (1000.0, 5), (2000.0, 3)):
+        starts.append(begin)
+        for k in range(2 * batches):
+            m = 2 * batch + k
+            events.append(Event(0, COMPUTE, f"forward 0 #{m}", Kind.FORWARD, 0, m, begin + k, begin + k + 1))
+        batch += batches
+    trace = Trace.of(events, meta={"segments_s": starts})
+    window = choose(trace, 2)
+    assert (window.start_s, window.end_s) == (1002.0, 1008.0)
+    assert (window.first, window.count, window.total) == (3, 3, 10)
+    assert window.describe() == "iterations 4 to 6 of 10, the steady state"
+    assert choose(trace, 2, 9).count == 5

@@ -2,10 +2,24 @@
 
 from pathlib import Path
 
-from hocket.program.instruction import Kind
+from hocket.program.instruction import Instruction, Kind
+from hocket.program.program import Program, StageShape
 from hocket.run.board import Board
 from hocket.run.measured import met, write_trace
+from hocket.run.recording import Recording
+from hocket.strategies._common import compile_strategy
 from hocket.trace.trace import Event, Trace
+
+PROGRAM: Program = compile_strategy("data_parallel", (StageShape(devices=(3,), batch=True),), 1, {})
+FORWARD = Instruction(Kind.FORWARD, 0, 0, 3, "compute")
+
+
+def recorded(most: int, *segments: list[tuple[float, float]]) -> Recording:
+    """A recording of device 3, of forwards that ran in these segments of one period each."""
+    found = Recording(PROGRAM, 3, most)
+    for times in segments:
+        found.add([(FORWARD, *each) for each in times], 1)
+    return found
 
 
 def test_a_transfer_begins_when_both_sides_are_ready() -> None:
@@ -22,9 +36,34 @@ def test_a_transfer_begins_when_both_sides_are_ready() -> None:
 
 def test_the_trace_knows_the_measured_peaks(tmp_path: Path) -> None:
     """What each device held at most stands in the trace's meta, beside what the trace is of; nothing else is left there."""
-    event = Event(3, "compute", "forward 0 #0", Kind.FORWARD, 0, 0, 1.0, 4.0)
-    write_trace(tmp_path / "trace.json", [event], Board(None, 0, 1), {"source": "measured"}, 3, 12345)
+    recording = recorded(100, [(1.0, 4.0)])
+    write_trace(tmp_path / "trace.json", recording, Board(None, 0, 1), {"source": "measured"}, 3, 12345)
     found = Trace.read(tmp_path / "trace.json")
     assert found.meta == {"source": "measured", "peak_memory_bytes": {"3": 12345}}
     assert [(e.start_s, e.end_s) for e in found.events] == [(0.0, 3.0)]
     assert [path.name for path in tmp_path.iterdir()] == ["trace.json"]
+
+
+def test_the_trace_is_of_all_segments(tmp_path: Path) -> None:
+    """Segments follow each other, named on, and the trace says when each began; one alone needs no word."""
+    write_trace(tmp_path / "t.json", recorded(9, [(2.0, 3.0)], [(5.0, 6.0)], [(9.0, 9.5)]), Board(None, 0, 1), {}, 3, 1)
+    found = Trace.read(tmp_path / "t.json")
+    assert [(e.name, e.start_s) for e in found.events] == [
+        ("forward 0 #0", 0.0),
+        ("forward 0 #1", 3.0),
+        ("forward 0 #2", 7.0),
+    ]
+    assert found.segments_s == (0.0, 3.0, 7.0)
+    assert "left_out" not in found.meta
+    write_trace(tmp_path / "one.json", recorded(9, [(2.0, 3.0)]), Board(None, 0, 1), {}, 3, 1)
+    assert "segments_s" not in Trace.read(tmp_path / "one.json").meta
+
+
+def test_of_a_long_run_the_end_is_kept(tmp_path: Path) -> None:
+    """Older events are counted, not kept; the segment that is cut begins with the trace."""
+    recording = recorded(3, [(0.0, 1.0)], [(2.0, 3.0), (4.0, 5.0)], [(6.0, 7.0), (8.0, 9.0)])
+    write_trace(tmp_path / "t.json", recording, Board(None, 0, 1), {}, 3, 1)
+    found = Trace.read(tmp_path / "t.json")
+    assert [e.start_s for e in found.events] == [0.0, 2.0, 4.0]
+    assert found.segments_s == (0.0, 2.0)
+    assert found.meta["left_out"] == 2

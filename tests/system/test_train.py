@@ -47,6 +47,23 @@ def test_losses_pace_and_trace(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.glob(".*")] == []
 
 
+def test_the_trace_is_of_every_segment(tmp_path: Path) -> None:
+    """With a checkpoint after every second step the trace has every step's instructions, once, in the order of the run."""
+    job, trace = write_job(tmp_path), tmp_path / "trace.json"
+    train(job, plan("flush"), steps=6, trace=str(trace), checkpoint=tmp_path / "saved", every=2)
+    found = Trace.read(trace)
+    for stage in (0, 1):
+        forwards = [e.index for e in found.events if (e.kind, e.stage) == ("forward", stage)]
+        assert forwards == list(range(24))
+        assert [e.index for e in found.events if (e.kind, e.stage) == ("step", stage)] == list(range(6))
+    names = [(e.device, e.lane, e.name) for e in found.events]
+    assert len(set(names)) == len(names)
+    assert len(found.segments_s) == 3
+    firsts = [min(e.start_s for e in found.events if e.kind == "forward" and e.index == 8 * k) for k in range(3)]
+    assert all(begun <= first for begun, first in zip(found.segments_s, firsts, strict=True))
+    assert all(first < begun for first, begun in zip(firsts, found.segments_s[1:], strict=False))
+
+
 def test_resume_is_bit_for_bit_and_two_runs_in_a_row_agree(tmp_path: Path) -> None:
     """Segments, a resume and a second run change no bit of a synchronous run; only the last three checkpoints stay."""
     job, chosen, folder = write_job(tmp_path), plan("flush"), tmp_path / "saved"

@@ -86,3 +86,33 @@ def test_what_one_trace_lacks_is_not_what_comes_later() -> None:
     other = Event(0, "load", "load 0 #9", Kind.LOAD, 0, 9, 0.0, 1.0)
     back = compare(Trace.of([*whole.events, other]), holed)
     assert (back.only_predicted, back.only_measured, back.later_predicted, back.later_measured) == (3, 0, 4, 0)
+
+
+def test_a_checkpoint_is_no_time_of_an_update() -> None:
+    """Of a run of three segments, the gaps between them do not count; without two updates in any there is no figure."""
+    events, now = [], 0.0
+    starts = []
+    for segment in range(3):
+        starts.append(now)
+        for k in range(4):
+            events.append(
+                Event(0, "compute", f"step 0 u{4 * segment + k}", Kind.STEP, 0, 4 * segment + k, now, now + 2.0)
+            )
+            now += 2.0
+        now += 100.0
+    told = Trace.from_json(Trace.of(events, meta={"segments_s": starts}).to_json())
+    assert told.segments_s == tuple(starts)
+    assert update_s(told) == pytest.approx(2.0)
+    assert update_s(Trace.of(events)) > 10
+    alone = {"segments_s": [event.start_s + 1.0 for event in events]}
+    assert isnan(update_s(Trace.of(events, meta=alone)))
+    assert Trace.of((), meta={"segments_s": "soon"}).segments_s == ()
+
+
+def test_a_part_of_a_trace() -> None:
+    """The events that start in it, and what was held until its end."""
+    trace = run(2.0, 1.0, 3)
+    part = trace.part(2.0, 6.0)
+    assert [e.name for e in part.events] == ["step 0 u0", "forward 0 #1", "step 0 u1"][: len(part.events)]
+    assert [e.name for e in part.events] == [e.name for e in trace.events if 2.0 <= e.start_s < 6.0]
+    assert len(part.memory[0][0]) == 1
