@@ -87,10 +87,10 @@ def windows(program: Program) -> dict[Lane, int]:
                 for lane, value in consumed(program, instruction):
                     if lane not in orders:
                         continue
-                    place = orders[lane].number(value, part, stride)
+                    number_of = orders[lane].number(value, part, stride)
                     before = sum(counts[lane]) - (counts[lane][1] if part == "epilogue" else 0)
                     counts[lane][number] += 1
-                    ahead = UNLIMITED if place is None else place - before + 1
+                    ahead = UNLIMITED if number_of is None else number_of - before + 1
                     found[lane] = max(found[lane], ahead)
     for lane, order in orders.items():
         prologue, period, epilogue = counts[lane]

@@ -1,4 +1,4 @@
-"""Groups: the process groups of one worker, and blocking transfers over them.
+"""Groups: the process groups of one worker, and transfers over them.
 
 Rules of this file: groups are made by all workers in the same order, with the connections between their members, before
 anything runs. gloo matches messages by tag and pair, so that one group carries all point-to-point lanes. NCCL ignores tags
@@ -52,29 +52,43 @@ class Groups:
             if self._number in devices:
                 dist.all_reduce(torch.zeros(1, device=device), group=group)
 
-    def send(self, message: Tensor, peer: int) -> None:
-        """Send a contiguous tensor; over when the peer has it (gloo), or when the GPU has sent it (NCCL)."""
+    def send(self, message: Tensor, peer: int) -> dist.Work:
+        """Begin to send a contiguous tensor; over when the peer has it (gloo), or when the GPU has sent it (NCCL)."""
         group = self._pairs[self._number, peer]
-        self._finish(lambda: group.send([message], self._place(peer), _TAG))
+        return _begun(lambda: group.send([message], self._place(peer), _TAG))
 
-    def receive(self, message: Tensor, peer: int) -> None:
-        """Receive into a contiguous tensor."""
+    def receive(self, message: Tensor, peer: int) -> dist.Work:
+        """Begin to receive into a contiguous tensor."""
         group = self._pairs[peer, self._number]
-        self._finish(lambda: group.recv([message], self._place(peer), _TAG))
+        return _begun(lambda: group.recv([message], self._place(peer), _TAG))
 
-    def all_reduce(self, tensor: Tensor, devices: tuple[int, ...]) -> None:
-        """Replace a contiguous tensor by the sum of all members' tensors."""
-        self._finish(lambda: self._collectives[devices].allreduce([tensor]))
+    def all_reduce(self, tensor: Tensor, devices: tuple[int, ...]) -> dist.Work:
+        """Begin to replace a contiguous tensor by the sum of all members' tensors."""
+        return _begun(lambda: self._collectives[devices].allreduce([tensor]))
 
     def _place(self, peer: int) -> int:
         """The peer's rank in the group that carries the messages."""
         return int(peer > self._number) if self._nccl else self._rank[peer]
 
-    def _finish(self, begin: Callable[[], dist.Work]) -> None:
-        try:
-            begin().wait()
-        except RuntimeError as error:
-            raise TransferError(" ".join(str(error).split())[:200]) from error
-        if self._nccl:
-            # `wait` only orders the lane's stream behind the transfer; a lane goes on when the transfer is over.
-            torch.cuda.current_stream().synchronize()
+
+def _begun(begin: Callable[[], dist.Work]) -> dist.Work:
+    try:
+        return begin()
+    except RuntimeError as error:
+        raise _failed(error) from error
+
+
+def finish(work: dist.Work) -> None:
+    """Wait until a transfer is over (gloo), or let the current stream wait for it (NCCL).
+
+    Raises:
+        TransferError: a member is gone, or did not answer in time.
+    """
+    try:
+        work.wait()
+    except RuntimeError as error:
+        raise _failed(error) from error
+
+
+def _failed(error: RuntimeError) -> TransferError:
+    return TransferError(" ".join(str(error).split())[:200])

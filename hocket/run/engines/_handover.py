@@ -1,11 +1,10 @@
 """Handover: what it takes to pass tensors from lane to lane. Nothing on a CPU; on CUDA lanes are streams as well.
 
-A value is given with an event behind the work that makes it; the lane that takes it lets its own stream wait for that
-event, and tells the allocator that it uses the memory.
+A value is given with an event behind the work that makes it; whoever takes it lets its own stream wait for that event, and
+tells the allocator that it uses the memory.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +12,8 @@ import torch
 from torch import Tensor
 
 from hocket.run.weights import Bucket
+
+_NOTHING = nullcontext()
 
 
 @dataclass(frozen=True)
@@ -25,44 +26,44 @@ class Handover:
     """Passes values between the lanes of one device.
 
     Attributes:
+        device: where its tensors live.
         needed: whether there is anything to do.
     """
 
     def __init__(self, device: torch.device) -> None:
-        self._device, self.needed = device, device.type == "cuda"
+        self.device, self.needed = device, device.type == "cuda"
+        self._streams: dict[str, torch.cuda.Stream] = {}
 
-    @contextmanager
-    def lane(self) -> Iterator[None]:
-        """What a lane's thread runs in: a stream of its own."""
+    def lane(self, name: str) -> AbstractContextManager[Any]:
+        """What a lane's transfers begin and end in: a stream of its own."""
         if not self.needed:
-            yield
-            return
-        torch.cuda.set_device(self._device)
-        with torch.cuda.stream(torch.cuda.Stream(self._device)):  # type: ignore[no-untyped-call]
-            yield
+            return _NOTHING
+        if name not in self._streams:
+            self._streams[name] = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
+        return torch.cuda.stream(self._streams[name])
 
     def given(self, thing: Any) -> Any:
-        """A value as it goes into an inbox; called in the thread whose stream has made it."""
+        """A value as it is handed on; called where the stream that has made it is current."""
         if not self.needed:
             return thing
         event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        event.record(torch.cuda.current_stream(self._device))
+        event.record(torch.cuda.current_stream(self.device))
         return _Given(thing, event)
 
     def taken(self, thing: Any) -> Any:
-        """A value as it came out of an inbox, ready for this thread's stream."""
+        """A value as it was given, ready for the current stream."""
         if not isinstance(thing, _Given):
             return thing
-        stream = torch.cuda.current_stream(self._device)
+        stream = torch.cuda.current_stream(self.device)
         stream.wait_event(thing.event)
         for tensor in _tensors(thing.thing):
             tensor.record_stream(stream)
         return thing.thing
 
     def synchronize(self) -> None:
-        """Wait for this thread's stream, where times are taken."""
+        """Wait for the current stream, where times are taken."""
         if self.needed:
-            torch.cuda.current_stream(self._device).synchronize()
+            torch.cuda.current_stream(self.device).synchronize()
 
 
 def _tensors(thing: Any) -> tuple[Tensor, ...]:

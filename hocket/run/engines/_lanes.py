@@ -1,14 +1,11 @@
-"""Lanes of one device: which lane needs what another writes, and the inboxes through which they hand it over.
+"""Lanes of one device: what each executes, in which order, and which lane needs what another writes.
 
-Rules of this file: every lane owns what it holds, so that no lane locks anything. Whoever writes a value puts it into the
-inbox of the lane that reads it; which one that is follows from the program and is found once, before anything runs.
+Rules of this file: which lane reads a value follows from the program and is found once, before anything runs.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from queue import SimpleQueue
-from typing import Any
 
 from hocket.errors import ProgramError
 from hocket.program.instruction import COMPUTE, Instruction, Value
@@ -124,59 +121,49 @@ def _routes(
     return tuple(found)
 
 
-class Stopped(Exception):
-    """Another lane has failed: this one ends."""
+Step = tuple[Instruction, tuple[tuple[int, str], ...]]
+"""An instruction and its routes."""
 
 
-_STOP = object()
+class Cursor:
+    """Where a lane is: prologue, periods for as long as it is told that another comes, epilogue."""
+
+    def __init__(self, parts: LaneParts) -> None:
+        self._parts, self._entries, self._next = parts, parts["prologue"], 0
+        self._periods = self._repetition = 0
+        self._answers: deque[bool] = deque()
+        self._head: Step | None = None
+        self._last = False
+
+    def answer(self, goes_on: bool) -> None:
+        """Whether another period comes behind those that it was told of; asked until the answer is no."""
+        self._answers.append(goes_on)
+
+    def head(self) -> Step | None:
+        """The next instruction; None at the end, or while nobody has said whether another period comes."""
+        if self._head is None:
+            while self._next == len(self._entries):
+                if self._last or not self._answers:
+                    return None
+                self._turn(self._answers.popleft())
+            entry = self._entries[self._next]
+            self._head = (entry.at(self._repetition) if self._repetition else entry.instruction), entry.routes
+        return self._head
+
+    def advance(self) -> None:
+        """The head has begun."""
+        self._next += 1
+        self._head = None
+
+    def _turn(self, goes_on: bool) -> None:
+        self._repetition = self._periods
+        self._periods += goes_on
+        self._last = not goes_on
+        self._entries, self._next = self._parts["period" if goes_on else "epilogue"], 0
 
 
-class Inbox:
-    """What a lane has been given: values by name, and signals in order."""
-
-    def __init__(self) -> None:
-        self.values: dict[Value, Any] = {}
-        self._signals: deque[Any] = deque()
-        self._queue: SimpleQueue[Any] = SimpleQueue()
-
-    def give(self, value: Value, thing: Any) -> None:
-        """Called by other lanes: the value is there."""
-        self._queue.put((value, thing))
-
-    def signal(self, what: Any) -> None:
-        """Called by other lanes: something that is not a value."""
-        self._queue.put((None, what))
-
-    def stop(self) -> None:
-        """Called by anybody: whoever waits here, now or later, gets Stopped."""
-        self._queue.put(_STOP)
-
-    def wait_for(self, values: Iterable[Value]) -> None:
-        """Until all of these are in `values`."""
-        for value in values:
-            while value not in self.values:
-                self._pull()
-
-    def next_signal(self) -> Any:
-        """The next signal, in the order in which they were given."""
-        while not self._signals:
-            self._pull()
-        return self._signals.popleft()
-
-    def _pull(self) -> None:
-        item = self._queue.get()
-        if item is _STOP:
-            self._queue.put(_STOP)
-            raise Stopped
-        value, thing = item
-        if value is None:
-            self._signals.append(thing)
-        else:
-            self.values[value] = thing
-
-
-def walk(parts: LaneParts, go_on: Callable[[int], bool]) -> Iterator[tuple[Instruction, tuple[tuple[int, str], ...]]]:
-    """A lane's instructions with their routes: prologue, periods for as long as `go_on(periods run)`, epilogue."""
+def walk(parts: LaneParts, go_on: Callable[[int], bool]) -> Iterator[Step]:
+    """A lane's steps: prologue, periods for as long as `go_on(periods run)`, epilogue."""
     for entry in parts["prologue"]:
         yield entry.instruction, entry.routes
     repeats = 0

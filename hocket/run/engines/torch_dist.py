@@ -1,18 +1,16 @@
 """The distributed engine: one process a device, over gloo or NCCL.
 
-Rules of this file: the compute lane runs in the thread that calls `run`; every other lane has a thread of its own and
-executes its instructions in order, blocking (gloo's sends are rendezvous and cannot be polled; a blocking call lets go
-of the interpreter's lock). Lanes hand values over through inboxes, see _lanes.py. What an instruction means is device.py's.
+Rules of this file: the compute lane runs in the thread that calls `run`; it begins the transfers of the other lanes as it
+goes and waits for what it reads, see _transfers.py. What an instruction means is device.py's.
 
     worker = Worker(captured, plan, program, number)  # a collective call: every rank of the default process group
     worker.run(repeats, position)                     # a segment: prologue, periods, epilogue
     worker.state(); worker.load(state)                # between segments: one version of every stage's weights
 """
 
-import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -23,25 +21,18 @@ from hocket.plan.plan import Plan
 from hocket.profile.capture import Captured
 from hocket.program.instruction import COMPUTE, Instruction, Kind, Value
 from hocket.program.program import Program
+from hocket.program.window import windows
 from hocket.run.device import Device
-from hocket.run.engines._groups import Groups, TransferError
+from hocket.run.engines._groups import Groups
 from hocket.run.engines._handover import Handover
-from hocket.run.engines._lanes import Inbox, LaneParts, Stopped, lanes_of, walk
+from hocket.run.engines._lanes import lanes_of, walk
 from hocket.run.engines._memory import Memory
 from hocket.run.engines._messages import Layouts
+from hocket.run.engines._transfers import Record, Transfers
 from hocket.run.observe import Observer, Unobserved
-from hocket.run.weights import Bucket
 from hocket.trace.trace import Event
 
 _UPDATE_KINDS = (Kind.STEP, Kind.ALL_REDUCE, Kind.REDUCE_SCATTER, Kind.ALL_GATHER)
-
-
-class Record(NamedTuple):
-    """One instruction as it ran: begin and end on the worker's clock, seconds."""
-
-    instruction: Instruction
-    start_s: float
-    end_s: float
 
 
 class PeerLost(WorkerLost):
@@ -65,7 +56,7 @@ class Worker:
 
     Attributes:
         position: samples of the data that are behind the last segment.
-        records: what ran in the last segment, if asked for, lane by lane.
+        records: what ran in the last segment, if asked for, in the order in which it was found to be over.
     """
 
     def __init__(
@@ -105,8 +96,7 @@ class Worker:
         self._groups = Groups(program, self.number, self.device.device)
         self._losses: list[tuple[int, Tensor, int]] = []
         self._memory = Memory(self.device)
-        self._inboxes: dict[str, Inbox] = {}
-        self._failure: BaseException | None = None
+        self._windows = {lane: window for (d, lane), window in windows(program).items() if d == number}
 
     # -- a segment
 
@@ -117,77 +107,75 @@ class Worker:
             position: samples of the data that are behind; where this segment begins.
 
         Raises:
-            PeerLost: a transfer failed. Afterwards this worker can only end its process: lanes may still be blocked.
+            PeerLost: a transfer failed. Afterwards this worker can only end its process: other transfers have begun.
         """
-        self._inboxes = {lane: Inbox() for lane in (COMPUTE, *self._lanes)}
-        self._failure, self.records = None, []
-        self._inboxes[COMPUTE].values = self.device.start(position)
-        self._memory.look(0)  # before other lanes make anything
+        store = self.device.start(position)
+        self._memory.look(0)  # before a receive is posted
         others = {lane: parts for lane, parts in self._lanes.items() if lane != COMPUTE}
-        for lane, parts in others.items():
-            name = f"device {self.number} {lane}"
-            threading.Thread(target=self._thread, args=(lane, parts), name=name, daemon=True).start()
+        transfers = Transfers(
+            self.number,
+            others,
+            self._windows,
+            self._groups,
+            self._layouts,
+            self._handover,
+            self._memory,
+            self._lost,
+            self._clock,
+            self._record,
+        )
+        self.records = transfers.records
         try:
-            periods = self._compute(repeats)
-            for _ in others:
-                lane_records = self._inboxes[COMPUTE].next_signal()
-                self.records += lane_records
-        except Stopped:
-            raise self._failure or InternalError("a lane was stopped for no reason") from self._failure
-        except BaseException as error:
-            self._fail(error)
-            raise
+            periods = self._compute(repeats, store, transfers)
+            transfers.end()
         finally:
             self._memory.stop()
-        self._end(periods)
-        return periods
-
-    def _end(self, periods: int) -> None:
-        values = self._inboxes[COMPUTE].values
         expected = set(self.program.final(self.number, periods))
-        if set(values) != expected:
-            odd = ", ".join(map(str, sorted(set(values) ^ expected)))
+        if set(store) != expected:
+            odd = ", ".join(map(str, sorted(set(store) ^ expected)))
             raise InternalError(f"device {self.number}: after the epilogue these are left or missing: {odd}")
         self.position = self.device.stream.position(self.program.microbatches(periods))
+        return periods
 
-    def _compute(self, repeats: int) -> int:
-        inbox, device, observer, clock = self._inboxes[COMPUTE], self.device, self._observer, self._clock
-        store, records = inbox.values, self.records
-        ahead = _Ahead(repeats, observer, [box for lane, box in self._inboxes.items() if lane != COMPUTE])
+    def _compute(self, repeats: int, store: dict[Value, Any], transfers: Transfers) -> int:
+        device, observer, clock = self.device, self._observer, self._clock
+        ahead = _Ahead(repeats, observer, transfers)
+        transfers.post_all()
         for instruction, routes in walk(self._lanes[COMPUTE], ahead.go_on):
             self._memory.look(ahead.run)
-            if self._failure is not None:
-                raise Stopped
+            if transfers.failure is not None:
+                raise transfers.failure
+            waits = False
             for value in instruction.reads:
                 if value not in store:
-                    observer.waits(instruction)
-                    inbox.wait_for(instruction.reads)
-                    break
-            if self._handover.needed:
-                for value in instruction.reads:
-                    store[value] = self._handover.taken(store[value])
+                    if not waits:
+                        observer.waits(instruction)
+                    waits = True
+                    store[value] = transfers.take(value)
             observer.runs(instruction)
             start_s = clock()
             early: set[Value] = set()
             if routes and instruction.kind is Kind.BACKWARD:
-                device.execute(instruction, store, self._publisher(instruction, routes, early))
+                device.execute(instruction, store, self._publisher(instruction, routes, early, transfers))
             else:
                 device.execute(instruction, store)
             if self._losses:
                 self._report(instruction)
             if self._record:
                 self._handover.synchronize()
-                records.append(Record(instruction, start_s, clock()))
+                transfers.records.append(Record(instruction, start_s, clock()))
             for position, lane in routes:
                 value = instruction.writes[position]
                 thing = store.pop(value)
                 if value not in early:
-                    self._inboxes[lane].give(value, self._handover.given(thing))
+                    transfers.give(lane, value, self._handover.given(thing))
                 del thing  # or it would outlive its sending
+            if waits:
+                transfers.consumed()
         return ahead.run
 
     def _publisher(
-        self, instruction: Instruction, routes: tuple[tuple[int, str], ...], early: set[Value]
+        self, instruction: Instruction, routes: tuple[tuple[int, str], ...], early: set[Value], transfers: Transfers
     ) -> Callable[[Value, Any], None]:
         """Hands a finished gradient bucket to its all-reduce while the backward goes on (rule 2)."""
         lane_of = {instruction.writes[position]: lane for position, lane in routes}
@@ -195,7 +183,7 @@ class Worker:
         def publish(value: Value, bucket: Any) -> None:
             if value in lane_of:
                 early.add(value)
-                self._inboxes[lane_of[value]].give(value, self._handover.given(bucket))
+                transfers.give(lane_of[value], value, self._handover.given(bucket))
 
         return publish
 
@@ -209,51 +197,6 @@ class Worker:
                 self._observer.loss(microbatch, float(loss), samples)
             self._losses.clear()
 
-    # -- the other lanes
-
-    def _thread(self, lane: str, parts: LaneParts) -> None:
-        inbox, records = self._inboxes[lane], []
-        try:
-            with self._handover.lane():
-                for instruction, routes in walk(parts, lambda periods: bool(inbox.next_signal())):
-                    inbox.wait_for(instruction.reads)
-                    start_s = self._clock()
-                    try:
-                        made = self._transfer(instruction, [inbox.values.pop(v) for v in instruction.reads])
-                    except TransferError as error:
-                        raise self._lost(instruction, error) from error
-                    if self._record:
-                        records.append(Record(instruction, start_s, self._clock()))
-                    for position, reader in routes:
-                        self._inboxes[reader].give(instruction.writes[position], self._handover.given(made))
-                    del made
-            self._inboxes[COMPUTE].signal(records)
-        except Stopped:
-            return
-        except BaseException as error:
-            self._fail(error)
-
-    def _transfer(self, instruction: Instruction, things: list[Any]) -> Any:
-        """Do one send, receive or all-reduce, to its end; returns what it writes."""
-        if instruction.kind is Kind.SEND:
-            layout = self._layouts.of(instruction.reads[0])
-            message = layout.pack(self._handover.taken(things.pop()))
-            self._memory.made((message,))
-            self._groups.send(message, instruction.peer)
-            return None
-        if instruction.kind is Kind.RECEIVE:
-            layout = self._layouts.of(instruction.writes[0])
-            message = layout.empty(self.device.device)
-            self._memory.made((message,))
-            self._groups.receive(message, instruction.peer)
-            return layout.unpack(message)
-        if instruction.kind is Kind.ALL_REDUCE:
-            bucket: Bucket = self._handover.taken(things.pop())
-            for flat in bucket.flats:
-                self._groups.all_reduce(flat, instruction.group)
-            return bucket
-        raise InternalError(f"{instruction.name} is not a transfer that this engine knows")
-
     def _lost(self, instruction: Instruction, error: Exception) -> PeerLost:
         peers = (instruction.peer,) if instruction.peer >= 0 else instruction.group
         others = tuple(p for p in peers if p != self.number)
@@ -264,12 +207,6 @@ class Worker:
         updates = instruction.kind in _UPDATE_KINDS
         microbatch = instruction.index * (self.program.rule.batch[instruction.stage] if updates else 1)
         return self.device.stream.position(microbatch) // self.plan.batch_size
-
-    def _fail(self, error: BaseException) -> None:
-        if self._failure is None:
-            self._failure = error
-        for inbox in self._inboxes.values():
-            inbox.stop()
 
     # -- between segments
 
@@ -282,10 +219,14 @@ class Worker:
         self.device.load(state)
 
     def events(self) -> list[Event]:
-        """The records as events of a trace."""
+        """The records as events of a trace, by their begin.
+
+        A transfer begins when it is posted; a receive ends when compute finds that it is there, at the latest when it
+        needs it: the send says more exactly when.
+        """
         return [
             Event(self.number, i.lane, i.name, i.kind, i.stage, i.index, start_s, end_s)
-            for i, start_s, end_s in self.records
+            for i, start_s, end_s in sorted(self.records, key=lambda record: record.start_s)
         ]
 
     @property
@@ -295,14 +236,14 @@ class Worker:
 
 
 class _Ahead:
-    """Asks the observer one period ahead, so that the other lanes may run ahead of compute by a period.
+    """Asks the observer one period ahead, so that receives may run ahead of compute into the next period.
 
     Without this a receive could not be posted before the compute lane has come to the end of its period, and a transfer
     could not overlap it. The observer still gets every number once, ascending from 0 to the number of periods run.
     """
 
-    def __init__(self, repeats: int, observer: Observer, lanes: list[Inbox]) -> None:
-        self._limit, self._observer, self._lanes = repeats, observer, lanes
+    def __init__(self, repeats: int, observer: Observer, transfers: Transfers) -> None:
+        self._limit, self._observer, self._transfers = repeats, observer, transfers
         self._asked = 0
         self.run = 0
 
@@ -313,7 +254,7 @@ class _Ahead:
             goes_on = self._observer.goes_on(self._asked)
             if not goes_on and self._asked < self._limit:
                 self._limit = self._asked
-            for lane in self._lanes:
-                lane.signal(self._asked < self._limit)
+            self._transfers.answer(self._asked < self._limit)
             self._asked += 1
+        self._transfers.post_all()
         return periods < self._limit

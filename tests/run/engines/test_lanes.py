@@ -1,14 +1,12 @@
 """Hand-over between the lanes of a device follows from the program alone."""
 
-import threading
-
 import pytest
 
 from hocket.errors import ProgramError
 from hocket.program.instruction import COMPUTE, Instruction, Kind, Value, What
 from hocket.program.program import Program, StageShape, freeze
 from hocket.program.rule import Rule
-from hocket.run.engines._lanes import Inbox, Stopped, lanes_of, walk
+from hocket.run.engines._lanes import Cursor, lanes_of, walk
 from tests.run.plans import Case, captured
 
 CASES = [
@@ -60,32 +58,28 @@ def test_two_readers_on_two_lanes_are_refused():
         lanes_of(program, 0)
 
 
-def test_an_inbox_keeps_what_is_not_asked_for_yet():
-    """Values come in any order, signals in theirs."""
-    inbox = Inbox()
-    a, b = Value(What.INPUT, 0, 0), Value(What.INPUT, 0, 1)
-    inbox.give(b, "b")
-    inbox.signal(1)
-    inbox.give(a, "a")
-    inbox.signal(2)
-    inbox.wait_for((a, b))
-    assert inbox.values == {a: "a", b: "b"}
-    assert [inbox.next_signal(), inbox.next_signal()] == [1, 2]
+@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("repeats", [0, 1, 4])
+def test_a_cursor_stands_where_nobody_has_said_whether_another_period_comes(case, repeats):
+    """It gives prologue, periods and epilogue in order, no more periods than it was told of, and waits for the answer."""
+    graph = captured("gpt untied" if case.strategy == "pipedream" else "gpt")
+    program = case.plan(graph).compile(graph)
+    unrolled = program.unrolled(repeats)
+    for lane, parts in lanes_of(program, program.devices[0]).items():
+        cursor, found = Cursor(parts), []
 
+        def take(cursor=cursor, found=found):
+            while (head := cursor.head()) is not None:
+                found.append(head[0])
+                cursor.advance()
 
-def test_a_stop_wakes_whoever_waits():
-    """A lane that waits for a value, and one that waits later, end when another lane fails."""
-    inbox, ended = Inbox(), []
-
-    def wait() -> None:
-        for _ in range(2):
-            try:
-                inbox.wait_for((Value(What.INPUT, 0, 0),))
-            except Stopped:
-                ended.append(True)
-
-    thread = threading.Thread(target=wait)
-    thread.start()
-    inbox.stop()
-    thread.join(timeout=10)
-    assert ended == [True, True]
+        known = [len(program.prologue.get((0, lane), ()))]
+        take()
+        assert len(found) == known[0]
+        for r in range(repeats):
+            cursor.answer(True)
+            take()
+            assert len(found) == known[0] + (r + 1) * len(program.period.get((0, lane), ()))
+        cursor.answer(False)
+        take()
+        assert found == unrolled[0, lane]

@@ -83,7 +83,7 @@ def test_the_observer_is_asked_once_a_period(results, workers, number):
 
 @pytest.mark.parametrize(("workers", "number"), CASES, ids=NAMES)
 def test_every_instruction_is_recorded_in_lane_order(results, workers, number):
-    """The measured trace has every instruction of the program, lane by lane in order, none overlapping in its lane."""
+    """The measured trace has every instruction of the program, lane by lane in order; none overlaps on compute."""
     case, model, optimizer, repeats, end = RUNS[workers][number]
     graph = captured(model, optimizer)
     program = case.plan(graph).compile(graph)
@@ -93,8 +93,12 @@ def test_every_instruction_is_recorded_in_lane_order(results, workers, number):
             if device == facts["device"]:
                 events = [e for e in facts["events"] if e[0] == lane]
                 assert [e[1] for e in events] == [i.name for i in instructions]
-                times = [t for e in events for t in e[2:]]
-                assert times == sorted(times)
+                starts = [e[2] for e in events]
+                assert starts == sorted(starts)
+                assert all(e[2] <= e[3] for e in events)
+                if lane == "compute":  # of the other lanes several may have begun
+                    times = [t for e in events for t in e[2:]]
+                    assert times == sorted(times)
 
 
 def test_all_reduces_begin_during_the_backward(results):
