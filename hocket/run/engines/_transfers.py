@@ -1,0 +1,225 @@
+"""Transfers: the lanes of one device other than compute, begun by compute's own thread and carried on by the library's.
+
+Rules of this file: an instruction begins as soon as it may (order.py) and compute comes by; nobody waits but compute, for
+what it reads next. So there is no hand-over between threads on the way of a message, and what is posted at any time
+follows from where compute is: receives by their windows, sends and all-reduces when their values are made.
+
+gloo cannot be asked whether a send is over (facts of torch 2.13: `is_completed` of a point-to-point work is False until
+somebody has waited), and a tensor must live until it is. A thread for each lane of sends waits for them one after the
+other and lets their tensors go; nobody waits for that thread before the segment's end.
+"""
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from queue import SimpleQueue
+from typing import Any, NamedTuple
+
+import torch.distributed as dist
+from torch import Tensor
+
+from hocket.errors import InternalError
+from hocket.program.instruction import COMPUTE, Instruction, Kind, Value
+from hocket.run.engines._groups import Groups, TransferError, finish
+from hocket.run.engines._handover import Handover
+from hocket.run.engines._lanes import Cursor, LaneParts
+from hocket.run.engines._memory import Memory
+from hocket.run.engines._messages import Layouts
+
+Lost = Callable[[Instruction, Exception], Exception]
+
+
+class Record(NamedTuple):
+    """One instruction as it ran: begin and end on the worker's clock, seconds."""
+
+    instruction: Instruction
+    start_s: float
+    end_s: float
+
+
+class _Sent(NamedTuple):
+    """A send that has begun."""
+
+    instruction: Instruction
+    message: Tensor
+    work: dist.Work
+    start_s: float
+
+
+@dataclass
+class _Lane:
+    """A lane: where it is, what it has been given, and (of receives) how many more may be posted."""
+
+    cursor: Cursor
+    room: int
+    values: dict[Value, Any] = field(default_factory=dict)
+    sent: SimpleQueue[_Sent | None] = field(default_factory=SimpleQueue)
+
+
+class _Arriving(NamedTuple):
+    """A receive or all-reduce that has begun: `made` is what it writes, once its works are over."""
+
+    lane: _Lane
+    instruction: Instruction
+    made: Any
+    works: list[dist.Work]
+    start_s: float
+
+
+class Transfers:
+    """The transfers of one segment. Every call but the constructor's threads comes from compute's thread.
+
+    Attributes:
+        failure: why a send failed, once one has.
+        records: what is over, if it is recorded.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        lanes: Mapping[str, LaneParts],
+        windows: Mapping[str, int],
+        groups: Groups,
+        layouts: Layouts,
+        handover: Handover,
+        memory: Memory,
+        lost: Lost,
+        clock: Callable[[], float],
+        record: bool,
+    ) -> None:
+        """Start the lanes; nothing begins before `post_all`.
+
+        Arguments:
+            windows: of the lanes of receives.
+            lost: makes of a transfer's failure the error to raise.
+        """
+        self._groups, self._layouts, self._handover, self._memory = groups, layouts, handover, memory
+        self._lost, self._clock, self._record = lost, clock, record
+        self._lanes = {name: _Lane(Cursor(parts), windows.get(name, 0)) for name, parts in lanes.items()}
+        self._arriving: dict[Value, _Arriving] = {}
+        self._consumed: list[_Lane] = []
+        self.failure: Exception | None = None
+        self.records: list[Record] = []
+        self._threads = [
+            threading.Thread(target=self._release, args=(lane,), name=f"device {number} {name}", daemon=True)
+            for name, lane in self._lanes.items()
+            if any(entry.instruction.kind is Kind.SEND for part in lanes[name].values() for entry in part)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    # -- what compute tells
+
+    def answer(self, goes_on: bool) -> None:
+        """Whether another period comes."""
+        for lane in self._lanes.values():
+            lane.cursor.answer(goes_on)
+
+    def post_all(self) -> None:
+        """Begin whatever may begin, in every lane."""
+        for lane in self._lanes.values():
+            self._post(lane)
+
+    def give(self, name: str, value: Value, thing: Any) -> None:
+        """A lane's value is there."""
+        lane = self._lanes[name]
+        lane.values[value] = thing
+        self._post(lane)
+
+    def take(self, value: Value) -> Any:
+        """What a receive or all-reduce has written, when it is there."""
+        arriving = self._arriving.pop(value, None)
+        if arriving is None:
+            raise InternalError(f"compute reads {value}, and nothing that brings it has begun")
+        if arriving.instruction.kind is Kind.RECEIVE:
+            self._consumed.append(arriving.lane)
+        return self._arrived(arriving)
+
+    def consumed(self) -> None:
+        """What was taken since the last call has been used: its lanes have room for more (rule 6)."""
+        if self._consumed:
+            lanes, self._consumed = self._consumed, []
+            for lane in lanes:
+                lane.room += 1
+                self._post(lane)
+
+    def end(self) -> None:
+        """Return when every lane is at its end."""
+        if self._arriving:
+            raise InternalError(f"nobody took {', '.join(map(str, self._arriving))}")
+        for lane in self._lanes.values():
+            lane.sent.put(None)
+        for thread in self._threads:
+            thread.join()
+        if self.failure is not None:
+            raise self.failure
+
+    # -- beginning
+
+    def _post(self, lane: _Lane) -> None:
+        """Begin a lane's instructions for as long as they may begin."""
+        while (head := lane.cursor.head()) is not None:
+            instruction, routes = head
+            receives = instruction.kind is Kind.RECEIVE
+            if (receives and not lane.room) or any(value not in lane.values for value in instruction.reads):
+                return
+            if any(reader != COMPUTE for _, reader in routes):
+                raise InternalError(f"{instruction.name} is read by another lane than compute")
+            lane.room -= receives
+            lane.cursor.advance()
+            try:
+                self._begin(lane, instruction, [lane.values.pop(value) for value in instruction.reads])
+            except TransferError as error:
+                raise self._lost(instruction, error) from error
+
+    def _begin(self, lane: _Lane, instruction: Instruction, things: list[Any]) -> None:
+        start_s = self._clock()
+        with self._handover.lane(instruction.lane):
+            if instruction.kind is Kind.SEND:
+                message = self._layouts.of(instruction.reads[0]).pack(self._handover.taken(things.pop()))
+                self._memory.made((message,))
+                lane.sent.put(_Sent(instruction, message, self._groups.send(message, instruction.peer), start_s))
+                return
+            if instruction.kind is Kind.RECEIVE:
+                layout = self._layouts.of(instruction.writes[0])
+                message = layout.empty(self._handover.device)
+                self._memory.made((message,))
+                made: Any = layout.unpack(message)
+                works = [self._groups.receive(message, instruction.peer)]
+            elif instruction.kind is Kind.ALL_REDUCE:
+                made = self._handover.taken(things.pop())
+                works = [self._groups.all_reduce(flat, instruction.group) for flat in made.flats]
+            else:
+                raise InternalError(f"{instruction.name} is not a transfer that this engine knows")
+        self._arriving[instruction.writes[0]] = _Arriving(lane, instruction, made, works, start_s)
+
+    # -- ending
+
+    def _arrived(self, arriving: _Arriving) -> Any:
+        """What a receive or all-reduce has made, ready for compute."""
+        with self._handover.lane(arriving.instruction.lane):
+            for work in arriving.works:
+                try:
+                    finish(work)
+                except TransferError as error:
+                    raise self._lost(arriving.instruction, error) from error
+            self._over(arriving.instruction, arriving.start_s)
+            made = self._handover.given(arriving.made)
+        return self._handover.taken(made)
+
+    def _release(self, lane: _Lane) -> None:
+        """The thread of a lane of sends: waits for them one after the other."""
+        while (sent := lane.sent.get()) is not None:
+            try:
+                with self._handover.lane(sent.instruction.lane):
+                    finish(sent.work)
+                    self._over(sent.instruction, sent.start_s)
+            except TransferError as error:
+                self.failure = self._lost(sent.instruction, error)
+                return
+            del sent  # and with it the message, while this thread waits for the next
+
+    def _over(self, instruction: Instruction, start_s: float) -> None:
+        if self._record:
+            self._handover.synchronize()
+            self.records.append(Record(instruction, start_s, self._clock()))
