@@ -70,20 +70,29 @@ def _told(facts: Sequence[Mapping[str, Any]], start_s: float) -> dict[str, Any]:
 
 
 def met(events: Iterable[Event]) -> list[Event]:
-    """The events, with every send and its receive starting when both were ready, as in a simulated trace.
+    """The events, with transfers as in a simulated trace: send and receive at once, when both sides and their lanes are free.
 
-    A worker records when it began to wait for the other; that wait is no transfer. Needs one clock for all workers.
+    A worker records when it posted a transfer, and of a receive when it found that it was over: the wait for the other side,
+    and for the message before, is no transfer. Needs one clock for all workers.
     """
     events = list(events)
-    began: dict[str, float] = {}
+    times: dict[str, tuple[float, float]] = {}
     for event in events:
         if event.kind in _MEET:
             what = event.name.partition(" ")[2]
-            began[what] = max(began.get(what, event.start_s), event.start_s)
-    return [
-        replace(event, start_s=min(event.end_s, began[event.name.partition(" ")[2]])) if event.kind in _MEET else event
-        for event in events
-    ]
+            start_s, end_s = times.get(what, (event.start_s, event.end_s))
+            times[what] = max(start_s, event.start_s), min(end_s, event.end_s)
+    free_s: dict[tuple[int, str], float] = {}
+    found = list(events)
+    for place in sorted(range(len(events)), key=lambda place: events[place].start_s):
+        event = events[place]
+        if event.kind in _MEET:
+            start_s, end_s = times[event.name.partition(" ")[2]]
+            lane = event.device, event.lane
+            start_s = min(end_s, max(start_s, free_s.get(lane, start_s)))
+            free_s[lane] = end_s
+            found[place] = replace(event, start_s=start_s, end_s=end_s)
+    return found
 
 
 def _saved(trace: Trace, path: Path) -> str:
