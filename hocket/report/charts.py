@@ -56,6 +56,13 @@ def utilization(events: Iterable[Event], window: Window, devices: Sequence[int])
     return svg(WIDTH, bottom + 20, parts, "What compute lanes spend their time on", desc)
 
 
+def legend_of(drawings: Iterable[Markup]) -> tuple[tuple[str, str], ...]:
+    """The class and the meaning of each kind that utilization has drawn."""
+    drawn = "".join(drawings)
+    classes = {family: f"{family}0" if family in ("f", "b") else family for family in MEANINGS}
+    return tuple((classes[family], MEANINGS[family]) for family in MEANINGS if f'class="{classes[family]}"' in drawn)
+
+
 def paired_bars(rows: Sequence[tuple[str, float, float | None]], title: str) -> Markup:
     """For each row (name, predicted seconds, measured seconds) two lying bars."""
     left, room, each = 250.0, WIDTH - 250.0 - 120.0, 46.0

@@ -108,11 +108,11 @@ def tiles(plan: Plan, summary: Summary, measured: Trace | None) -> tuple[Tile, .
     found = [
         Tile("iteration", show_time(summary.iteration_s), f"{plural(plan.batch_size, 'sample')}, predicted"),
         Tile("throughput", show_number(summary.samples_per_s), "samples/s, predicted"),
-        Tile("bubble", f"{summary.bubble_fraction:.1%}", "idle by busy time"),
+        Tile("bubble", f"{summary.bubble_fraction:.1%}", "idle by busy time, predicted"),
         Tile(
             "peak memory",
             show_bytes(peak),
-            f"device {peak_device}, {peak / capacity:.1%} of capacity" if capacity else "",
+            f"device {peak_device}, predicted" + (f", {peak / capacity:.1%} of capacity" if capacity else ""),
         ),
         Tile(
             "weight versions",
@@ -123,6 +123,11 @@ def tiles(plan: Plan, summary: Summary, measured: Trace | None) -> tuple[Tile, .
         Tile("simulated", f"{summary.instructions:,}", f"instructions in {show_time(summary.wall_s)}"),
     ]
     real_s = measured_iteration_s(measured, plan.microbatches) if measured is not None else None
+    held = max(measured.peak_memory_bytes().values(), default=None) if measured is not None else None
+    if held is not None:
+        error = f", prediction {signed(peak / held - 1)}" if held > 0 else ""
+        at = next(k for k, tile in enumerate(found) if tile.name == "peak memory") + 1
+        found.insert(at, Tile("measured peak", show_bytes(held), f"of the device that holds the most{error}"))
     if real_s is not None:
         error = signed(summary.iteration_s / real_s - 1) if real_s > 0 else ""
         found.insert(

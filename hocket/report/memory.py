@@ -16,13 +16,20 @@ NEAR = 0.3  # the capacity line is drawn when the highest peak comes up to this 
 
 @dataclass(frozen=True)
 class MemoryCurve:
-    """One device's drawing."""
+    """One device's drawing.
+
+    Attributes:
+        peak, share: predicted, for the whole run; measured_peak: likewise, empty where it is not known.
+        limited: whether the capacity is drawn.
+    """
 
     device: int
     drawing: Markup
     peak: str
+    measured_peak: str
     share: str
     capacity: str
+    limited: bool
 
 
 @dataclass(frozen=True)
@@ -69,15 +76,22 @@ def memory_curves(
     curves = []
     for device in shown:
         limit = capacity_bytes.get(device)
-        drawing = _drawing(predicted, measured, frame, device, limit, peaks[device])
+        drawing = _drawing(predicted, measured, frame, device, limit, peaks[device], real.get(device))
         share, capacity = (f"{peaks[device] / limit:.1%}", show_bytes_short(limit)) if limit else ("", "")
-        peak = show_bytes(peaks[device]) + (f", measured {show_bytes(real[device])}" if device in real else "")
-        curves.append(MemoryCurve(device, drawing, peak, share, capacity))
+        told = show_bytes(real[device]) if device in real else ""
+        limited = limit is not None and limit <= frame.top_bytes
+        curves.append(MemoryCurve(device, drawing, show_bytes(peaks[device]), told, share, capacity, limited))
     return tuple(curves)
 
 
 def _drawing(
-    predicted: Record, measured: Record | None, frame: _Frame, device: int, limit: float | None, peak: float
+    predicted: Record,
+    measured: Record | None,
+    frame: _Frame,
+    device: int,
+    limit: float | None,
+    peak: float,
+    measured_peak: float | None,
 ) -> Markup:
     width, height, top = frame.width, frame.height, frame.top_bytes
     left, bottom = 52.0, height - 4
@@ -107,11 +121,15 @@ def _drawing(
     parts.append(
         f'<circle class="dot" cx="{num(left + (at + 0.5) * room / columns)}" cy="{num(y(float(high[at])))}" r="2.6"/>'
     )
-    where = f"highest in the window {show_bytes(float(high.max()))}, of the run {show_bytes(peak)}, at its end {show_bytes(last)}"
+    where = f"predicted: highest in the window {show_bytes(float(high.max()))}, of the run {show_bytes(peak)}, at its end {show_bytes(last)}"
     if measured is not None and device in measured.trace.memory:
         line, high, _ = curve(measured)
         parts.append(f'<path class="real" d="{line}"/>')
-        where += f"; measured, highest in the window {show_bytes(float(high.max()))}"
+        where += f"; measured: highest in the window {show_bytes(float(high.max()))}"
+    elif measured_peak is not None:  # of a run that kept no series, the most that it ever held
+        parts.append(f'<path class="real" d="M{num(left)} {num(y(measured_peak))}h{num(room)}"/>')
+    if measured_peak is not None:
+        where += f"; measured: of the run {show_bytes(measured_peak)}"
     if limit is not None and limit <= top:
         parts.append(f'<path class="limit" d="M{num(left)} {num(y(limit))}h{num(room)}"/>')
         parts.append(text(left + room, y(limit) + 10, "capacity", "bad", "end"))

@@ -11,7 +11,7 @@ from markupsafe import Markup
 from hocket import __version__
 from hocket.plan.plan import Plan
 from hocket.report import facts
-from hocket.report.charts import utilization
+from hocket.report.charts import legend_of, utilization
 from hocket.report.memory import MemoryCurve, Record, memory_curves
 from hocket.report.palette import stylesheet
 from hocket.report.svg import show_time
@@ -31,8 +31,9 @@ class Drawings:
     window: Window
     timelines: tuple[Timeline, ...]
     memory: tuple[MemoryCurve, ...]
-    measured_memory: bool
-    utilization: Markup
+    measured_memory: str  # what is known of it: "series", "peaks" or ""
+    utilization: tuple[tuple[str, Markup], ...]  # with their titles
+    kinds: tuple[tuple[str, str], ...]  # the legend of utilization: class and meaning
     events: list[Event]
 
 
@@ -76,19 +77,30 @@ def draw(plan: Plan, trace: Trace, summary: Summary, measured: Trace | None) -> 
     title = f"Predicted: {window.describe()}"
     found = [timeline(plan, trace, window, events, span_s, title, lambda e: f"device {e.device}: {e.name}" in path)]
     record = None
+    busy = [("Predicted", utilization(events, window, devices))]
     if measured is not None and real is not None:
         record = Record(measured, real)
         title = f"Measured: {real.describe()}"
-        found.append(timeline(plan, measured, real, real.events(measured), span_s, title))
+        happened = real.events(measured)
+        found.append(timeline(plan, measured, real, happened, span_s, title))
+        busy.append(("Measured", utilization(happened, real, devices)))
     capacity = {device: plan.cluster.capacity_bytes(device) for device in devices}
     return Drawings(
         window,
         tuple(found),
         memory_curves(Record(trace, window), record, span_s, devices, capacity, summary.peak_memory_bytes),
-        bool(record and record.trace.memory),
-        utilization(events, window, devices),
+        _known_memory(measured),
+        tuple(busy),
+        legend_of(drawing for _, drawing in busy),
         events,
     )
+
+
+def _known_memory(measured: Trace | None) -> str:
+    """What a measured trace knows of memory: a series, the peaks alone, or nothing."""
+    if measured is None or not measured.peak_memory_bytes():
+        return ""
+    return "series" if measured.memory else "peaks"
 
 
 def render(template: str, **values: Any) -> str:

@@ -12,6 +12,7 @@ import pytest
 
 from hocket.report import report_html
 from hocket.trace.trace import Trace
+from hocket.units import show_bytes
 from tests.report import documents
 
 HOSTILE = """<script>alert(1)</script>"'><img src=x onerror=alert(2)>&amp;</title></svg>{{ 7*7 }}{% raw %}"""
@@ -89,7 +90,35 @@ def test_measured_stands_below_predicted_on_the_same_scale(predicted: Callable[.
     assert len(axes) == 2
     assert axes[0] == axes[1]
     assert "prediction -9.1%" in text
-    assert "The dashed line is what was measured" in text
+    assert "Memory, predicted and measured" in text
+    assert "Utilisation, predicted and measured" in text
+    assert page.count('class="real"') == len(summary.peak_memory_bytes)
+    assert "course was not recorded" not in text
+
+
+def test_what_is_predicted_says_so(predicted: Callable[..., Any]) -> None:
+    """Without a measurement nothing looks like one: memory, utilisation and traffic are called predicted, and legends explain."""
+    plan, trace, summary = predicted()
+    page = report_html(plan, trace, summary)
+    text = " ".join(" ".join(documents.check(page).text).split())
+    for words in ("Memory, predicted", "Utilisation, predicted", "Traffic, predicted", "MiB predicted", "capacity"):
+        assert words in text
+    assert "measured" not in text
+    assert 'class="real"' not in page
+
+
+def test_measured_peaks_stand_beside_the_predicted(predicted: Callable[..., Any]) -> None:
+    """A run records no course of memory but each device's peak: a line at it, the figure, its tile, and a word why."""
+    plan, trace, summary = predicted()
+    peaks = {str(d): 0.8 * size for d, size in summary.peak_memory_bytes.items()}
+    page = report_html(plan, trace, summary, Trace.of(trace.events, meta={"peak_memory_bytes": peaks}))
+    text = " ".join(" ".join(documents.check(page).text).split())
+    assert "measured peak of the run (its course was not recorded)" in text
+    for device, size in summary.peak_memory_bytes.items():
+        assert f"peak {show_bytes(size)} predicted, {show_bytes(0.8 * size)} measured" in text, device
+    assert f"measured peak {show_bytes(0.8 * max(summary.peak_memory_bytes.values()))}" in text
+    assert "prediction +25.0%" in text
+    assert page.count('class="real"') == len(peaks)
 
 
 @pytest.mark.parametrize("strategy", ["flush", "pipedream", "two_bw"])
