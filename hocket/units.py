@@ -1,5 +1,7 @@
 """How seconds, bytes and rates are written for people. Machines always get plain seconds and bytes."""
 
+from collections.abc import Iterable, Mapping
+
 _BINARY = ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
 
 
@@ -44,3 +46,27 @@ def show_rate(bytes_per_s: float) -> str:
         if bits >= size:
             return f"{bits / size:.3g} {unit}"
     return f"{bits:.3g} bit/s"
+
+
+def show_ranges(numbers: Iterable[int], dash: str = "-") -> str:
+    """Write whole numbers with runs in short, such as '0-7, 12'."""
+    found: list[list[int]] = []
+    for number in sorted(numbers):
+        if found and number == found[-1][1] + 1:
+            found[-1][1] = number
+        else:
+            found.append([number, number])
+    return ", ".join(str(a) if a == b else f"{a}{dash}{b}" if b > a + 1 else f"{a}, {b}" for a, b in found)
+
+
+def show_peaks(peak_bytes: Mapping[int, float], most: int = 8) -> str:
+    """Write what each device holds at most, such as '0-7: 2.08 GiB; 8: 1.72 GiB'; of many that differ the extremes alone."""
+    groups: dict[str, list[int]] = {}
+    for device, size in sorted(peak_bytes.items()):
+        groups.setdefault(show_bytes(size), []).append(device)
+    if len(groups) <= most:
+        return "; ".join(f"{show_ranges(devices)}: {shown}" for shown, devices in groups.items())
+    high, low = (pick(peak_bytes, key=lambda d: (peak_bytes[d], -d)) for pick in (max, min))
+    return (
+        f"at most {show_bytes(peak_bytes[high])} (device {high}), at least {show_bytes(peak_bytes[low])} (device {low})"
+    )

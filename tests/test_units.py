@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hocket.units import show_bytes, show_count, show_number, show_rate, show_seconds
+from hocket.units import show_bytes, show_count, show_number, show_peaks, show_rate, show_seconds
 
 
 @pytest.mark.parametrize(
@@ -54,3 +54,21 @@ def test_counts_agree_with_their_noun() -> None:
     """One of a thing, many things."""
     assert [show_count(n, "microbatch") for n in (0, 1, 2)] == ["0 microbatches", "1 microbatch", "2 microbatches"]
     assert show_count(1200, "update") == "1,200 updates"
+
+
+@pytest.mark.parametrize(
+    ("peaks", "shown"),
+    [
+        ({}, ""),
+        ({0: 1024.0}, "0: 1.00 KiB"),
+        ({2: 2048.0, 0: 1024.0, 1: 1024.0, 3: 1024.0}, "0, 1, 3: 1.00 KiB; 2: 2.00 KiB"),
+        (dict.fromkeys(range(64), 2.0**30), "0-63: 1.00 GiB"),
+        (
+            {d: (d + 1) * 1024.0 for d in range(9)},
+            "at most 9.00 KiB (device 8), at least 1.00 KiB (device 0)",
+        ),
+    ],
+)
+def test_peaks_are_short(peaks: dict[int, float], shown: str) -> None:
+    """Devices that hold the same stand together; of many that differ only the extremes are told."""
+    assert show_peaks(peaks) == shown

@@ -1,12 +1,12 @@
 """What commands print: JSON for machines, tables for people."""
 
 import json
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from math import isclose, isfinite
 from typing import TYPE_CHECKING, Any
 
-from hocket.units import show_bytes, show_count, show_number, show_seconds
+from hocket.cli.table import in_bytes, in_seconds, print_table
+from hocket.units import show_bytes, show_count, show_number, show_peaks, show_ranges, show_seconds
 
 if TYPE_CHECKING:
     from hocket.plan.open import Opened
@@ -29,51 +29,13 @@ def _plain(data: Any) -> Any:
     return None if isinstance(data, float) and not isfinite(data) else data
 
 
-def print_table(
-    title: str,
-    columns: Sequence[str],
-    rows: Sequence[Sequence[str]],
-    right: Sequence[int] = (),
-    drop: Sequence[int] = (),
-    width: int | None = None,
-) -> list[str]:
-    """A table on standard output.
-
-    Arguments:
-        right: columns that are aligned to the right.
-        drop: columns to leave out, in this order, until the rest fits; without it, what does not fit is folded.
-        width: characters of a line; those of the terminal, or 140 where there is none.
-
-    Returns:
-        The names of the columns left out.
-    """
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    console = Console(width=width or (None if sys.stdout.isatty() else 140), highlight=False)
-    widths = [max(len(cell) for cell in (column, *(row[k] for row in rows))) for k, column in enumerate(columns)]
-    shown = list(range(len(columns)))
-    for column in drop:
-        # A character on each side, one between two columns and one at each end: that is how the box below is drawn.
-        if sum(widths[k] + 3 for k in shown) + 1 > console.width:
-            shown.remove(column)
-    table = Table(title=Text(title), box=box.SIMPLE_HEAD, title_justify="left")
-    for k in shown:
-        justify = "right" if k in right else "left"
-        table.add_column(columns[k], justify=justify, overflow="fold", no_wrap=bool(drop))  # type: ignore[arg-type]
-    for row in rows:
-        table.add_row(*(Text(row[k]) for k in shown))  # names may contain brackets, which are no markup here
-    console.print(table)
-    return [column for k, column in enumerate(columns) if k not in shown]
-
-
 def print_search(found: "Search", limit: int, width: int | None = None) -> None:
     """Candidates best first, then the reasons of the refusals."""
     rows = []
-    for candidate in found.candidates[:limit]:
-        peak = max(candidate.peak_memory_bytes.values())
+    best = found.candidates[:limit]
+    unit, times = in_seconds([candidate.iteration_s for candidate in best])
+    size, peaks = in_bytes([max(candidate.peak_memory_bytes.values()) for candidate in best])
+    for candidate, iteration, peak in zip(best, times, peaks, strict=True):
         options = ", ".join(f"{k}={v}" for k, v in candidate.plan.options.items())
         if any(stage.recompute for stage in candidate.plan.stages):
             options = f"{options}, recompute".strip(", ")
@@ -82,15 +44,16 @@ def print_search(found: "Search", limit: int, width: int | None = None) -> None:
                 candidate.strategy,
                 candidate.config,
                 str(candidate.plan.microbatch_size),
-                show_seconds(candidate.iteration_s),
+                iteration,
                 show_number(candidate.samples_per_s),
                 f"{candidate.bubble_fraction:.1%}",
-                show_bytes(peak),
+                peak,
                 candidate.updates.text,
                 options,
             ]
         )
-    columns = ["strategy", "config", "micro", "iteration", "samples/s", "bubble", "memory", "as one process", "options"]
+    figures = [f"iteration ({unit})", "samples/s", "bubble", f"memory ({size})"]
+    columns = ["strategy", "config", "micro", *figures, "as one process", "options"]
     title = f"{len(found.candidates)} of {show_count(found.considered, 'choice')} simulated in {show_seconds(found.search_s)}"
     if rows:
         order: tuple[int, ...] = (5, 3, 8, 2, 6)
@@ -98,7 +61,7 @@ def print_search(found: "Search", limit: int, width: int | None = None) -> None:
             columns, rows, order = columns[:8], [row[:8] for row in rows], (5, 3, 2, 6)
         left_out = print_table(title, columns, rows, right=(2, 3, 4, 5, 6), drop=order, width=width)
         if left_out:
-            print(f"  a wider terminal shows {', '.join(left_out)} as well")
+            print(f"  a wider terminal shows {', '.join(name.partition(' (')[0] for name in left_out)} as well")
         first = found.candidates[0]
         if not first.updates.same:
             print(
@@ -177,19 +140,18 @@ def print_plan(opened: "Opened") -> None:
                 str(s),
                 str(len(stage.layers)),
                 span,
-                ", ".join(map(str, stage.devices)),
+                show_ranges(stage.devices),
                 str(max(1, len(stage.buckets))),
                 "yes" if stage.recompute else "no",
             ]
         )
     title = f"{plan.strategy} for {plan.model}: batch {plan.batch_size} as {_cut(plan)} on {plan.cluster.name}"
-    print_table(title, ["stage", "layers", "from ... to", "devices", "buckets", "recompute"], rows, right=(0, 1))
+    print_table(title, ["stage", "layers", "from ... to", "devices", "buckets", "recompute"], rows, right=(0, 1, 4))
     print(opened.updates.sentence(plan.strategy))
     now, then = opened.predicted, plan.predicted
-    peaks = ", ".join(f"{d}: {show_bytes(b)}" for d, b in sorted(now.peak_memory_bytes.items()))
     print(
         f"predicted: {show_seconds(now.iteration_s)} an iteration, "
-        f"{show_number(now.samples_per_s)} samples/s; peak memory by device: {peaks}"
+        f"{show_number(now.samples_per_s)} samples/s; peak memory by device: {show_peaks(now.peak_memory_bytes)}"
     )
     if then and differ(now, then):
         print(

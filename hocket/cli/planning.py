@@ -74,11 +74,14 @@ def plan(
 def show(
     plan: Annotated[Path, typer.Argument(help="A plan file.")],
     program: Annotated[bool, typer.Option("--program", help="Print the whole program as text.")] = False,
-    width: Annotated[int, typer.Option(min=40, help="Columns of the staircase.")] = 140,
+    width: Annotated[
+        int | None, typer.Option(min=40, help="Columns of the staircase; those of the terminal by default.")
+    ] = None,
     json: Json = False,
 ) -> None:
     """Show a plan: its stages, and the staircase of what each device does when."""
     from hocket.cli.output import print_json, print_plan, updates_json
+    from hocket.cli.table import line_width
     from hocket.files import as_data
     from hocket.plan.open import open_plan
     from hocket.program.draw import draw
@@ -102,7 +105,7 @@ def show(
         )
         return
     print_plan(opened)
-    print(draw(compiled, width=width))
+    print(draw(compiled, width=width or line_width()))
 
 
 def check(
@@ -144,11 +147,12 @@ def simulate(
 
     Example: hocket simulate plan.yaml --trace trace.json --report report.html
     """
-    from hocket.cli.output import print_json, print_table
+    from hocket.cli.output import print_json
+    from hocket.cli.table import print_table
     from hocket.files import as_data, place_to_write, write_atomic
     from hocket.plan.open import open_plan
     from hocket.plan.predict import predict
-    from hocket.units import show_bytes, show_number, show_seconds
+    from hocket.units import show_number, show_peaks, show_seconds
 
     for path in (trace, report):
         if path:
@@ -168,9 +172,9 @@ def simulate(
         ["iteration", show_seconds(summary.iteration_s)],
         ["throughput", f"{show_number(summary.samples_per_s)} samples/s"],
         ["bubble", f"{summary.bubble_fraction:.1%} of the ideal time"],
-        ["peak memory", ", ".join(f"{d}: {show_bytes(b)}" for d, b in sorted(summary.peak_memory_bytes.items()))],
-        ["weight versions by stage", ", ".join(map(str, summary.weight_versions))],
-        ["instructions simulated", f"{summary.instructions} in {show_seconds(summary.wall_s)}"],
+        ["peak memory by device", show_peaks(summary.peak_memory_bytes)],
+        ["weight versions by stage", _each(summary.weight_versions)],
+        ["instructions simulated", f"{summary.instructions:,} in {show_seconds(summary.wall_s)}"],
     ]
     print_table(f"{opened.plan.strategy} on {opened.plan.cluster.name}, predicted", ["what", "value"], rows)
     for path in (trace, report):
@@ -184,37 +188,39 @@ def compare(
     json: Json = False,
 ) -> None:
     """Lay what was predicted beside what happened, instruction by instruction."""
-    from hocket.cli.output import print_json, print_table
+    from hocket.cli.output import print_json
+    from hocket.cli.table import in_bytes, in_seconds, print_table
     from hocket.files import as_data
     from hocket.trace.compare import Row
     from hocket.trace.compare import compare as compare_traces
     from hocket.trace.trace import Trace
-    from hocket.units import show_bytes, show_count, show_seconds
+    from hocket.units import show_count
 
-    real = Trace.read(measured)
-    found = compare_traces(Trace.read(predicted), real)
+    believed, real = Trace.read(predicted), Trace.read(measured)
+    found = compare_traces(believed, real)
     if json:
         print_json(as_data(found))
         return
 
-    def rows(part: Sequence[Row], show: Callable[[float], str]) -> list[list[str]]:
+    def table(
+        title: str,
+        part: Sequence[Row],
+        in_unit: Callable[[Sequence[float]], tuple[str, list[str]]],
+        means: bool = False,
+    ) -> None:
+        unit, cells = in_unit([value for r in part for value in (r.predicted, r.measured)])
         errors = ["-" if isnan(r.relative_error) else f"{r.relative_error:+.1%}" for r in part]
-        return [
-            [
-                r.what,
-                *("-" if isnan(value) else show(value) for value in (r.predicted, r.measured)),
-                error,
-                str(r.count),
-            ]
-            for r, error in zip(part, errors, strict=True)
+        columns = ["what", f"predicted ({unit})", f"measured ({unit})", "error", *(["times"] if means else [])]
+        rows = [
+            [r.what, *cells[2 * k : 2 * k + 2], error, *([f"{r.count:,}"] if means else [])]
+            for k, (r, error) in enumerate(zip(part, errors, strict=True))
         ]
+        print_table(title, columns, rows, right=range(1, len(columns)))
 
-    columns = ["what", "predicted", "measured", "error", "times"]
-    right = (1, 2, 3, 4)
-    print_table("predicted beside measured", columns, rows((found.update, *found.kinds), show_seconds), right)
-    print_table("single instructions that differ most", columns, rows(found.largest, show_seconds), right)
+    table("predicted beside measured", (found.update, *found.kinds), in_seconds, means=True)
+    table("single instructions that differ most", found.largest, in_seconds)
     if found.memory:
-        print_table("peak memory", columns, rows(found.memory, show_bytes), right)
+        table("peak memory", found.memory, in_bytes)
     else:
         print("  peak memory: not in both traces")
     sides = (("measurement", "simulated", found.later_measured), ("prediction", "measured", found.later_predicted))
@@ -232,14 +238,22 @@ def compare(
 
 def papers(json: Json = False) -> None:
     """Where each idea of the papers lives."""
-    from hocket.cli.output import print_json, print_table
+    from hocket.cli.output import print_json
+    from hocket.cli.table import print_table
     from hocket.strategies._common import all_strategies
 
     rows = [[name, member.PAPER, f"hocket/strategies/{name}.py"] for name, member in all_strategies()]
     if json:
         print_json([{"strategy": a, "paper": b, "home": c} for a, b, c in rows])
         return
-    print_table("where each idea lives", ["strategy", "source", "home"], rows)
+    shown = [[name, source, Path(home).name] for name, source, home in rows]
+    print_table("where each idea lives: files of hocket/strategies", ["strategy", "source", "file"], shown)
+
+
+def _each(numbers: Sequence[int]) -> str:
+    """Numbers, one for each stage; said once where they are all the same."""
+    same = len(numbers) > 1 and len(set(numbers)) == 1
+    return f"{numbers[0]} in each" if same else ", ".join(map(str, numbers))
 
 
 def _path_from(profile: Path, output: Path | None) -> str:

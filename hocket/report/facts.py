@@ -15,7 +15,7 @@ from hocket.simulate.summary import Summary
 from hocket.strategies._common import config, members, strategy
 from hocket.trace.compare import Comparison, inner_gaps
 from hocket.trace.trace import Event, Trace
-from hocket.units import show_bytes, show_number, show_rate
+from hocket.units import show_bytes, show_number, show_ranges, show_rate
 
 
 @dataclass(frozen=True)
@@ -217,13 +217,7 @@ def _known(show: Callable[[float], str], value: float) -> str:
 
 def ranges(numbers: Sequence[int]) -> str:
     """Runs of numbers in short: '0–7, 12'."""
-    found: list[list[int]] = []
-    for number in sorted(numbers):
-        if found and number == found[-1][1] + 1:
-            found[-1][1] = number
-        else:
-            found.append([number, number])
-    return ", ".join(str(a) if a == b else f"{a}–{b}" if b > a + 1 else f"{a}, {b}" for a, b in found)
+    return show_ranges(numbers, "–")
 
 
 def _pair(key: str) -> tuple[int, int]:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TextIO
 
 from hocket.run.loop import Listener, Summary
-from hocket.units import show_bytes, show_number, show_seconds
+from hocket.units import show_number, show_peaks, show_seconds
 
 _BAR_WIDTH = range(6, 41)
 # Steps over which the pace is taken, and after how many of them it counts as warm.
@@ -152,9 +152,9 @@ def spoken(summary: Summary, width: int | None = None) -> str:
     if summary.samples_per_s:
         parts.append(f"{show_number(summary.samples_per_s)} samples/s")
     phrases = [f"{part};" for part in parts]
-    peaks = [f"{d}: {show_bytes(size)}," for d, size in sorted(summary.peak_memory_bytes.items())]
-    if peaks:
-        phrases += [f"peak memory by device {peaks[0]}", *peaks[1:]]
+    if summary.peak_memory_bytes:
+        first, *others = show_peaks(summary.peak_memory_bytes).split("; ")
+        phrases += [f"peak memory by device {first};", *(f"{other};" for other in others)]
     phrases[-1] = phrases[-1][:-1]
     return "\n".join(_lines(phrases, width))
 

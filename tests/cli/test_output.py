@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from hocket.cli.output import print_search, print_table
+from hocket.cli.output import print_search
 from hocket.hardware.cluster import Cluster, Level
 from hocket.plan.search import Search, search
 from hocket.profile.synthetic import chain
@@ -30,16 +30,6 @@ def test_the_table_of_plans_never_breaks_a_word(found: Search, width: int, capsy
         assert candidate.updates.text in row
     assert ("a wider terminal shows" in out) == (width <= 80)
     assert max(len(line.rstrip()) for line in out.splitlines() if "note:" not in line and "wider" not in line) <= width
-
-
-def test_columns_go_in_the_order_given(capsys: pytest.CaptureFixture[str]) -> None:
-    """As many as needed and no more; those that stay keep their places."""
-    rows = [["a" * 10, "b" * 10, "c" * 10]]
-    assert print_table("t", ["one", "two", "three"], rows, drop=(1, 0), width=60) == []
-    assert print_table("t", ["one", "two", "three"], rows, drop=(1, 0), width=30) == ["two"]
-    capsys.readouterr()
-    assert print_table("t", ["one", "two", "three"], rows, drop=(1, 0), width=20) == ["one", "two"]
-    assert "cccccccccc" in capsys.readouterr().out
 
 
 def test_figures_have_no_exponents(found: Search, capsys: pytest.CaptureFixture[str]) -> None:

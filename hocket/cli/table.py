@@ -1,0 +1,135 @@
+"""Tables for people: fitted to the terminal, numbers never broken, one unit a column.
+
+Rules of this file: text in, lines out; it imports nothing that takes time to load.
+"""
+
+import os
+import shutil
+import sys
+import textwrap
+import unicodedata
+from collections.abc import Sequence
+from math import isfinite
+from statistics import median
+
+_INDENT, _GAP, _NARROW_GAP = "  ", 3, 2
+_NO_TERMINAL = 140
+_LEAST = 8  # characters that a column of text keeps, however narrow the terminal is
+_SECONDS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"))
+_BYTES = ((2.0**40, "TiB"), (2.0**30, "GiB"), (2.0**20, "MiB"), (2.0**10, "KiB"), (1.0, "B"))
+
+
+def line_width() -> int:
+    """Characters of a line: those of the terminal, what COLUMNS says, or 140 where there is neither."""
+    if sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdecimal():
+        return shutil.get_terminal_size((_NO_TERMINAL, 24)).columns
+    return _NO_TERMINAL
+
+
+def print_table(
+    title: str,
+    columns: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    right: Sequence[int] = (),
+    drop: Sequence[int] = (),
+    width: int | None = None,
+) -> list[str]:
+    """A table on standard output.
+
+    Arguments:
+        right: columns of numbers: aligned to the right, never broken.
+        drop: columns to leave out, in this order, until the rest fits; what does not fit even so is folded, widest text first.
+        width: characters of a line; `line_width` where it is not given.
+
+    Returns:
+        The names of the columns left out.
+    """
+    width = width or line_width()
+    title, columns, rows = _plain(title), [_plain(name) for name in columns], [[_plain(c) for c in row] for row in rows]
+    natural = [max(_cells(cell) for cell in (column, *(row[k] for row in rows))) for k, column in enumerate(columns)]
+    shown = list(range(len(columns)))
+    gap = _GAP if _total(natural, shown, _GAP) <= width else _NARROW_GAP
+    for column in drop:
+        if _total(natural, shown, gap) > width:
+            shown.remove(column)
+    widths = _folded(natural, [k for k in shown if k not in right], shown, gap, width)
+    for line in textwrap.wrap(title, width) or [""]:
+        print(line)
+    print()
+    for line in _lines(columns, shown, widths, right, gap):
+        print(line)
+    print(_INDENT[1:] + "─" * (_total(widths, shown, gap) - 1))
+    for row in rows:
+        for line in _lines(row, shown, widths, right, gap):
+            print(line)
+    print()
+    return [column for k, column in enumerate(columns) if k not in shown]
+
+
+def in_seconds(values: Sequence[float]) -> tuple[str, list[str]]:
+    """One unit that suits most of the values, and each as a number of it; '-' for what is not known."""
+    return _in_one_unit(values, _SECONDS, 3)
+
+
+def in_bytes(values: Sequence[float]) -> tuple[str, list[str]]:
+    """Likewise for bytes."""
+    return _in_one_unit(values, _BYTES, 4)
+
+
+def _in_one_unit(values: Sequence[float], units: Sequence[tuple[float, str]], digits: int) -> tuple[str, list[str]]:
+    known = [abs(value) for value in values if isfinite(value) and value]
+    middle = median(known) if known else units[-1][0]
+    size, unit = next(((size, unit) for size, unit in units if middle >= size), units[-1])
+    return unit, [_figure(value / size, digits) for value in values]
+
+
+def _figure(value: float, digits: int) -> str:
+    """So many digits that count, without an exponent; at most three behind the point."""
+    if not isfinite(value):
+        return "-"
+    if value == 0:
+        return "0"
+    before = len(str(int(abs(value)))) if abs(value) >= 1 else 0
+    shown = f"{value:,.{min(3, max(0, digits - before))}f}"
+    return shown if shown.strip("-0.,") else "<0.001"
+
+
+def _plain(text: str) -> str:
+    """Without what would move the cursor or change colours: names come from files."""
+    return "".join(c if c.isprintable() else " " for c in text)
+
+
+def _cells(text: str) -> int:
+    """How many places of the terminal a text takes."""
+    return sum(2 if unicodedata.east_asian_width(c) in "WF" else 0 if unicodedata.combining(c) else 1 for c in text)
+
+
+def _total(widths: Sequence[int], shown: Sequence[int], gap: int) -> int:
+    return len(_INDENT) + sum(widths[k] for k in shown) + gap * (len(shown) - 1)
+
+
+def _folded(natural: Sequence[int], texts: Sequence[int], shown: Sequence[int], gap: int, width: int) -> list[int]:
+    """Widths with which the columns fit, if columns of text can be made narrow enough: the widest first."""
+    widths = list(natural)
+    while _total(widths, shown, gap) > width:
+        widest = max(texts, key=lambda k: widths[k], default=None)
+        if widest is None or widths[widest] <= _LEAST:
+            break
+        widths[widest] -= 1
+    return widths
+
+
+def _lines(
+    row: Sequence[str], shown: Sequence[int], widths: Sequence[int], right: Sequence[int], gap: int
+) -> list[str]:
+    """A row as lines: as many as its longest folded cell needs."""
+    cells = [textwrap.wrap(row[k], widths[k]) if _cells(row[k]) > widths[k] else [row[k]] for k in shown]
+    found = []
+    for at in range(max(len(cell) for cell in cells)):
+        parts = []
+        for k, cell in zip(shown, cells, strict=True):
+            text = cell[at] if at < len(cell) else ""
+            room = " " * (widths[k] - _cells(text))
+            parts.append(room + text if k in right else text + room)
+        found.append((_INDENT + (" " * gap).join(parts)).rstrip())
+    return found
