@@ -5,7 +5,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from hocket.cli.output import print_json, print_table
+from hocket.cli.output import print_json
+from hocket.cli.table import in_bytes, in_seconds, print_table
 from hocket.errors import InputError
 from hocket.files import as_data, write_atomic
 from hocket.plan.open import Opened, problems_of
@@ -147,36 +148,27 @@ def _one_each(candidates: tuple[Candidate, ...], workers: int) -> dict[str, Cand
 
 
 def _print_rows(outcomes: list[Outcome]) -> None:
-    rows = []
-    for outcome in outcomes:
-        row = outcome.row
-        error = row.predicted_iteration_s / row.measured_iteration_s - 1
-        losses = outcome.summary.losses
-        rows.append(
-            [
-                row.strategy,
-                f"{row.config} b{outcome.candidate.plan.microbatch_size}",
-                show_seconds(row.predicted_iteration_s),
-                show_seconds(row.measured_iteration_s),
-                f"{error:+.1%}",
-                show_bytes(row.predicted_peak_bytes),
-                show_bytes(row.measured_peak_bytes),
-                show_number(row.samples_per_s),
-                f"{losses[0]:.3f} -> {losses[-1]:.3f}",
-            ]
-        )
-    columns = [
-        "strategy",
-        "config",
-        "predicted",
-        "measured",
-        "error",
-        "peak predicted",
-        "peak measured",
-        "samples/s",
-        "loss",
+    figures = [outcome.row for outcome in outcomes]
+    second, times = in_seconds([s for row in figures for s in (row.predicted_iteration_s, row.measured_iteration_s)])
+    byte, sizes = in_bytes([b for row in figures for b in (row.predicted_peak_bytes, row.measured_peak_bytes)])
+    rows = [
+        [
+            row.strategy,
+            f"{row.config} b{outcome.candidate.plan.microbatch_size}",
+            *times[2 * k : 2 * k + 2],
+            f"{row.error:+.1%}",
+            *sizes[2 * k : 2 * k + 2],
+            show_number(row.samples_per_s),
+            f"{outcome.summary.losses[-1]:.3f}",
+        ]
+        for k, (row, outcome) in enumerate(zip(figures, outcomes, strict=True))
     ]
-    print_table("prediction beside measurement, per iteration", columns, rows, right=(2, 3, 4, 5, 6, 7))
+    peaks = [f"peak pred. ({byte})", f"meas. ({byte})"]
+    columns = ["strategy", "config", f"pred. ({second})", f"meas. ({second})", "error", *peaks, "samples/s", "loss"]
+    title = "an iteration and the peak memory of the fullest device, predicted and measured; the last loss"
+    left_out = print_table(title, columns, rows, right=(2, 3, 4, 5, 6, 7, 8), drop=(7, 5, 6, 8, 1))
+    if left_out:
+        print(f"  a wider terminal shows {', '.join(left_out)} as well")
 
 
 def _loud(line: str) -> None:

@@ -101,24 +101,20 @@ def _powers_of_two(batch_size: int) -> list[int]:
 
 
 def _print_profile(found: Any) -> None:
-    from hocket.cli.output import print_table
-    from hocket.units import show_bytes, show_seconds
+    from hocket.cli.table import in_bytes, in_seconds, print_table
 
     last = len(found.microbatch_sizes) - 1
+    layers = found.layers
+    second, times = in_seconds([s for layer in layers for s in (layer.forward_s[last], layer.backward_s[last])])
+    byte, sizes = in_bytes([b for layer in layers for b in (layer.stash_bytes[last], layer.weights_bytes)])
     rows = [
-        [
-            layer.name,
-            layer.kind,
-            show_seconds(layer.forward_s[last]),
-            show_seconds(layer.backward_s[last]),
-            show_bytes(layer.stash_bytes[last]),
-            show_bytes(layer.weights_bytes),
-            ", ".join(layer.notes),
-        ]
-        for layer in found.layers
+        [layer.name, layer.kind, *times[2 * k : 2 * k + 2], *sizes[2 * k : 2 * k + 2], ", ".join(layer.notes)]
+        for k, layer in enumerate(layers)
     ]
     title = f"{found.name} on {found.device_type}, microbatch {found.microbatch_sizes[last]} of {list(found.microbatch_sizes)}"
-    columns = ["layer", "kind", "forward", "backward", "stash", "weights", "notes"]
-    print_table(title, columns, rows, right=(2, 3, 4, 5))
+    columns = ["layer", "kind", f"fwd ({second})", f"bwd ({second})", f"stash ({byte})", f"weights ({byte})", "notes"]
+    if not any(layer.notes for layer in layers):
+        columns, rows = columns[:-1], [row[:-1] for row in rows]
+    print_table(title, columns, rows, right=(2, 3, 4, 5), drop=(1,))
     for note in found.notes:
         print(f"  note: {note}")
