@@ -12,6 +12,7 @@ from hocket.hardware.cluster import Cluster
 from hocket.plan.open import Opened, open_plan, opened
 from hocket.plan.plan import Plan
 from hocket.plan.search import Search, search
+from hocket.profile.companions import usual_neighbours
 from hocket.profile.job import Job, load_job
 from hocket.profile.model import ModelProfile
 from hocket.simulate.simulator import Summary
@@ -26,12 +27,17 @@ __all__ = ["Job", "plan", "profile", "simulate", "train"]
 def profile(job: Job | str | Path, microbatch_sizes: Sequence[int] | None = None, **options: Any) -> ModelProfile:
     """Measure a job, or the job of a job file, layer by layer. See `hocket.profile.measure.measure` for the options.
 
+    The job of a job file is measured among as many busy neighbours as usual, if nothing else is said.
+
     Raises:
         CaptureError: the model cannot be captured; names the module and the reason.
     """
     from hocket.profile.measure import measure
 
     loaded = job if isinstance(job, Job) else load_job(job)
+    if loaded.path is not None:
+        usual = usual_neighbours(str(options.get("device", "cpu")), options.get("threads", 1))
+        options.setdefault("neighbours", usual)
     return measure(loaded, tuple(microbatch_sizes), **options) if microbatch_sizes else measure(loaded, **options)
 
 

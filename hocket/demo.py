@@ -12,6 +12,7 @@ from hocket.files import as_data, write_atomic
 from hocket.plan.open import Opened, problems_of
 from hocket.plan.predict import predict
 from hocket.plan.search import Candidate, search
+from hocket.profile.companions import usual_neighbours
 from hocket.profile.job import load_job
 from hocket.report import DemoRow, demo_html
 from hocket.run.local_links import measure_local
@@ -72,7 +73,8 @@ def run_demo(text: Path | None, output: Path, workers: int, steps: int, json: bo
 
     say("1  profile: every layer of the GPT, forward and backward, for four microbatch sizes")
     job = load_job(JOB)
-    profile = measure(job, MICROBATCH_SIZES, budget_s=PROFILE_BUDGET_S)
+    busy = min(usual_neighbours(), workers - 1)
+    profile = measure(job, MICROBATCH_SIZES, budget_s=PROFILE_BUDGET_S, neighbours=busy)
     profile.save(output / "profile.json")
     weights = sum(layer.weights_bytes for layer in profile.layers)
     say(f"   {len(profile.layers)} layers, {show_bytes(weights)} of weights")

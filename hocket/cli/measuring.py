@@ -17,6 +17,12 @@ def profile(
         list[int] | None, typer.Option("--microbatch", "-b", help="A size to measure; repeat.")
     ] = None,
     device: Annotated[str, typer.Option(help="'cpu', or 'cuda' for the current GPU.")] = "cpu",
+    neighbours: Annotated[
+        int | None,
+        typer.Option(
+            min=0, help="Other processes that train meanwhile; on a CPU the usable cores but one.", show_default=False
+        ),
+    ] = None,
     budget_s: Annotated[float, typer.Option(min=0.0, help="Seconds to spend at most on measuring.")] = 40.0,
     json: Json = False,
 ) -> None:
@@ -25,17 +31,19 @@ def profile(
     Example: hocket profile job.py -o profile.json -b 1 -b 2 -b 4
     """
     from hocket.files import place_to_write
+    from hocket.profile.companions import usual_neighbours
     from hocket.profile.job import check_device, load_job
 
     check_device(device)
     place_to_write(output)
+    busy = usual_neighbours(device) if neighbours is None else neighbours
 
     from hocket.profile.measure import measure
 
     loaded = load_job(job)
     sizes = tuple(sorted(set(microbatch or _powers_of_two(loaded.batch_size))))
     with Progress("profiling", not json) as report:
-        found = measure(loaded, sizes, device=device, budget_s=budget_s, progress=report)
+        found = measure(loaded, sizes, device=device, neighbours=busy, budget_s=budget_s, progress=report)
     _save(found, output, json)
 
 

@@ -16,7 +16,10 @@ from hocket.profile.model import ModelProfile
 
 @dataclass(frozen=True)
 class LayerFigures:
-    """Every layer's figures at one number of samples; arrays of shape (layers,), `tensor_bytes` of shape (tensors,)."""
+    """Every layer's figures at one number of samples; arrays of shape (layers,), `tensor_bytes` of shape (tensors,).
+
+    `load_s` is of a whole microbatch.
+    """
 
     forward_s: np.ndarray
     backward_s: np.ndarray
@@ -25,6 +28,7 @@ class LayerFigures:
     backward_bytes: np.ndarray
     fresh_bytes: np.ndarray
     tensor_bytes: np.ndarray
+    load_s: float
 
 
 class Columns:
@@ -46,6 +50,7 @@ class Columns:
                 backward_bytes=self.profile.column("backward_bytes", samples),
                 fresh_bytes=self.profile.column("fresh_bytes", samples),
                 tensor_bytes=self.profile.tensor_bytes(samples),
+                load_s=self.profile.loading_s(samples),
             )
             self._at[samples] = found
         return found
@@ -69,14 +74,18 @@ class Columns:
         return sizes
 
 
-def step_s(profile: ModelProfile, layers: Iterable[int]) -> float:
-    """Seconds of the optimizer step for some layers of one stage, a parameter that they share counted once."""
+def step_s(profile: ModelProfile, layers: Iterable[int], copies: bool = False) -> float:
+    """Seconds of the optimizer step for some layers of one stage, a parameter that they share counted once.
+
+    Arguments:
+        copies: the weights before the step are kept.
+    """
     seen: set[str] = set()
     total = 0.0
     for i in layers:
         layer = profile.layers[i]
         if not (layer.parameters and seen.issuperset(layer.parameters)):
-            total += layer.step_s
+            total += layer.step_s + (layer.copy_s if copies else 0.0)
             seen.update(layer.parameters)
     return total
 

@@ -14,7 +14,7 @@ from hocket.hardware import catalog
 from hocket.hardware.cluster import Cluster
 from hocket.passes.borders import StageCut, check_cuts
 from hocket.profile.model import ModelProfile
-from hocket.program.instruction import Instruction, Kind, Value
+from hocket.program.instruction import Instruction, Kind, Value, What
 
 _COMPUTE = frozenset({Kind.FORWARD, Kind.BACKWARD, Kind.STEP})
 _COLLECTIVE = frozenset({Kind.ALL_REDUCE, Kind.REDUCE_SCATTER, Kind.ALL_GATHER})
@@ -119,31 +119,38 @@ class CostModel:
         return self._factors[self.cluster.node_of(device).device_type]
 
     def seconds(self, instruction: Instruction, samples: int | None = None) -> float:
-        """Seconds of a compute instruction alone on its device; 0 for load, drop and transfers.
+        """Seconds of a load or a compute instruction alone on its device; 0 for drop and transfers.
+
+        A load is the host's work: it takes as long beside every type of device. A step whose weights are kept copies them
+        first (run/weights.py).
 
         Arguments:
             samples: of its microbatch, when they shall be others than its index says.
         """
-        if instruction.kind not in _COMPUTE:
+        if instruction.kind not in _COMPUTE and instruction.kind is not Kind.LOAD:
             return 0.0
         size = self.samples_of(instruction) if samples is None else samples
-        alone = self._profiled_s(instruction.kind, instruction.stage, size)
+        if instruction.kind is Kind.LOAD:
+            return self._columns.at(size).load_s
+        old = Value(What.WEIGHTS, instruction.stage, instruction.index)
+        copies = instruction.kind is Kind.STEP and old not in instruction.frees
+        alone = self._profiled_s(instruction.kind, instruction.stage, size, copies)
         return self.launch_s + alone * self.factor(instruction.device)
 
-    def _profiled_s(self, kind: Kind, stage: int, samples: int) -> float:
+    def _profiled_s(self, kind: Kind, stage: int, samples: int, copies: bool) -> float:
         """Seconds of one stage on the profiled device type."""
-        key = (kind, stage, samples)
+        key = (kind, stage, samples, copies)
         if key not in self._known_s:
             layers, figures = self.cuts[stage].layers, self._columns.at(samples)
             if kind is Kind.STEP:
-                self._known_s[key] = step_s(self.profile, layers)
+                self._known_s[key] = step_s(self.profile, layers, copies)
             else:
                 column = figures.forward_s if kind is Kind.FORWARD else figures.backward_s
                 self._known_s[key] = float(column[list(layers)].sum())
         return self._known_s[key]
 
     @cached_property
-    def _known_s(self) -> dict[tuple[Kind, int, int], float]:
+    def _known_s(self) -> dict[tuple[Kind, int, int, bool], float]:
         return {}
 
     @cached_property

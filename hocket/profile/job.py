@@ -8,7 +8,7 @@ import inspect
 import re
 import runpy
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,6 +39,7 @@ class Job:
         inputs: of a tuple, how many leading items are the model's positional arguments; the others go to the loss.
             Of a dictionary, the keys that the model's forward accepts go to the model, the others to the loss.
         seed: of the data order and of the random numbers inside the model.
+        path: the file that it came from, when `load_job` loaded it: another process can load the same.
     """
 
     model: "nn.Module"
@@ -49,6 +50,7 @@ class Job:
     name: str = ""
     seed: int = 0
     inputs: int = 1
+    path: Path | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         if not callable(getattr(self.model, "named_parameters", None)):
@@ -200,4 +202,5 @@ def load_job(path: str | Path) -> Job:
     if not isinstance(found, Job):
         what = "neither `job` nor `make_job()`" if found is None else f"a {type(found).__name__}"
         raise InputError(str(path), what, "`job`, a hocket.Job, or `make_job()` that returns one")
+    object.__setattr__(found, "path", path.absolute())
     return found

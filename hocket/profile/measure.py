@@ -19,11 +19,13 @@ from torch import Tensor
 
 from hocket.errors import CaptureError, InputError
 from hocket.profile.capture import Captured, Stage, capture
+from hocket.profile.companions import Companions
 from hocket.profile.job import Job, check_device
 from hocket.profile.memory import LayerBytes, count_bytes, optimizer_bytes, step_peaks
 from hocket.profile.model import BATCH_STATISTICS, RANDOM, Layer, ModelProfile
 from hocket.profile.model import Tensor as ProfileTensor
-from hocket.profile.timing import LEAST, WARM_UP, Clock, Marks, Times, timed
+from hocket.profile.rehearsal import Clock, Rehearsal
+from hocket.profile.timing import Times, timed
 from hocket.profile.verify import verify
 
 # Layers' times add up to the undivided model's within a tenth on an idle machine.
@@ -40,6 +42,7 @@ def measure(
     device_type: str | None = None,
     budget_s: float = 40.0,
     threads: int = 1,
+    neighbours: int = 0,
     max_layers: int = 64,
     progress: Progress | None = None,
     clock: Clock = time.perf_counter,
@@ -51,12 +54,14 @@ def measure(
         device_type: name under which the profile is kept, by default "cpu-core" or the CUDA device's name.
         budget_s: about how long to measure, over all sizes; never fewer than 5 iterations a size.
         threads: of one worker, on a CPU.
+        neighbours: how many other processes train the job meanwhile, on a CPU, as the other workers of a machine will (see
+            `hocket.profile.companions.usual_neighbours`); a job that is of no file is measured alone, which a note says.
         progress: called with (done, total, what), in steps.
         clock: seconds that pass, for CPUs.
 
     Raises:
         CaptureError: the model cannot be cut into layers, or the layers do not compute what the model computes.
-        InputError: no usable microbatch size.
+        InputError: no usable microbatch size; nothing to train.
     """
     sizes = sorted({int(s) for s in microbatch_sizes if 1 <= s <= job.batch_size})
     if not sizes:
@@ -66,23 +71,31 @@ def measure(
     if place.type == "cuda" and not torch.cuda.is_available():
         found = f"{str(device)!r}, but torch sees no GPU with CUDA on this machine"
         raise InputError("device", found, "'cpu', or a machine with such a GPU and a torch that is built for it")
+    if neighbours < 0 or (neighbours and place.type != "cpu"):
+        raise InputError("neighbours", f"{neighbours} of {device}", ">= 0, and 0 where no CPU is measured")
     tell = progress or _silent
     total = 2 * len(sizes) + 1
-    captured = capture(job, max_layers=max_layers)
-    sizes, notes = _usable(captured, sizes)
-    if not verify(captured.for_size(sizes[-1])):
-        notes.append("not compared with the model's own loss: it draws random numbers that the loss does not need")
-    with _quiet(threads, place):
-        columns: list[tuple[int, list[LayerBytes], Times]] = []
-        for k, size in enumerate(sizes):
-            tell(2 * k, total, f"bytes of microbatches of {size}")
-            single, whole, batch = _made(captured.for_size(size), size, place)
-            counted = count_bytes(captured.for_size(size), single, batch)
-            tell(2 * k + 1, total, f"seconds of microbatches of {size}")
-            times = timed(captured.for_size(size), single, whole, batch, place, budget_s / (len(sizes) + 1), clock)
-            columns.append((size, counted, times))
-        tell(total - 1, total, "optimizer step")
-        step = _optimizer(job, captured, place, clock)
+    # While they load the job it is captured here.
+    with Companions(job.path, neighbours, threads) as companions:
+        captured = capture(job, max_layers=max_layers)
+        sizes, notes = _usable(captured, sizes)
+        if not verify(captured.for_size(sizes[-1])):
+            notes.append("not compared with the model's own loss: it draws random numbers that the loss does not need")
+        with _quiet(threads, place):
+            columns: list[tuple[int, list[LayerBytes], Times]] = []
+            for k, size in enumerate(sizes):
+                tell(2 * k, total, f"bytes of microbatches of {size}")
+                single, whole, batch = _made(captured.for_size(size), size, place)
+                counted = count_bytes(captured.for_size(size), single, batch)
+                companions.train(size)
+                tell(2 * k + 1, total, f"seconds of microbatches of {size}")
+                times = timed(captured.for_size(size), single, whole, batch, place, budget_s / len(sizes), clock)
+                columns.append((size, counted, times))
+            busy = companions.busy
+            tell(total - 1, total, "optimizer step")
+            step = _optimizer(captured, whole, columns)
+    if neighbours:
+        notes += [f"measured with {busy} busy {'neighbour' if busy == 1 else 'neighbours'}", *companions.problems]
     tell(total, total, "done")
     return _profile(job, captured, columns, step, (*captured.notes, *notes), device_type or _type_of(place))
 
@@ -127,46 +140,40 @@ def _quiet(threads: int, device: torch.device) -> Iterator[None]:
                 gc.enable()
 
 
-def _made(captured: Captured, size: int, device: torch.device) -> tuple[list[Stage], Stage, dict[str, Tensor]]:
-    layers = range(len(captured.layers))
-    single = [Stage(captured, [k], device=device) for k in layers]
-    whole = Stage(captured, layers, device=device)
+def _made(captured: Captured, size: int, device: torch.device) -> tuple[list[Stage], Rehearsal, dict[str, Tensor]]:
+    single = [Stage(captured, [k], device=device) for k in range(len(captured.layers))]
     batch = captured.job.batch([i % len(captured.job.data) for i in range(size)])
     names = captured.batch_names
-    return single, whole, {names[key]: value.to(device) for key, value in batch.items() if key in names}
+    loaded = {names[key]: value.to(device) for key, value in batch.items() if key in names}
+    return single, Rehearsal(captured, size, device), loaded
 
 
 @dataclass(frozen=True)
 class _Step:
-    """The optimizer: bytes of state and seconds of a step by parameter, bytes of temporary memory by layer."""
+    """The optimizer: bytes of state, seconds of a step and more for a copy by parameter; temporary bytes by layer."""
 
     state_bytes: dict[str, int]
     seconds: dict[str, float]
+    copy_s: dict[str, float]
     layer_bytes: list[int]
     together: bool
 
 
-def _optimizer(job: Job, captured: Captured, device: torch.device, clock: Clock) -> _Step:
-    """What an optimizer step costs; its time is shared by bytes."""
-    stage = Stage(captured, range(len(captured.layers)), device=device)
-    weights = {name: p for name, p in stage.parameters().items() if p.requires_grad}
-    if not weights:
-        raise InputError("Job.model", "no parameter that requires a gradient", "at least one")
-    optimizer = job.optimizer(list(weights.values()))
-    seconds = []
-    for _ in range(WARM_UP + LEAST):
-        for p in weights.values():
-            p.grad = torch.full_like(p, 1e-6)
-        marks = Marks(device, clock)
-        marks.mark()
-        optimizer.step()
-        marks.mark()
-        seconds.append(marks.seconds()[0])
-    step_s = statistics.median(seconds[WARM_UP:])
+def _optimizer(captured: Captured, whole: Rehearsal, columns: Sequence[tuple[int, list[LayerBytes], Times]]) -> _Step:
+    """What an optimizer step costs, whatever the microbatches' size; its time is shared by bytes."""
+    step_s = statistics.median(s for _, _, times in columns for s in times.step)
+    copying_s = statistics.median(s for _, _, times in columns for s in times.copying_step)
+    weights: dict[str, Tensor] = dict(whole.masters)
     total = sum(p.numel() * p.element_size() for p in weights.values())
-    share = {name: step_s * p.numel() * p.element_size() / total for name, p in weights.items()}
-    peaks, together = step_peaks(optimizer, weights, [layer.parameters for layer in captured.layers])
-    return _Step(optimizer_bytes(optimizer, weights), share, peaks, together)
+    share = {name: p.numel() * p.element_size() / total for name, p in weights.items()}
+    peaks, together = step_peaks(whole.optimizer, weights, [layer.parameters for layer in captured.layers])
+    return _Step(
+        optimizer_bytes(whole.optimizer, weights),
+        {name: step_s * part for name, part in share.items()},
+        {name: max(0.0, copying_s - step_s) * part for name, part in share.items()},
+        peaks,
+        together,
+    )
 
 
 def _profile(
@@ -222,6 +229,7 @@ def _profile(
                 fresh_bytes=tuple(float(counted[k].fresh) for _, counted, _ in columns),
                 step_bytes=float(step.layer_bytes[k]),
                 step_s=sum(step.seconds.get(name, 0.0) for name in trained),
+                copy_s=sum(step.copy_s.get(name, 0.0) for name in trained),
                 flops=tuple(captured.for_size(size).layers[k].flops for size in sizes),
                 noise_s=tuple(float(column[k]) for column in noise),
                 notes=tuple(marks),
@@ -250,6 +258,7 @@ def _profile(
         source=f"measured by hocket with torch {torch.__version__}",
         whole_forward_s=tuple(whole_forward),
         whole_backward_s=tuple(whole_backward),
+        load_s=tuple(statistics.median(times.load) for _, _, times in columns),
         dtype=str(weight.dtype).removeprefix("torch."),
         step_together=step.together,
         digest_of_model=job.model_digest,

@@ -39,7 +39,8 @@ class Layer:
             not, so that they are among what is made. Gradients of its outputs are left out. Empty where not known.
         parameters: global names of the parameters that the layer uses (a tied one appears in several layers).
         weights_bytes, gradients_bytes, optimizer_bytes: of those parameters; buffers_bytes: of its buffers.
-        step_s: seconds of the optimizer step for those parameters; step_bytes: its temporary memory.
+        step_s: seconds of the optimizer step for those parameters; copy_s: what it takes more when the weights before it are
+            kept, so that it works on a copy; step_bytes: its temporary memory.
         flops: floating point operations of one forward.
         noise_s: half the spread between the quartiles of forward_s + backward_s.
         notes: what a planner or a person must know, such as "batch statistics" or "random".
@@ -59,6 +60,7 @@ class Layer:
     backward_bytes: tuple[float, ...] = ()
     fresh_bytes: tuple[float, ...] = ()
     step_s: float = 0.0
+    copy_s: float = 0.0
     step_bytes: float = 0
     flops: tuple[float, ...] = ()
     noise_s: tuple[float, ...] = ()
@@ -105,6 +107,7 @@ class ModelProfile:
         source: where the figures come from, for a person.
         whole_forward_s, whole_backward_s: the undivided model's times, when they were measured; the layers' times are
             already scaled to sum up to them.
+        load_s: seconds to make one microbatch of the job's data and to bring it to the device; empty where not known.
         dtype: floating point type of weights and activations.
         step_together: whether the optimizer step needs every layer's temporary memory at once, or one after the other.
         digest_of_model: SHA-256 over the parameters' names and shapes, empty for foreign profiles.
@@ -120,6 +123,7 @@ class ModelProfile:
     source: str = ""
     whole_forward_s: tuple[float, ...] = ()
     whole_backward_s: tuple[float, ...] = ()
+    load_s: tuple[float, ...] = ()
     dtype: str = "float32"
     step_together: bool = False
     digest_of_model: str = ""
@@ -146,6 +150,10 @@ class ModelProfile:
                     )
                 if any(not value >= 0 for value in column):
                     raise InputError(f"layers.{i}.{key}", str(column), "values >= 0")
+        if len(self.load_s) not in (0, len(sizes)):
+            raise InputError("load_s", f"{len(self.load_s)} values", f"{len(sizes)}, one a microbatch size, or none")
+        if any(not value >= 0 for value in self.load_s):
+            raise InputError("load_s", str(self.load_s), "values >= 0")
         names = [layer.name for layer in self.layers]
         if len(set(names)) != len(names):
             twice = next(name for name in names if names.count(name) > 1)
@@ -177,6 +185,12 @@ class ModelProfile:
         """Bytes of every tensor at one microbatch size; shape (tensors,)."""
         table = np.array([t.size_bytes for t in self.tensors], dtype=float).reshape(len(self.tensors), -1)
         return self._interpolate(table, microbatch_size)
+
+    def loading_s(self, microbatch_size: float) -> float:
+        """Seconds to load one microbatch of any size; zero where that was not measured."""
+        if not self.load_s:
+            return 0.0
+        return float(self._interpolate(np.array([self.load_s], dtype=float), microbatch_size)[0])
 
     def _table(self, name: str) -> np.ndarray:
         width = len(self.microbatch_sizes)

@@ -28,6 +28,7 @@ def test_columns_are_interpolated_once() -> None:
     columns = Columns(chain(3, forward_s=[1.0, 2.0, 3.0]))
     assert columns.at(4).forward_s.tolist() == [4.0, 8.0, 12.0]
     assert columns.at(4) is columns.at(4)
+    assert columns.at(4).load_s == 0.0
 
 
 def test_bytes_of_parameters() -> None:
@@ -42,6 +43,9 @@ def test_a_shared_parameter_is_stepped_once() -> None:
     again = replace(profile, layers=(*profile.layers, replace(profile.layers[0], name="again")))
     assert step_s(again, (0, 1, 2, 3)) == 2.75
     assert step_s(again, (3,)) == 1.0
+    copying = replace(again, layers=tuple(replace(layer, copy_s=0.25) for layer in again.layers))
+    assert step_s(copying, (0, 1, 2, 3)) == 2.75
+    assert step_s(copying, (0, 1, 2, 3), copies=True) == 3.5
 
 
 def test_ready_fractions_follow_the_backward() -> None:

@@ -39,6 +39,29 @@ def test_seconds_of_compute() -> None:
     assert model(launch_s=0.25).seconds(compute(Kind.FORWARD, 0)) == 6.25
 
 
+def test_seconds_of_a_load() -> None:
+    """As measured for a whole microbatch, on every type of device alike; nothing where it was not measured."""
+    profile = replace(model("v100-16gb").profile, load_s=(0.1, 0.2, 0.4, 0.8))
+    for on in ("v100-16gb", "p100"):
+        costs = CostModel(profile, Cluster("c", LEVELS, on), CUTS, (2, 2, 1))
+        assert costs.seconds(compute(Kind.LOAD, 0)) == pytest.approx(0.2)
+        assert costs.seconds(compute(Kind.LOAD, 0, index=2)) == pytest.approx(0.1)
+        assert costs.seconds(compute(Kind.LOAD, 0), 3) == pytest.approx(0.3)
+        assert costs.seconds(compute(Kind.DROP, 0)) == 0.0
+
+
+def test_a_step_that_keeps_the_old_weights_copies_them() -> None:
+    """A step takes the time of a copy more where it does not free the version that it reads."""
+    profile = model().profile
+    profile = replace(profile, layers=tuple(replace(x, step_s=2.0, copy_s=0.5) for x in profile.layers))
+    costs = replace(model(), profile=profile)
+    old = Value(What.WEIGHTS, 0, 3)
+    keeps = replace(compute(Kind.STEP, 0, 3), reads=(old,))
+    assert costs.seconds(keeps) == 5.0
+    assert costs.seconds(replace(keeps, frees=(old,))) == 4.0
+    assert costs.seconds(replace(keeps, frees=(Value(What.ACCUMULATOR, 0, 5, 0),))) == 5.0
+
+
 def test_batches() -> None:
     """A batch is cut into microbatches, the last one ragged."""
     costs = CostModel.for_batch(model().profile, model().cluster, CUTS, 7, 3)

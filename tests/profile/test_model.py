@@ -1,0 +1,36 @@
+"""ModelProfile: what it says of loading, and files that say nothing of it."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from hocket.errors import InputError
+from hocket.profile.model import ModelProfile
+from hocket.profile.synthetic import chain
+
+
+def test_seconds_of_a_load_between_measured_sizes() -> None:
+    """A line between two sizes, and on beyond them; zero where it was not measured."""
+    profile = replace(chain(2, microbatch_sizes=(2, 4)), load_s=(1.0, 1.5))
+    assert [profile.loading_s(size) for size in (2, 3, 4, 6)] == pytest.approx([1.0, 1.25, 1.5, 2.0])
+    assert chain(2).loading_s(2) == 0.0
+    assert ModelProfile.from_json(profile.to_json()) == profile
+
+
+def test_files_without_loads_and_copies_are_read() -> None:
+    """Both count as nothing then."""
+    data = json.loads(chain(2).to_json())
+    del data["load_s"]
+    for layer in data["layers"]:
+        del layer["copy_s"]
+    found = ModelProfile.from_json(json.dumps(data))
+    assert found == chain(2)
+    assert found.layers[0].copy_s == 0.0
+
+
+@pytest.mark.parametrize("load_s", [(1.0,), (1.0, -1.0), (1.0, float("nan"))])
+def test_wrong_loads(load_s: tuple[float, ...]) -> None:
+    """One number a size, none below zero."""
+    with pytest.raises(InputError, match="load_s"):
+        replace(chain(2, microbatch_sizes=(1, 2)), load_s=load_s)
