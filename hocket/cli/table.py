@@ -10,7 +10,6 @@ import textwrap
 import unicodedata
 from collections.abc import Sequence
 from math import isfinite
-from statistics import median
 
 _INDENT, _GAP, _NARROW_GAP = "  ", 3, 2
 _NO_TERMINAL = 140
@@ -77,8 +76,8 @@ def in_bytes(values: Sequence[float]) -> tuple[str, list[str]]:
 
 
 def _in_one_unit(values: Sequence[float], units: Sequence[tuple[float, str]], digits: int) -> tuple[str, list[str]]:
-    known = [abs(value) for value in values if isfinite(value) and value]
-    middle = median(known) if known else units[-1][0]
+    known = sorted(abs(value) for value in values if isfinite(value) and value)
+    middle = known[len(known) // 2] if known else units[-1][0]
     size, unit = next(((size, unit) for size, unit in units if middle >= size), units[-1])
     return unit, [_figure(value / size, digits) for value in values]
 
