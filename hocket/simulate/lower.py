@@ -201,9 +201,7 @@ class _Edges:
             self.inside.append((consumers[PERIOD][consumer], node, -rounds, True))
             self.reach = max(self.reach, -rounds)
             for r in range(-rounds):  # the first repetitions have room from the prologue
-                self._post(
-                    consumers[PROLOGUE], len(receives[PROLOGUE]) + r * each + place - window, (PERIOD, node, r)
-                )
+                self._post(consumers[PROLOGUE], len(receives[PROLOGUE]) + r * each + place - window, (PERIOD, node, r))
         for place, node in enumerate(receives[EPILOGUE]):
             number = place + behind
             if number >= 0:

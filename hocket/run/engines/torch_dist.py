@@ -30,7 +30,6 @@ from hocket.run.engines._memory import Memory
 from hocket.run.engines._messages import Layouts
 from hocket.run.engines._transfers import Record, Transfers
 from hocket.run.observe import Observer, Unobserved
-from hocket.trace.trace import Event
 
 _UPDATE_KINDS = (Kind.STEP, Kind.ALL_REDUCE, Kind.REDUCE_SCATTER, Kind.ALL_GATHER)
 
@@ -56,7 +55,8 @@ class Worker:
 
     Attributes:
         position: samples of the data that are behind the last segment.
-        records: what ran in the last segment, if asked for, in the order in which it was found to be over.
+        records: what ran in the last segment, if asked for, in any order. A transfer begins when it is posted; a receive
+            ends when compute finds that it is there, at the latest when it needs it: the send says more exactly when.
     """
 
     def __init__(
@@ -217,17 +217,6 @@ class Worker:
     def load(self, state: Mapping[str, Mapping[str, Any]]) -> None:
         """Go on from a state; entries of other devices are ignored."""
         self.device.load(state)
-
-    def events(self) -> list[Event]:
-        """The records as events of a trace, by their begin.
-
-        A transfer begins when it is posted; a receive ends when compute finds that it is there, at the latest when it
-        needs it: the send says more exactly when.
-        """
-        return [
-            Event(self.number, i.lane, i.name, i.kind, i.stage, i.index, start_s, end_s)
-            for i, start_s, end_s in sorted(self.records, key=lambda record: record.start_s)
-        ]
 
     @property
     def peak_memory_bytes(self) -> int:

@@ -80,7 +80,9 @@ def run_all(folder: Path, rank: int, workers: int) -> None:
             "losses": list(noted.losses),
             "position": worker.position,
             "peak_memory_bytes": worker.peak_memory_bytes,
-            "events": [(e.lane, e.name, e.start_s, e.end_s) for e in worker.events()],
+            "events": [
+                (i.lane, i.name, *times) for i, *times in sorted(worker.records, key=lambda record: record.start_s)
+            ],
         }
         # Another segment, from the state that the first one left.
         state = {part: dict(entries) for part, entries in worker.state().items()}
