@@ -81,13 +81,14 @@ def step_s(profile: ModelProfile, layers: Iterable[int], copies: bool = False) -
         copies: the weights before the step are kept.
     """
     seen: set[str] = set()
-    total = 0.0
+    total, trains = 0.0, False
     for i in layers:
         layer = profile.layers[i]
         if not (layer.parameters and seen.issuperset(layer.parameters)):
             total += layer.step_s + (layer.copy_s if copies else 0.0)
             seen.update(layer.parameters)
-    return total
+            trains = trains or layer.gradients_bytes > 0
+    return total + (profile.step_call_s if trains else 0.0)
 
 
 def ready_fractions(

@@ -24,7 +24,7 @@ from hocket.profile.job import Job, check_device
 from hocket.profile.memory import LayerBytes, count_bytes, optimizer_bytes, step_peaks
 from hocket.profile.model import BATCH_STATISTICS, RANDOM, Layer, ModelProfile
 from hocket.profile.model import Tensor as ProfileTensor
-from hocket.profile.rehearsal import Clock, Rehearsal
+from hocket.profile.rehearsal import Clock, Rehearsal, Way
 from hocket.profile.timing import Times, timed
 from hocket.profile.verify import verify
 
@@ -150,19 +150,24 @@ def _made(captured: Captured, size: int, device: torch.device) -> tuple[list[Sta
 
 @dataclass(frozen=True)
 class _Step:
-    """The optimizer: bytes of state, seconds of a step and more for a copy by parameter; temporary bytes by layer."""
+    """The optimizer: bytes of state, seconds of a step and more for a copy by parameter; temporary bytes by layer.
+
+    `call_s`: seconds of a step besides.
+    """
 
     state_bytes: dict[str, int]
     seconds: dict[str, float]
     copy_s: dict[str, float]
+    call_s: float
     layer_bytes: list[int]
     together: bool
 
 
 def _optimizer(captured: Captured, whole: Rehearsal, columns: Sequence[tuple[int, list[LayerBytes], Times]]) -> _Step:
     """What an optimizer step costs, whatever the microbatches' size; its time is shared by bytes."""
-    step_s = statistics.median(s for _, _, times in columns for s in times.step)
-    copying_s = statistics.median(s for _, _, times in columns for s in times.copying_step)
+    median = {way: statistics.median(s for _, _, times in columns for s in times.step[way]) for way in Way}
+    call_s = min(median[Way.LEAST], median[Way.IN_PLACE])
+    step_s, copy_s = median[Way.IN_PLACE] - call_s, max(0.0, median[Way.COPYING] - median[Way.IN_PLACE])
     weights: dict[str, Tensor] = dict(whole.masters)
     total = sum(p.numel() * p.element_size() for p in weights.values())
     share = {name: p.numel() * p.element_size() / total for name, p in weights.items()}
@@ -170,7 +175,8 @@ def _optimizer(captured: Captured, whole: Rehearsal, columns: Sequence[tuple[int
     return _Step(
         optimizer_bytes(whole.optimizer, weights),
         {name: step_s * part for name, part in share.items()},
-        {name: max(0.0, copying_s - step_s) * part for name, part in share.items()},
+        {name: copy_s * part for name, part in share.items()},
+        call_s,
         peaks,
         together,
     )
@@ -260,6 +266,7 @@ def _profile(
         whole_backward_s=tuple(whole_backward),
         load_s=tuple(statistics.median(times.load) for _, _, times in columns),
         dtype=str(weight.dtype).removeprefix("torch."),
+        step_call_s=step.call_s,
         step_together=step.together,
         digest_of_model=job.model_digest,
         notes=notes,

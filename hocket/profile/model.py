@@ -109,6 +109,7 @@ class ModelProfile:
             already scaled to sum up to them.
         load_s: seconds to make one microbatch of the job's data and to bring it to the device; empty where not known.
         dtype: floating point type of weights and activations.
+        step_call_s: seconds of every optimizer step besides its layers'; nothing for a stage without parameters to train.
         step_together: whether the optimizer step needs every layer's temporary memory at once, or one after the other.
         digest_of_model: SHA-256 over the parameters' names and shapes, empty for foreign profiles.
     """
@@ -125,6 +126,7 @@ class ModelProfile:
     whole_backward_s: tuple[float, ...] = ()
     load_s: tuple[float, ...] = ()
     dtype: str = "float32"
+    step_call_s: float = 0.0
     step_together: bool = False
     digest_of_model: str = ""
     format: str = FORMAT
@@ -152,8 +154,9 @@ class ModelProfile:
                     raise InputError(f"layers.{i}.{key}", str(column), "values >= 0")
         if len(self.load_s) not in (0, len(sizes)):
             raise InputError("load_s", f"{len(self.load_s)} values", f"{len(sizes)}, one a microbatch size, or none")
-        if any(not value >= 0 for value in self.load_s):
-            raise InputError("load_s", str(self.load_s), "values >= 0")
+        for key, values in (("load_s", self.load_s), ("step_call_s", (self.step_call_s,))):
+            if any(not value >= 0 for value in values):
+                raise InputError(key, str(getattr(self, key)), "values >= 0")
         names = [layer.name for layer in self.layers]
         if len(set(names)) != len(names):
             twice = next(name for name in names if names.count(name) > 1)

@@ -7,10 +7,12 @@ copies them first, as run/weights.py does. The job's own model is not changed.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import Enum
 from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from hocket.errors import InputError
 from hocket.profile.capture import Captured, Stage
@@ -49,9 +51,18 @@ class Marks:
         return out
 
 
+class Way(Enum):
+    """How a step is made: on the weights themselves, on a copy of them, or for the smallest parameter alone, which shows what
+    a step costs besides its parameters."""
+
+    IN_PLACE = 0
+    COPYING = 1
+    LEAST = 2
+
+
 @dataclass(frozen=True)
 class Seconds:
-    """What one microbatch took; `step` with a copy of the weights first where that was asked for."""
+    """What one microbatch took, and a step."""
 
     load: float
     forward: float
@@ -85,29 +96,30 @@ class Rehearsal:
         self.masters = {name: nn.Parameter(p.detach()) for name, p in self._leaves.items()}
         self._slots = ([p.data for p in self._leaves.values()], [p.detach().clone() for p in self._leaves.values()])
         self.optimizer = captured.job.optimizer(list(self.masters.values()))
+        self._least = min(self.masters.values(), key=torch.Tensor.numel)
+        self._gradients: list[Tensor | None] = [None] * len(self._leaves)
         self._loaded = 0
 
-    def once(self, clock: Clock, copies: bool = False) -> Seconds:
+    def once(self, clock: Clock, way: Way = Way.IN_PLACE) -> Seconds:
         """One microbatch and a step.
 
         Arguments:
             clock: seconds that pass, for CPUs.
-            copies: the step keeps the old weights.
         """
         start = clock()
         batch = self._load()
         load_s = clock() - start
         marks = Marks(self.device, clock)
         marks.mark()
-        out = self.stage.run(batch, seed_of)
+        root = get_gradient_edge(self.stage.run(batch, seed_of)[self.captured.loss_tensor])
         marks.mark()
-        torch.autograd.backward([out[self.captured.loss_tensor]])
-        del out
+        self._backward(root)
+        del root
         marks.mark()
-        self._step(copies)
+        self._step(way)
         marks.mark()
         with torch.no_grad():  # the next backward finds gradients to add to, but not ever larger ones
-            torch._foreach_zero_([p.grad for p in self._leaves.values() if p.grad is not None])
+            torch._foreach_zero_([gradient for gradient in self._gradients if gradient is not None])
         return Seconds(load_s, *marks.seconds())
 
     def _load(self) -> dict[str, Tensor]:
@@ -120,15 +132,25 @@ class Rehearsal:
             torch.cuda.synchronize(self.device)
         return loaded
 
-    def _step(self, copies: bool) -> None:
+    def _backward(self, root: GradientEdge) -> None:
+        """Add to the gradients, which are a worker's own between two backwards and not the parameters'."""
+        for leaf, gradient in zip(self._leaves.values(), self._gradients, strict=True):
+            leaf.grad = gradient
+        meta = root.node._input_metadata[root.output_nr]
+        torch.autograd.backward([root], [torch.tensor(1.0, dtype=meta.dtype, device=self.device)])
+        self._gradients = [leaf.grad for leaf in self._leaves.values()]
+        for leaf in self._leaves.values():
+            leaf.grad = None
+
+    def _step(self, way: Way) -> None:
         current, spare = self._slots
+        slot = spare if way is Way.COPYING else current
         with torch.no_grad():
-            if copies:
+            if way is Way.COPYING:
                 torch._foreach_copy_(spare, current)
-            for master, leaf, tensor in zip(
-                self.masters.values(), self._leaves.values(), spare if copies else current, strict=True
-            ):
-                master.data, master.grad = tensor, leaf.grad
+            for master, gradient, tensor in zip(self.masters.values(), self._gradients, slot, strict=True):
+                master.data = tensor
+                master.grad = gradient if way is not Way.LEAST or master is self._least else None
         self.optimizer.step()
         for master in self.masters.values():
             master.grad = None

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from hocket.profile.capture import Captured, Stage
 from hocket.profile.memory import border, collect, detached, seed_of
-from hocket.profile.rehearsal import Clock, Marks, Rehearsal
+from hocket.profile.rehearsal import Clock, Marks, Rehearsal, Way
 
 WARM_UP = 2
 LEAST, MOST = 5, 60
@@ -27,8 +27,7 @@ class Times:
     whole_forward: list[float] = field(default_factory=list)
     whole_backward: list[float] = field(default_factory=list)
     load: list[float] = field(default_factory=list)
-    step: list[float] = field(default_factory=list)
-    copying_step: list[float] = field(default_factory=list)
+    step: dict[Way, list[float]] = field(default_factory=lambda: {way: [] for way in Way})
 
 
 def _layers_once(
@@ -75,10 +74,8 @@ def timed(
     budget_s: float,
     clock: Clock,
 ) -> Times:
-    """Iterations of both kinds in turns, so that a slow spell of the machine falls on both.
-
-    Of the undivided model's steps every second one keeps the old weights.
-    """
+    """Iterations of both kinds in turns, so that a slow spell of the machine falls on both; and the ways of a step in turns."""
+    ways = tuple(Way)
     times = Times()
     start = clock()
     for k in range(WARM_UP + MOST):
@@ -90,13 +87,13 @@ def timed(
             if now - start + each > budget_s:
                 break
         forward, backward = _layers_once(captured, single, batch, device, clock)
-        copies = k % 2 == 1
-        seconds = whole.once(clock, copies)
+        way = ways[k % len(ways)] if k >= WARM_UP else Way.IN_PLACE
+        seconds = whole.once(clock, way)
         if k >= WARM_UP:
             times.forward.append(forward)
             times.backward.append(backward)
             times.whole_forward.append(seconds.forward)
             times.whole_backward.append(seconds.backward)
             times.load.append(seconds.load)
-            (times.copying_step if copies else times.step).append(seconds.step)
+            times.step[way].append(seconds.step)
     return times

@@ -48,6 +48,15 @@ def test_a_shared_parameter_is_stepped_once() -> None:
     assert step_s(copying, (0, 1, 2, 3), copies=True) == 3.5
 
 
+def test_a_step_costs_something_besides_its_layers() -> None:
+    """Once a stage, where there is something to train."""
+    profile = replace(tied(), step_call_s=0.5)
+    assert step_s(profile, (0, 1, 2)) == 3.25
+    assert step_s(profile, (1,)) == 1.0
+    frozen = replace(profile.layers[1], gradients_bytes=0, step_s=0.0)
+    assert step_s(replace(profile, layers=(profile.layers[0], frozen, profile.layers[2])), (1,)) == 0.0
+
+
 def test_ready_fractions_follow_the_backward() -> None:
     """A backward of 1, 2 and 3 s from last to first layer: its groups are ready after 1/6, 3/6 and 6/6."""
     backward_s = np.array([3.0, 2.0, 1.0])

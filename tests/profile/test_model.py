@@ -21,7 +21,7 @@ def test_seconds_of_a_load_between_measured_sizes() -> None:
 def test_files_without_loads_and_copies_are_read() -> None:
     """Both count as nothing then."""
     data = json.loads(chain(2).to_json())
-    del data["load_s"]
+    del data["load_s"], data["step_call_s"]
     for layer in data["layers"]:
         del layer["copy_s"]
     found = ModelProfile.from_json(json.dumps(data))
@@ -34,3 +34,5 @@ def test_wrong_loads(load_s: tuple[float, ...]) -> None:
     """One number a size, none below zero."""
     with pytest.raises(InputError, match="load_s"):
         replace(chain(2, microbatch_sizes=(1, 2)), load_s=load_s)
+    with pytest.raises(InputError, match="step_call_s"):
+        replace(chain(2), step_call_s=-1.0)

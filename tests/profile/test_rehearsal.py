@@ -11,7 +11,7 @@ from hocket.errors import InputError
 from hocket.profile.capture import capture
 from hocket.profile.job import Job
 from hocket.profile.measure import measure
-from hocket.profile.rehearsal import Rehearsal
+from hocket.profile.rehearsal import Rehearsal, Way
 
 CPU = torch.device("cpu")
 
@@ -31,7 +31,7 @@ def test_steps_train_and_the_model_stays() -> None:
     job = zoo.job("gpt", small=True)
     before = {name: p.detach().clone() for name, p in job.model.named_parameters()}
     worker = rehearsal(job)
-    worker.once(ticks, copies=True)
+    worker.once(ticks, Way.COPYING)
     found = worker.stage.parameters()
     assert all(torch.equal(found[name], p) for name, p in before.items())
     copied = {name: p.detach().clone() for name, p in worker.masters.items()}
@@ -40,6 +40,15 @@ def test_steps_train_and_the_model_stays() -> None:
     assert any(not torch.equal(found[name], p) for name, p in before.items())
     assert all(worker.masters[name].data_ptr() == p.data_ptr() for name, p in found.items())
     assert all(torch.equal(p, before[name]) for name, p in job.model.named_parameters())
+
+
+def test_the_least_step() -> None:
+    """It changes the smallest parameter and no other."""
+    worker = rehearsal(zoo.job("gpt", small=True, optimizer=lambda p: torch.optim.SGD(p, lr=1.0)))
+    before = {name: p.detach().clone() for name, p in worker.masters.items()}
+    worker.once(ticks, Way.LEAST)
+    changed = [name for name, p in worker.masters.items() if not torch.equal(p, before[name])]
+    assert [before[name].numel() for name in changed] == [min(p.numel() for p in before.values())]
 
 
 def test_the_gradient_of_each_step_is_its_own() -> None:
@@ -71,7 +80,9 @@ def test_every_part_is_timed() -> None:
     profile = measure(zoo.job("gpt", small=True), (1, 2), clock=lambda: float(next(count)))
     assert profile.load_s == (1.0, 1.0)
     assert step_s(profile, range(len(profile.layers)), copies=True) == pytest.approx(1.0)
-    assert all(layer.copy_s == 0.0 < layer.step_s for layer in profile.layers if layer.parameters)
+    # A step of one parameter takes a second as well: all of it is the call's.
+    assert profile.step_call_s == 1.0
+    assert all(layer.copy_s == layer.step_s == 0.0 for layer in profile.layers)
 
 
 def test_nothing_to_train() -> None:
