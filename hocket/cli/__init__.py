@@ -7,23 +7,25 @@ Exit codes:
     2    your input is wrong
     3    a worker was lost
     70   our bug
-    130  interrupted: also a training that Ctrl-C or SIGTERM stopped, whether it could be saved or not
+    130  interrupted by Ctrl-C or SIGTERM: also a training, whether it could be saved or not
 """
 
+import signal
 import sys
+from typing import Any
 
 from hocket.errors import HocketError
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line; never shows a traceback for an error that Hocket raises on purpose."""
-    from hocket.cli.app import app
-
+    words = sys.argv[1:] if arguments is None else arguments
     try:
-        code = app(args=arguments, prog_name="hocket", standalone_mode=False)
-        return code if isinstance(code, int) else 0
+        from hocket.cli.app import app
+
+        return _invoke(app, words)
     except HocketError as error:
-        _tell(arguments, error)
+        _tell(words, error)
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
     except (KeyboardInterrupt, EOFError):
@@ -33,23 +35,30 @@ def main(arguments: list[str] | None = None) -> int:
         sys.stderr.close()
         return 0
     except Exception as error:
-        from typer import Abort, Exit
-
-        if isinstance(error, Exit):
-            return error.exit_code
-        if isinstance(error, Abort):
-            print("interrupted", file=sys.stderr)
-            return 130
         if hasattr(error, "show") and hasattr(error, "exit_code"):  # a usage error: wrong option, missing argument
-            _tell(arguments, error)
+            _tell(words, error)
             error.show()
             return int(error.exit_code)
         raise
 
 
-def _tell(arguments: list[str] | None, error: Exception) -> None:
+def _invoke(app: Any, words: list[str]) -> int:
+    """Run the command that the words name; unlike `app()` it lets every error pass, KeyboardInterrupt too."""
+    from typer import Exit
+    from typer.main import get_command
+
+    command = get_command(app)
+    try:
+        with command.make_context("hocket", list(words)) as context:
+            command.invoke(context)
+    except Exit as asked:
+        return asked.exit_code
+    return 0
+
+
+def _tell(words: list[str], error: Exception) -> None:
     """On standard output too, in one line, where JSON is expected there."""
-    if "--json" in (sys.argv[1:] if arguments is None else arguments):
+    if "--json" in words:
         import json
 
         from hocket.cli.output import error_json
@@ -58,5 +67,6 @@ def _tell(arguments: list[str] | None, error: Exception) -> None:
 
 
 def run() -> None:
-    """Entry point of the console script."""
+    """Entry point of the console script. Being asked to end (SIGTERM) is an interrupt too, so that nothing is left behind."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     sys.exit(main())

@@ -148,8 +148,8 @@ def test_compare_says_nothing_that_is_not_so(folder: Path, capsys: pytest.Captur
     assert "peak memory: not in both traces" in text
     assert "nan" not in text
     load = next(line for line in text.splitlines() if line.split()[:2] == ["load", "0"])
-    assert "measured (ms)" in text
-    assert load.split()[2:] == ["0", "250", "-", "1"]
+    assert "measured (s)" in text
+    assert load.split()[2:] == ["0", "0.250", "-", "1"]
     found = document(capsys, "compare", "predicted.json", "measured.json")
     assert (found["later_measured"], found["only_measured"], found["memory"]) == (2, 1, [])
 

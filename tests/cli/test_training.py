@@ -2,8 +2,10 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -101,6 +103,21 @@ def test_a_process_without_torch(folder: Path) -> None:
     gone = hocket("check", "gone.yaml", folder=folder)
     assert (gone.returncode, gone.stdout) == (2, "")
     assert gone.stderr.startswith("error: gone.yaml")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_says_so_and_leaves_nothing(folder: Path, number: signal.Signals) -> None:
+    """While a job is loaded for profiling, and whether by Ctrl-C or by being told to end: one word, code 130, no file."""
+    (folder / "waits.py").write_text("import time\nopen('here', 'w').close()\ntime.sleep(60)\n")
+    command = [sys.executable, "-m", "hocket", "profile", "waits.py", "-o", "p.json"]
+    process = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=ENVIRONMENT)
+    while not (folder / "here").exists():
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.send_signal(number)
+    assert process.communicate(timeout=60) == (b"", b"interrupted\n")
+    assert process.returncode == 130
+    assert not (folder / "p.json").exists()
 
 
 def test_a_reader_that_leaves(folder: Path) -> None:
