@@ -10,7 +10,8 @@ from hocket.errors import InputError, RefusedError
 from hocket.hardware.cluster import Cluster, Level
 from hocket.profile import synthetic
 from hocket.strategies._partition import partition
-from hocket.strategies._partition_cuts import bits, cuts
+from hocket.strategies._partition_cuts import cuts
+from hocket.strategies._partition_graph import bits
 from hocket.strategies._partition_memory import in_flight, stage_bytes
 from hocket.strategies._pipedream_cost import evaluate
 
