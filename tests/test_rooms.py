@@ -32,6 +32,7 @@ TORCH = (
             "memory",
             "operations",
             "recorder",
+            "rehearsal",
             "stage",
             "steps",
             "storage",
@@ -42,7 +43,7 @@ TORCH = (
     ),
 )
 # Where torch may be imported inside a function as well.
-TORCH_LAZILY = (*TORCH, "profile/job.py", "api.py", "cli.py", "cli/", "demo.py", "demo/")
+TORCH_LAZILY = (*TORCH, "profile/companions.py", "profile/job.py", "api.py", "cli.py", "cli/", "demo.py", "demo/")
 UNPICKLERS = ("pickle", "cPickle", "_pickle", "dill", "cloudpickle", "marshal", "shelve", "joblib")
 # Collectives of torch that unpickle what a peer sends.
 OBJECT_COLLECTIVES = (
