@@ -19,6 +19,7 @@ from pathlib import Path
 from hocket.demo import JOB
 from hocket.plan.plan import Plan
 from hocket.plan.search import search
+from hocket.profile.companions import usual_neighbours
 from hocket.profile.job import load_job
 from hocket.profile.measure import measure
 from hocket.run.local_links import measure_local
@@ -32,7 +33,7 @@ CLEAR = 1.05
 def plans(folder: Path) -> Iterator[tuple[str, Plan]]:
     """The best plan of each strategy, number of workers and microbatch size that uses all the workers."""
     job = load_job(JOB)
-    profile = measure(job, (1, *SIZES), budget_s=40)
+    profile = measure(job, (1, *SIZES), budget_s=40, neighbours=usual_neighbours())
     profile.save(folder / "profile.json")
     for workers in (2, 3):
         cluster = measure_local(workers)
