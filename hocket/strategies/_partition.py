@@ -21,7 +21,7 @@ from hocket.errors import InputError, RefusedError
 from hocket.hardware.cluster import Cluster
 from hocket.profile.model import ModelProfile
 from hocket.strategies._partition_cuts import DEFAULT_LIMIT, Cuts, cuts
-from hocket.strategies._partition_memory import MemoryRule, stage_bytes
+from hocket.strategies._partition_memory import MemoryRule, pipeline_bytes
 from hocket.strategies._partition_part import Options, Placed, Task, parts
 from hocket.strategies._partition_search import GAP, smallest
 from hocket.strategies._partition_topology import joined_levels, topology
@@ -100,17 +100,19 @@ def partition(
     free = replace(options, rule=None)
     low_s, stages = _search(places, cluster, free, 0.0)
     searched = parts(cluster, free, len(places.masks))
-    if rule is not None and not (stages and _fits(profile, microbatch_size, stages, rule)):
+
+    def held() -> tuple[float, ...]:
+        if not stages:
+            raise _refusal(rule, exact_devices, profile)
+        return pipeline_bytes(profile, microbatch_size, stages, recompute=recompute, weight_versions=weight_versions)
+
+    memory = held()
+    if rule is not None and not _fits(stages, memory, rule):
         # What is best without a limit and fits is best under it; what does not fit still bounds the answer from below.
         _, stages = _search(places, cluster, options, low_s)
         searched = parts(cluster, options, len(places.masks))
-    if not stages:
-        raise _refusal(rule, exact_devices, profile)
+        memory = held()
     costs = evaluate(profile, cluster, microbatch_size, stages, sync=sync)
-    memory = tuple(
-        stage_bytes(profile, microbatch_size, stages, s, recompute=recompute, weight_versions=weight_versions)
-        for s in range(len(stages))
-    )
     exact = places.exact and all(part.group == 1 for part in searched) and len(joined_levels(cluster)) <= 2
     return Partition(stages, costs.bottleneck_s, costs, memory, len(places.masks), exact)
 
@@ -142,11 +144,10 @@ def _search(places: Cuts, cluster: Cluster, options: Options, low_s: float) -> t
     return best_s * (1 - 2 * GAP), stages
 
 
-def _fits(profile: ModelProfile, microbatch_size: float, stages: Placed, rule: MemoryRule) -> bool:
+def _fits(stages: Placed, memory_bytes: tuple[float, ...], rule: MemoryRule) -> bool:
     return all(
-        stage_bytes(profile, microbatch_size, stages, s, recompute=rule.recompute, weight_versions=rule.weight_versions)
-        <= min(rule.capacity_bytes[device] for device in devices)
-        for s, (_, devices) in enumerate(stages)
+        need <= min(rule.capacity_bytes[device] for device in devices)
+        for need, (_, devices) in zip(memory_bytes, stages, strict=True)
     )
 
 

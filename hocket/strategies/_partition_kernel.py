@@ -225,7 +225,7 @@ def _flights(devices):  # type: ignore[no-untyped-def]  # pragma: no cover - com
 
 @numba.njit(cache=True)
 def _need(own, flight):  # type: ignore[no-untyped-def]  # pragma: no cover - compiled
-    """Bytes on one device of a stage with `flight` inputs in flight, as `_partition_memory.stage_bytes` has it."""
+    """Bytes on one device of a stage with `flight` inputs in flight, as `_partition_memory.pipeline_bytes` has it."""
     weights, fixed, stash, received, max_versions, recompute = own
     kept = stash if recompute else stash * flight
     return weights * min(flight, max_versions) + fixed + kept + received * flight

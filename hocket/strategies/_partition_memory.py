@@ -32,31 +32,36 @@ def in_flight(replicas: Sequence[int]) -> tuple[int, ...]:
     return tuple(-(-sum(replicas[s:]) // replicas[s]) for s in range(len(replicas)))
 
 
-def stage_bytes(
+def pipeline_bytes(
     profile: ModelProfile,
     microbatch_size: float,
     stages: Stages,
-    s: int,
     *,
     recompute: bool = False,
     weight_versions: int | None = None,
-) -> float:
-    """Bytes on each device of stage s of a pipeline, given as (layers, devices) from input to output."""
-    flight = in_flight([len(devices) for _, devices in stages])[s]
-    mine = set(stages[s][0])
-    earlier = {layer for layers, _ in stages[:s] for layer in layers}
-    received, batch = 0.0, 0.0
+) -> tuple[float, ...]:
+    """Bytes on each device of each stage of a pipeline, given as (layers, devices) from input to output."""
+    stash = profile.column("stash_bytes", microbatch_size)
+    received = [0.0] * len(stages)
+    stage_of = {layer: s for s, (layers, _) in enumerate(stages) for layer in layers}
     for tensor, size in zip(profile.tensors, profile.tensor_bytes(microbatch_size).tolist(), strict=True):
+        if not tensor.targets:
+            continue
         if tensor.source < 0:
-            batch += size if tensor.targets and tensor.targets[0] in mine else 0.0
-        elif tensor.source in earlier and any(target not in earlier for target in tensor.targets):
-            received += size  # one that skips this stage is passed on, and waits here like one that it reads
-    stash = float(profile.column("stash_bytes", microbatch_size)[sorted(mine)].sum()) + batch
-    layers = [profile.layers[i] for i in mine]
-    fixed = sum(layer.gradients_bytes + layer.optimizer_bytes + layer.buffers_bytes for layer in layers)
-    versions = flight if weight_versions is None else min(flight, weight_versions)
-    kept = stash if recompute else stash * flight
-    return profile.weights_bytes(sorted(mine)) * versions + fixed + kept + received * flight
+            stash[tensor.targets[0]] += size
+            continue
+        # One that skips a stage is passed on, and waits there like one that it reads.
+        for s in range(stage_of[tensor.source] + 1, max(stage_of[target] for target in tensor.targets) + 1):
+            received[s] += size
+    found = []
+    for s, flight in enumerate(in_flight([len(devices) for _, devices in stages])):
+        layers = sorted(stages[s][0])
+        own = [profile.layers[i] for i in layers]
+        fixed = sum(layer.gradients_bytes + layer.optimizer_bytes + layer.buffers_bytes for layer in own)
+        versions = flight if weight_versions is None else min(flight, weight_versions)
+        kept = float(stash[layers].sum()) * (1 if recompute else flight)
+        found.append(profile.weights_bytes(layers) * versions + fixed + kept + received[s] * flight)
+    return tuple(found)
 
 
 def kernel_memory(

@@ -12,7 +12,7 @@ from hocket.profile import synthetic
 from hocket.strategies._partition import partition
 from hocket.strategies._partition_cuts import cuts
 from hocket.strategies._partition_graph import bits
-from hocket.strategies._partition_memory import in_flight, stage_bytes
+from hocket.strategies._partition_memory import in_flight, pipeline_bytes
 from hocket.strategies._pipedream_cost import evaluate
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -132,10 +132,10 @@ def test_memory_of_a_stage():
     stages = [((0,), (0, 1)), ((1, 2), (2,))]
     assert in_flight([2, 1]) == (2, 1)
     assert in_flight([3, 1, 1]) == (2, 2, 1)
-    assert stage_bytes(profile, 2, stages, 0) == 100 * 2 + 100 + 200 + 2 * (2 * 50 + 2 * 5)
-    assert stage_bytes(profile, 2, stages, 1) == 200 + 200 + 400 + 2 * 180 + 2 * 5
-    assert stage_bytes(profile, 2, stages, 0, weight_versions=1) == 100 + 300 + 2 * 110
-    assert stage_bytes(profile, 2, stages, 0, recompute=True) == 200 + 300 + 110
+    assert pipeline_bytes(profile, 2, stages)[0] == 100 * 2 + 100 + 200 + 2 * (2 * 50 + 2 * 5)
+    assert pipeline_bytes(profile, 2, stages)[1] == 200 + 200 + 400 + 2 * 180 + 2 * 5
+    assert pipeline_bytes(profile, 2, stages, weight_versions=1)[0] == 100 + 300 + 2 * 110
+    assert pipeline_bytes(profile, 2, stages, recompute=True)[0] == 200 + 300 + 110
 
 
 def test_memory_per_device_decides_the_placement():

@@ -10,7 +10,7 @@ from hocket.errors import RefusedError
 from hocket.hardware.cluster import Cluster, Level
 from hocket.profile import synthetic
 from hocket.strategies._partition import partition
-from hocket.strategies._partition_memory import stage_bytes
+from hocket.strategies._partition_memory import pipeline_bytes
 from hocket.strategies._pipedream_cost import evaluate
 
 
@@ -164,8 +164,7 @@ def test_optimal_under_a_memory_limit(profile, cluster, limit, recompute, versio
 
     def fits(stages):
         return all(
-            stage_bytes(profile, 1, stages, s, recompute=recompute, weight_versions=versions) <= limit
-            for s in range(len(stages))
+            need <= limit for need in pipeline_bytes(profile, 1, stages, recompute=recompute, weight_versions=versions)
         )
 
     def placements(count):

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from bench import pipedream_reference as reference
 from hocket.hardware.cluster import Cluster, Level
 from hocket.strategies._partition import partition
+from hocket.strategies._partition_memory import pipeline_bytes
 from hocket.strategies._pipedream_cost import evaluate
 
 pytestmark = pytest.mark.skipif(
@@ -43,6 +44,22 @@ def test_the_hierarchical_answer_is_not_worse_than_the_flat_one():
     found = partition(profile, reference.CLUSTERS["B2x8"], 128)
     assert found.bottleneck_s < 0.0455
     assert found.config == "15-1"
+
+
+@pytest.mark.parametrize("cluster", ["A4x4", "B2x8"])
+@pytest.mark.parametrize("model", MODELS)
+def test_at_least_as_good_under_the_memory_option(model, cluster):
+    """With 16 GB a device our plan fits, and is at least as good as each published answer that fits as well."""
+    profile, topology = reference.profile(model), reference.CLUSTERS[cluster]
+    size = profile.microbatch_sizes[0]
+    ours = partition(profile, topology, size, memory_bytes=16e9)
+    assert max(ours.memory_bytes) <= 16e9
+    for row in reference.rows():
+        if (row.model, row.cluster) == (model, cluster):
+            stages = reference.placement(row, profile)
+            if max(pipeline_bytes(profile, size, stages)) <= 16e9:
+                theirs_s = evaluate(profile, topology, size, stages).bottleneck_s
+                assert ours.bottleneck_s <= theirs_s * (1 + 0.01 + 1e-9), row.variant
 
 
 @pytest.mark.parametrize("model", ["vgg16", "gnmt", "resnet50"])
