@@ -16,6 +16,7 @@ from hocket.hardware.cluster import Cluster
 from hocket.passes.borders import StageCut, stage_shapes
 from hocket.plan.plan import Plan, Predicted
 from hocket.profile.model import ModelProfile
+from hocket.program.footprint import footprints
 from hocket.program.program import StageShape
 from hocket.simulate.simulator import Outcome, enough_repeats, lay_out, play
 from hocket.simulate.summary import Summary, steady_state, summarize
@@ -55,6 +56,25 @@ def predict_choice(situation: Situation, strategy: str, choice: Choice) -> Predi
     return _short(
         _play(situation.profile, situation.cluster, strategy, choice.options, choice.stages, batch, record=False)
     )
+
+
+def proven_peaks(situation: Situation, strategy: str, choice: Choice) -> dict[int, float]:
+    """The most that each device can come to hold, whatever the timing: what `check` asks of the plan (footprint.py).
+
+    Raises:
+        RefusedError: the strategy does not support the choice.
+    """
+    costs = CostModel.for_batch(
+        situation.profile,
+        situation.cluster,
+        choice.stages,
+        situation.batch_size,
+        choice.microbatch_size,
+        columns=_columns(situation.profile),
+    )
+    shapes = stage_shapes(situation.profile, choice.stages)
+    program = compile_strategy(strategy, shapes, len(costs.samples), dict(choice.options))
+    return {device: found.bytes for device, found in footprints(program, PlanSizes(costs, program)).items()}
 
 
 def _batch(plan: Plan) -> tuple[int, int]:

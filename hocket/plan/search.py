@@ -15,7 +15,7 @@ from hocket.errors import InputError, RefusedError, nearest
 from hocket.hardware.cluster import Cluster
 from hocket.plan.bound import Bounds
 from hocket.plan.plan import Plan, PlanStage
-from hocket.plan.predict import predict_choice
+from hocket.plan.predict import predict_choice, proven_peaks
 from hocket.plan.updates import Updates, synchronous_strategies, updates_of
 from hocket.profile.model import BATCH_STATISTICS, ModelProfile
 from hocket.program.program import StageShape
@@ -24,6 +24,7 @@ from hocket.strategies._common import complete, config, members, strategy
 from hocket.units import show_bytes
 
 SIMULATED_PER_STRATEGY = 4  # of those that cannot be the best of all any more, but may be the best of their strategy
+NEAR = 0.85  # share of a device's memory from which a plan's proven need is looked at, and not only the simulated one
 TIE = 0.01  # plans within this share of the best count as equal (section 2.5.2: plain data parallelism when it is as good)
 
 
@@ -231,6 +232,11 @@ class _Hunt:
         """Add a candidate, or say why it is none."""
         predicted = predict_choice(self.situation, name, choice)
         reason = self._too_large(predicted.peak_memory_bytes, "")
+        promising = predicted.iteration_s <= self.best_s[name] * (1 + TIE)
+        if reason is None and promising and self._is_near(predicted.peak_memory_bytes):
+            # Other timing may take more than the simulated one, and `check` takes no risk. What is not among the best of its
+            # strategy is not worth the proof.
+            reason = self._too_large(proven_peaks(self.situation, name, choice), "up to ")
         if reason is not None:
             return reason
         plan = replace(make_plan(self.situation, name, choice, self.profile_path), predicted=predicted)
@@ -250,6 +256,9 @@ class _Hunt:
         self.best_s[name] = min(self.best_s[name], seconds)
         self.kept[name] += 1
         return None
+
+    def _is_near(self, peaks: dict[int, float]) -> bool:
+        return any(size > NEAR * self.situation.cluster.capacity_bytes(device) for device, size in peaks.items())
 
     def _too_large(self, peaks: dict[int, float], how: str) -> "_Reason | None":
         """The device that lacks most, if one does."""

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from hocket.errors import InputError, RefusedError
 from hocket.files import as_data
 from hocket.hardware.cluster import Cluster, Level
+from hocket.plan.open import Opened, problems_of
 from hocket.plan.plan import Plan
-from hocket.plan.predict import predict_choice, predict_iteration
+from hocket.plan.predict import predict_choice, predict_iteration, proven_peaks
 from hocket.plan.search import SIMULATED_PER_STRATEGY, TIE, Candidate, Search, make_plan, search
 from hocket.profile.model import ModelProfile
 from hocket.profile.synthetic import chain
@@ -45,7 +46,9 @@ def every(situation: Situation, names: Iterable[str]) -> list[tuple[float, str, 
                     predicted = predict_choice(situation, name, choice)
                 except RefusedError:
                     continue
-                if all(size <= capacity[device] for device, size in predicted.peak_memory_bytes.items()):
+                if all(size <= capacity[d] for d, size in predicted.peak_memory_bytes.items()) and all(
+                    size <= capacity[d] for d, size in proven_peaks(situation, name, choice).items()
+                ):
                     found.append((predicted.iteration_s, name, choice))
     return found
 
@@ -188,6 +191,24 @@ def test_recomputation_only_where_memory_is_short() -> None:
     assert all(stage.recompute for stage in tight.best.plan.stages)
     assert tight.best.iteration_s > roomy.best.iteration_s
     assert any(refusal.missing_bytes > 0 for refusal in tight.refused)
+
+
+@settings(max_examples=20)
+@given(profile=profiles(most=5), cluster=clusters(), share=st.floats(0.3, 1.0))
+def test_what_is_best_of_its_strategy_passes_the_proof(profile: ModelProfile, cluster: Cluster, share: float) -> None:
+    """However short memory is, `check` grants what the search found: no timing makes it need more than there is."""
+    free = search(profile, cluster, 6, strategies=PIPELINES, clock=ticks).best
+    need = max(free.peak_memory_bytes.values())
+    tight = replace(cluster, memory_bytes=share * need)
+    try:
+        found = search(profile, tight, 6, strategies=PIPELINES, clock=ticks)
+    except RefusedError:
+        return
+    best = {"best of all": found.best.plan}
+    for candidate in sorted(found.candidates, key=lambda candidate: candidate.iteration_s):
+        best.setdefault(candidate.strategy, candidate.plan)
+    for plan in best.values():
+        assert problems_of(Opened(plan, profile), plan.compile(profile)) == ()
 
 
 def test_nothing_fits() -> None:
