@@ -24,6 +24,7 @@ from hocket.hardware.links import POINT_TO_POINT, LinkSample, fit_samples, with_
 
 DEVICE_TYPE = "cpu-core"
 _POLL_S = 0.02
+_MOST_WORKERS = 64  # as many as a run starts on one machine
 
 
 def measure_local(workers: int, threads: int = 1, limit_s: float = 10.0, timeout_s: float = 120.0) -> Cluster:
@@ -44,6 +45,8 @@ def measure_local(workers: int, threads: int = 1, limit_s: float = 10.0, timeout
     for name, value in (("workers", workers), ("threads", threads)):
         if value < 1:
             raise InputError(name, str(value), ">= 1")
+    if workers > _MOST_WORKERS:
+        raise InputError("workers", str(workers), f"at most {_MOST_WORKERS} on one machine")
     # A single worker has nobody to talk to: its level's figures are its own memory's, and never used.
     level = Level("local", workers, device_type(DEVICE_TYPE).memory_bandwidth_bytes_per_s)
     samples = local_samples(workers, threads, limit_s, timeout_s) if workers > 1 else ()

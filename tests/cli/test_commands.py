@@ -210,6 +210,7 @@ def test_papers(run: Run) -> None:
         ("compare gone.json profile.json", ("gone.json", "no such file")),
         ("compare profile.json profile.json", ("profile.json", "a trace")),
         ("links -n 0", ("workers", "found 0")),
+        ("links -n 1000", ("workers", "found 1000", "at most 64")),
         ("demo -n 1", ("--workers", "found 1")),
         ("demo --text gone.txt", ("gone.txt", "no such file")),
         ("train gone.py plan.yaml", ("gone.py", "no such file")),

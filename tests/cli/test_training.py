@@ -65,7 +65,7 @@ def test_the_whole_walk(run: Run, profiled: Path) -> None:
             ("model", "profiled", "plan again"),
         ),
         (("nn.Tanh(),", "", "", ""), ("model", "profiled", "plan again")),
-        (("batch_size=4", "batch_size=8", "", ""), ("batch_size", "4 in the plan", "8, as in the job")),
+        (("batch_size=4", "batch_size=8", "", ""), ("batch_size", "4 in the plan", "8, as in the job", "--batch 8")),
         (("torch.manual_seed(0)", "raise OSError('no data')", "", ""), ("changed.py", "no data")),
     ],
     ids=["wider", "shorter", "another batch", "broken"],
