@@ -21,6 +21,7 @@ from hocket.files import parse_json, read_as, read_bytes, write_atomic
 from hocket.hardware.catalog import device_type
 from hocket.hardware.cluster import Cluster, Level
 from hocket.hardware.links import POINT_TO_POINT, LinkSample, fit_samples, with_fits
+from hocket.profile.companions import usable_cores
 
 DEVICE_TYPE = "cpu-core"
 _POLL_S = 0.02
@@ -65,11 +66,6 @@ def measure_local(workers: int, threads: int = 1, limit_s: float = 10.0, timeout
         host_cores=usable_cores() / threads,
         transfer_cores=busy_cores / threads,
     )
-
-
-def usable_cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def local_samples(workers: int, threads: int, limit_s: float, timeout_s: float) -> tuple[LinkSample, ...]:

@@ -202,9 +202,9 @@ def test_what_is_best_of_its_strategy_passes_the_proof(profile: ModelProfile, cl
     tight = replace(cluster, memory_bytes=share * need)
     try:
         found = search(profile, tight, 6, strategies=PIPELINES, clock=ticks)
+        best = {"best of all": found.best.plan}
     except RefusedError:
         return
-    best = {"best of all": found.best.plan}
     for candidate in sorted(found.candidates, key=lambda candidate: candidate.iteration_s):
         best.setdefault(candidate.strategy, candidate.plan)
     for plan in best.values():

@@ -11,8 +11,9 @@ import pytest
 from hocket.errors import InputError, WorkerLost
 from hocket.hardware.cluster import Cluster
 from hocket.hardware.links import ALL_REDUCE, POINT_TO_POINT, LinkSample
+from hocket.profile.companions import usable_cores
 from hocket.run import local_links
-from hocket.run.local_links import measure_local, usable_cores
+from hocket.run.local_links import measure_local
 
 WORKER = """
 import json, sys
