@@ -23,7 +23,14 @@ def train(
     ] = False,
     device: Annotated[str, typer.Option(help="auto (as the plan's cluster says), cpu or cuda.")] = "auto",
     threads: Annotated[int, typer.Option(help="Threads of each worker on a CPU.")] = 1,
-    pin: Annotated[bool, typer.Option("--pin", help="Pin worker i to core i.")] = False,
+    pin: Annotated[
+        bool | None,
+        typer.Option(
+            "--pin/--no-pin",
+            help="Keep each local worker on cores of its own; unasked where they need more than half of the cores.",
+            show_default=False,
+        ),
+    ] = None,
     trace: Annotated[Path | None, typer.Option(help="Write the measured trace; Perfetto opens it.")] = None,
     silence_s: Annotated[float, typer.Option(help="A worker without a sign of life for so long is lost.")] = 60.0,
     debug: Annotated[

@@ -35,7 +35,9 @@ import hocket
 from hocket.errors import InputError, InternalError, WorkerLost
 from hocket.files import parse_json, write_atomic
 from hocket.plan.plan import Plan
+from hocket.profile.companions import usable_cores
 from hocket.run.collect import Collector
+from hocket.run.cores import cores_of
 from hocket.run.failure import Failure, first_cause, understand
 from hocket.run.loop import Listener, Options, Summary, devices_of, predicted_now
 from hocket.run.orders import Orders
@@ -63,17 +65,18 @@ def launch(job: Path, plan: Plan, folder_of_plan: Path | None, options: Options,
     if len(devices) > MAX_LOCAL_WORKERS:
         hint = "Start it with torchrun on several machines."
         raise InputError("plan", f"{len(devices)} devices", f"at most {MAX_LOCAL_WORKERS} local workers", hint)
-    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
-    if len(devices) * options.threads > len(cores) and options.device != "cuda":
-        listener.note(f"{len(devices)} workers of {options.threads} threads share {len(cores)} cores")
+    places = None
+    if options.device != "cuda":
+        places = cores_of(len(devices), options.threads, options.pin)
+        if len(devices) * options.threads > usable_cores():
+            listener.note(f"{len(devices)} workers of {options.threads} threads share {usable_cores()} cores")
     with tempfile.TemporaryDirectory(prefix="hocket-run-") as name:
         folder = Path(name)
         plan.save(folder / "plan.yaml")
         workers: list[_Worker] = []
         try:
             for rank in range(len(devices)):
-                core = cores[rank % len(cores)] if options.pin else None
-                workers.append(_start(folder, job, options, rank, len(devices), core))
+                workers.append(_start(folder, job, options, rank, len(devices), places[rank] if places else ()))
             # While they load torch. They keep the plan as it is written: its digest goes into checkpoints.
             watched = replace(plan, predicted=predicted_now(plan, folder_of_plan, listener))
             with _Watch(workers, watched, options, listener) as watch:
@@ -105,7 +108,7 @@ class _Worker:
         return f"worker {self.rank} (pid {self.process.pid})"
 
 
-def _start(folder: Path, job: Path, options: Options, rank: int, workers: int, core: int | None) -> _Worker:
+def _start(folder: Path, job: Path, options: Options, rank: int, workers: int, cores: tuple[int, ...]) -> _Worker:
     page = Progress.create(folder / f"progress-{rank}")
     log = folder / f"worker-{rank}.log"
     reports, report_to = os.pipe()
@@ -120,7 +123,7 @@ def _start(folder: Path, job: Path, options: Options, rank: int, workers: int, c
             parent=os.getpid(),
             report_to=report_to,
             control_from=control_from,
-            core=core,
+            cores=cores,
         )
         path = folder / f"orders-{rank}.json"
         write_atomic(path, json.dumps(asdict(orders)))

@@ -22,6 +22,7 @@ from hocket.hardware.catalog import device_type
 from hocket.hardware.cluster import Cluster, Level
 from hocket.hardware.links import POINT_TO_POINT, LinkSample, fit_samples, with_fits
 from hocket.profile.companions import usable_cores
+from hocket.run.cores import cores_of, stay_on
 
 DEVICE_TYPE = "cpu-core"
 _POLL_S = 0.02
@@ -78,15 +79,17 @@ def local_samples(workers: int, threads: int, limit_s: float, timeout_s: float) 
     if loopback := next((name for _, name in socket.if_nameindex() if name in ("lo", "lo0")), ""):
         # Without it gloo looks up this machine's own name, which need not resolve to anything.
         environment.setdefault("GLOO_SOCKET_IFNAME", loopback)
+    places = cores_of(workers, threads)
     with tempfile.TemporaryDirectory(prefix="hocket-links-") as folder:
         logs = [Path(folder, f"{rank}.log") for rank in range(workers)]
         started: list[subprocess.Popen[bytes]] = []
         try:
             for rank, log in enumerate(logs):
                 place = ["--rank", str(rank), "--workers", str(workers), "--folder", folder]
+                stay = ",".join(map(str, places[rank])) if places else ""
                 limits = ["--threads", str(threads), "--limit-s", str(limit_s), "--timeout-s", str(timeout_s)]
                 with log.open("wb") as out:
-                    command = [sys.executable, "-m", "hocket.run.local_links", *place, *limits]
+                    command = [sys.executable, "-m", "hocket.run.local_links", *place, *limits, "--cores", stay]
                     started.append(subprocess.Popen(command, env=environment, stdout=out, stderr=out))
             _wait(started, logs, timeout_s)
         finally:
@@ -125,7 +128,9 @@ def _worker(arguments: Sequence[str]) -> None:
     for name, kind in (("rank", int), ("workers", int), ("threads", int), ("limit-s", float), ("timeout-s", float)):
         parser.add_argument(f"--{name}", type=kind, required=True)
     parser.add_argument("--folder", type=Path, required=True)
+    parser.add_argument("--cores", default="")
     given = parser.parse_args(arguments)
+    stay_on(tuple(map(int, given.cores.split(","))) if given.cores else None)
     torch.set_num_threads(given.threads)
     dist.init_process_group(
         "gloo",

@@ -36,7 +36,8 @@ class Options:
             what the program can express; keep: how many of the newest stay.
         resume: go on from the newest whole checkpoint, if there is one.
         device: where tensors live: auto (as the plan's cluster says), cpu or cuda.
-        threads: of each worker on a CPU; pin: worker i on core i of those this process may use.
+        threads: of each worker on a CPU; pin: keep each local worker on
+            cores of its own; unasked where they need more than half of the cores.
         silence_s: a worker whose heart has not beaten for so long is lost; stall_s: so are workers that all have not
             moved to another instruction for so long.
         trace: file for the measured trace.
@@ -50,7 +51,7 @@ class Options:
     resume: bool = False
     device: str = "auto"
     threads: int = 1
-    pin: bool = False
+    pin: bool | None = None
     silence_s: float = 60.0
     stall_s: float = 1800.0
     trace: str | None = None

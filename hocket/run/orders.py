@@ -15,7 +15,7 @@ class Orders:
     Attributes:
         job: path of the job file; folder: the run's private folder, with the plan, the progress pages and the meeting file.
         parent: process id of the watcher; report_to: file handle for reports; control_from: file handle that ends with the watcher.
-        core: the core to stay on, if any.
+        cores: to stay on; none: wherever the system puts it.
     """
 
     job: str
@@ -26,7 +26,7 @@ class Orders:
     parent: int
     report_to: int
     control_from: int
-    core: int | None = None
+    cores: tuple[int, ...] = ()
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from hocket.errors import HocketError, WorkerLost
+from hocket.run.cores import stay_on
 from hocket.run.failure import describe
 from hocket.run.orders import Orders
 from hocket.run.progress import Progress, State
@@ -34,8 +35,7 @@ def main(path: str) -> None:
     _die_with(orders)
     # The watcher decides when to stop; a Ctrl-C meant for it shall not reach the worker as well.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    if orders.core is not None and hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, {orders.core})
+    stay_on(orders.cores or None)
     progress = Progress.open(Path(orders.folder, f"progress-{orders.rank}"))
     report = PipeReport(orders.report_to)
     threading.Thread(target=_beat, args=(progress, orders), daemon=True).start()
