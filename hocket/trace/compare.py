@@ -1,6 +1,6 @@
 """Predicted beside measured: where the seconds and bytes that were believed differ from those that came.
 
-Rules of this file: two traces in, rows out; means over what both traces have, so that runs of other lengths compare.
+Rules of this file: two traces in, rows out; medians over what both traces have, so that runs of other lengths compare.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ class Row:
     Attributes:
         what: such as "update", "forward 1" (kind and stage), "device 0: backward 1 #7", or "memory of device 0".
         predicted, measured: the figures; nan where a trace has none.
-        count: how many measured events the mean is over.
+        count: how many measured events the median is over.
     """
 
     what: str
@@ -44,7 +44,7 @@ class Comparison:
 
     Attributes:
         update: seconds between two updates of one stage, in the steady state.
-        kinds: mean seconds of each kind of instruction and stage.
+        kinds: median seconds of each kind of instruction and stage.
         largest: the single instructions that differ most, in seconds.
         memory: peak bytes of each device that both traces know.
         only_predicted, only_measured: how many instructions only one trace has, those left out that come after all of their
@@ -131,24 +131,27 @@ def _by_name(trace: Trace) -> dict[_Name, Event]:
 
 
 def _kinds(predicted: Trace, measured: Trace) -> tuple[Row, ...]:
-    means = [_means(trace) for trace in (predicted, measured)]
-    keys = sorted(means[0].keys() | means[1].keys(), key=lambda key: (KINDS.index(Kind(key[0])), key))
+    usual = [_usual(trace) for trace in (predicted, measured)]
+    keys = sorted(usual[0].keys() | usual[1].keys(), key=lambda key: (KINDS.index(Kind(key[0])), key))
     none = (nan, 0)
     return tuple(
-        Row(f"{kind}{' again' if again else ''} {stage}", means[0].get(key, none)[0], *means[1].get(key, none))
+        Row(f"{kind}{' again' if again else ''} {stage}", usual[0].get(key, none)[0], *usual[1].get(key, none))
         for key in keys
         for kind, again, stage in (key,)
     )
 
 
-def _means(trace: Trace) -> dict[tuple[str, bool, int], tuple[float, int]]:
-    """Mean seconds and number of events by (kind, recomputation, stage)."""
+def _usual(trace: Trace) -> dict[tuple[str, bool, int], tuple[float, int]]:
+    """Median seconds and number of events by (kind, recomputation, stage).
+
+    Not means: the first steps of a run are slower than all others.
+    """
     again = np.array([" again " in label for label in trace.labels], dtype=bool)
     group = np.stack([trace.kind, again[trace.label] if len(trace) else trace.kind, trace.stage], axis=1)
-    found, which = np.unique(group, axis=0, return_inverse=True)
-    counts = np.bincount(which.ravel(), minlength=len(found))
-    sums = np.bincount(which.ravel(), weights=trace.end_s - trace.start_s, minlength=len(found))
+    found, which, counts = np.unique(group, axis=0, return_inverse=True, return_counts=True)
+    seconds = trace.end_s - trace.start_s
+    each = np.split(seconds[np.argsort(which.ravel(), kind="stable")], np.cumsum(counts)[:-1])
     return {
-        (str(KINDS[kind]), bool(repeated), stage): (float(total / count), int(count))
-        for (kind, repeated, stage), total, count in zip(found.tolist(), sums, counts, strict=True)
+        (str(KINDS[kind]), bool(repeated), stage): (float(np.median(own)), len(own))
+        for (kind, repeated, stage), own in zip(found.tolist(), each, strict=len(found) > 0)
     }
