@@ -30,7 +30,6 @@ class CostModel:
             types' peak rates for the profile's data type (coarse: measure where it matters), or times its `factors`.
         cuts: the stages.
         samples: samples of each microbatch of one batch; microbatch m has samples[m % len(samples)].
-        launch_s: seconds that every forward, backward and step costs besides.
         factors: seconds on a device type per profiled second, by name; goes before the quotient of peak rates.
         columns: the profile's figures, to share among many plans; made when not given.
     """
@@ -39,7 +38,6 @@ class CostModel:
     cluster: Cluster
     cuts: tuple[StageCut, ...]
     samples: tuple[int, ...]
-    launch_s: float = 0.0
     factors: Mapping[str, float] = field(default_factory=dict)
     columns: Columns | None = field(default=None, repr=False, compare=False)
 
@@ -122,7 +120,8 @@ class CostModel:
         """Seconds of a load or a compute instruction alone on its device; 0 for drop and transfers.
 
         A load is the host's work: it takes as long beside every type of device. A step whose weights are kept copies them
-        first (run/weights.py).
+        first (run/weights.py). The engine's own share comes to it, and what it takes to begin the sends of what the
+        instruction makes and the receives that it makes room for (order.py, rule 6).
 
         Arguments:
             samples: of its microbatch, when they shall be others than its index says.
@@ -135,7 +134,23 @@ class CostModel:
         old = Value(What.WEIGHTS, instruction.stage, instruction.index)
         copies = instruction.kind is Kind.STEP and old not in instruction.frees
         alone = self._profiled_s(instruction.kind, instruction.stage, size, copies)
-        return self.launch_s + alone * self.factor(instruction.device)
+        besides = self.cluster.instruction_s
+        if self.cluster.post_s:
+            besides += self.cluster.post_s * self._posts(instruction)
+        return besides + alone * self.factor(instruction.device)
+
+    def _posts(self, instruction: Instruction) -> int:
+        """Transfers that a device begins behind an instruction."""
+        here, m = instruction.device, instruction.index
+        if instruction.kind is Kind.BACKWARD:
+            sent = [v.stage for v in instruction.writes if v.what is What.GRADIENT]
+            came = [v.part for v in instruction.reads if v.what is What.GRADIENT]
+        elif instruction.kind is Kind.FORWARD and not instruction.again:
+            sent = [v.part for v in instruction.writes if v.what is What.ACTIVATION]
+            came = [v.stage for v in instruction.reads if v.what is What.ACTIVATION]
+        else:
+            return 0
+        return sum(self.cuts[s].devices[m % len(self.cuts[s].devices)] != here for s in (*sent, *came))
 
     def _profiled_s(self, kind: Kind, stage: int, samples: int, copies: bool) -> float:
         """Seconds of one stage on the profiled device type."""

@@ -22,7 +22,8 @@ class TransferTime(NamedTuple):
 def message(cluster: Cluster, source: int, target: int, size_bytes: float) -> TransferTime:
     """One message between two devices, over their nearest common level."""
     link = cluster.link_between(source, target)
-    return TransferTime(link.latency_s, size_bytes / link.bandwidth_bytes_per_s)
+    # What beginning it takes of the sender's compute lane is over when it is counted from.
+    return TransferTime(max(0.0, link.latency_s - cluster.post_s), size_bytes / link.bandwidth_bytes_per_s)
 
 
 # Steps of a ring, per member but one: an all-reduce goes round twice, its halves once.

@@ -142,6 +142,8 @@ class Cluster:
         host_cores: where devices are processor cores: how many cores one component of the innermost level really has; more
             busy workers than that slow each other down. None: every device has its own processor.
         transfer_cores: cores that moving one message keeps busy on each side while it moves (0 for real network cards).
+        post_s: seconds of a device's compute lane to begin a send or a receive; they are part of the links' latency.
+        instruction_s: seconds that the engine needs for each forward, backward or step besides the layers' own.
         nodes: for mixed clusters, runs of devices in numbering order; their counts sum to the number of devices. Either
             these or `device_type`, not both.
         types: descriptions of device types that the catalogue lacks, or that replace one of the catalogue.
@@ -154,6 +156,8 @@ class Cluster:
     host_memory_bytes: float | None = None
     host_cores: float | None = None
     transfer_cores: float = 0.0
+    post_s: float = 0.0
+    instruction_s: float = 0.0
     nodes: tuple[Node, ...] = ()
     types: tuple[DeviceType, ...] = field(default=())
 
@@ -172,8 +176,9 @@ class Cluster:
         _check_amounts("", self)
         if self.host_cores is not None and not self.host_cores > 0:
             raise InputError("host_cores", str(self.host_cores), "> 0, or leave the key out")
-        if not self.transfer_cores >= 0:
-            raise InputError("transfer_cores", str(self.transfer_cores), ">= 0")
+        for key in ("transfer_cores", "post_s", "instruction_s"):
+            if not getattr(self, key) >= 0:
+                raise InputError(key, str(getattr(self, key)), ">= 0")
         if self.nodes and sum(node.devices for node in self.nodes) != self.devices:
             total = sum(node.devices for node in self.nodes)
             raise InputError("nodes", f"{total} devices", f"{self.devices}, the product of the levels' widths")

@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from datetime import timedelta
 from pathlib import Path
 
@@ -37,8 +37,8 @@ def measure_local(workers: int, threads: int = 1, limit_s: float = 10.0, timeout
         timeout_s: how long to wait for the workers before giving up.
 
     Returns:
-        One level, "local", with point-to-point and all-reduce figures of gloo over the loopback network; each worker
-        may use its even share of this machine's memory.
+        One level, "local", with point-to-point and all-reduce figures of gloo over the loopback network, and what the engine
+        takes to begin a transfer and to run an instruction; each worker may use its even share of this machine's memory.
 
     Raises:
         InputError: fewer than one worker or thread.
@@ -51,10 +51,10 @@ def measure_local(workers: int, threads: int = 1, limit_s: float = 10.0, timeout
         raise InputError("workers", str(workers), f"at most {_MOST_WORKERS} on one machine")
     # A single worker has nobody to talk to: its level's figures are its own memory's, and never used.
     level = Level("local", workers, device_type(DEVICE_TYPE).memory_bandwidth_bytes_per_s)
-    samples = local_samples(workers, threads, limit_s, timeout_s) if workers > 1 else ()
-    levels = with_fits((level,), fit_samples(samples))
+    found = _measured(workers, threads, limit_s, timeout_s) if workers > 1 else _Found()
+    levels = with_fits((level,), fit_samples(found.samples))
     # The largest message shows best what moving bytes costs the processor.
-    messages = [sample for sample in samples if sample.kind == POINT_TO_POINT]
+    messages = [sample for sample in found.samples if sample.kind == POINT_TO_POINT]
     busy_cores = max(messages, key=lambda sample: sample.size_bytes).busy_cores if messages else 0.0
     memory_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return Cluster(
@@ -66,11 +66,22 @@ def measure_local(workers: int, threads: int = 1, limit_s: float = 10.0, timeout
         # Counted in what one busy worker keeps busy.
         host_cores=usable_cores() / threads,
         transfer_cores=busy_cores / threads,
+        post_s=found.post_s,
+        instruction_s=found.instruction_s,
     )
 
 
-def local_samples(workers: int, threads: int, limit_s: float, timeout_s: float) -> tuple[LinkSample, ...]:
-    """What `measure_local` fits: the samples of one level of `workers` processes on this machine.
+@dataclass(frozen=True)
+class _Found:
+    """What the workers have measured: samples of their one level, and what `Cluster` says of post_s and instruction_s."""
+
+    samples: tuple[LinkSample, ...] = ()
+    post_s: float = 0.0
+    instruction_s: float = 0.0
+
+
+def _measured(workers: int, threads: int, limit_s: float, timeout_s: float) -> _Found:
+    """Start `workers` processes on this machine and let them measure.
 
     Raises:
         WorkerLost: a worker failed or did not answer in time.
@@ -97,7 +108,7 @@ def local_samples(workers: int, threads: int, limit_s: float, timeout_s: float) 
                 process.kill()
                 process.wait()
         path = Path(folder, "samples.json")
-        return read_as(tuple[LinkSample, ...], parse_json(read_bytes(path), str(path)), "measured links")
+        return read_as(_Found, parse_json(read_bytes(path), str(path)), "measured links")
 
 
 def _wait(started: Sequence["subprocess.Popen[bytes]"], logs: Sequence[Path], timeout_s: float) -> None:
@@ -123,6 +134,7 @@ def _worker(arguments: Sequence[str]) -> None:
     import torch.distributed as dist
 
     from hocket.run.links import measure_links
+    from hocket.run.overhead import instruction_s, post_s
 
     parser = argparse.ArgumentParser(description="one worker of hocket.run.local_links.measure_local")
     for name, kind in (("rank", int), ("workers", int), ("threads", int), ("limit-s", float), ("timeout-s", float)):
@@ -140,8 +152,10 @@ def _worker(arguments: Sequence[str]) -> None:
         timeout=timedelta(seconds=given.timeout_s),
     )
     samples = measure_links((given.workers,), limit_s=given.limit_s)
+    begun_s = post_s()
     if given.rank == 0:
-        write_atomic(given.folder / "samples.json", json.dumps([asdict(sample) for sample in samples]))
+        write_atomic(given.folder / "samples.json", json.dumps(asdict(_Found(samples, begun_s, instruction_s()))))
+    dist.barrier()
     dist.destroy_process_group()
 
 

@@ -8,9 +8,10 @@ from hocket.cost.model import CostModel
 from hocket.errors import InputError
 from hocket.hardware.catalog import device_type
 from hocket.hardware.cluster import Cluster, DeviceType, Level, Node
-from hocket.passes.borders import StageCut
+from hocket.passes.borders import StageCut, stage_shapes
 from hocket.profile.synthetic import chain
 from hocket.program.instruction import COMPUTE, Instruction, Kind, Value, What
+from hocket.strategies._common import compile_strategy
 
 CUTS = (StageCut((0, 1), (0,)), StageCut((2,), (1,)))
 LEVELS = (Level("server", 2, 1e6, 0.5),)
@@ -36,7 +37,6 @@ def test_seconds_of_compute() -> None:
     assert costs.seconds(compute(Kind.BACKWARD, 1)) == 4.0
     assert costs.seconds(compute(Kind.LOAD, 0)) == 0.0
     assert costs.seconds(compute(Kind.STEP, 0)) == 0.0
-    assert model(launch_s=0.25).seconds(compute(Kind.FORWARD, 0)) == 6.25
 
 
 def test_seconds_of_a_load() -> None:
@@ -113,3 +113,26 @@ def test_cuts_must_fit() -> None:
     """A layer without a stage is refused."""
     with pytest.raises(InputError, match="layer2"):
         replace(model(), cuts=CUTS[:1])
+
+
+def test_the_engines_own_share() -> None:
+    """Every forward, backward and step takes it, and what begins the transfers behind them; a load takes neither."""
+    profile = chain(3, forward_s=[1.0, 2.0, 3.0], device_type="cpu-core")
+    plain = Cluster("c", LEVELS, "cpu-core")
+    busy = replace(plain, instruction_s=0.25, post_s=0.0625)
+    program = compile_strategy("flush", stage_shapes(profile, CUTS), 3, {})
+    free, costs = (CostModel(profile, on, CUTS, (2, 2, 1)) for on in (plain, busy))
+    extra = {
+        (i.kind, i.stage): costs.seconds(i) - free.seconds(i)
+        for _, i in program.instructions()
+        if i.kind in (Kind.LOAD, Kind.FORWARD, Kind.BACKWARD, Kind.STEP)
+    }
+    assert extra == {
+        (Kind.LOAD, 0): 0.0,
+        (Kind.FORWARD, 0): 0.3125,  # sends its activation
+        (Kind.FORWARD, 1): 0.3125,  # makes room for the next
+        (Kind.BACKWARD, 0): 0.3125,
+        (Kind.BACKWARD, 1): 0.3125,
+        (Kind.STEP, 0): 0.25,
+        (Kind.STEP, 1): 0.25,
+    }
