@@ -25,7 +25,7 @@ from hocket.profile.memory import LayerBytes, count_bytes, optimizer_bytes, step
 from hocket.profile.model import BATCH_STATISTICS, RANDOM, Layer, ModelProfile
 from hocket.profile.model import Tensor as ProfileTensor
 from hocket.profile.rehearsal import Clock, Rehearsal, Way
-from hocket.profile.timing import Times, timed
+from hocket.profile.timing import ROUNDS, Times, timed
 from hocket.profile.verify import verify
 
 # Layers' times add up to the undivided model's within a tenth on an idle machine.
@@ -52,7 +52,7 @@ def measure(
     Arguments:
         microbatch_sizes: numbers of samples; those above the job's batch size are left out.
         device_type: name under which the profile is kept, by default "cpu-core" or the CUDA device's name.
-        budget_s: about how long to measure, over all sizes; never fewer than 5 iterations a size.
+        budget_s: about how long to measure, over all sizes; never fewer than 6 iterations a size.
         threads: of one worker, on a CPU.
         neighbours: how many other processes train the job meanwhile, on a CPU, as the other workers of a machine will (see
             `hocket.profile.companions.usual_neighbours`); a job that is of no file is measured alone, which a note says.
@@ -74,7 +74,7 @@ def measure(
     if neighbours < 0 or (neighbours and place.type != "cpu"):
         raise InputError("neighbours", f"{neighbours} of {device}", ">= 0, and 0 where no CPU is measured")
     tell = progress or _silent
-    total = 2 * len(sizes) + 1
+    total = (1 + ROUNDS) * len(sizes) + 1
     # While they load the job it is captured here.
     with Companions(job.path, neighbours, threads) as companions:
         captured = capture(job, max_layers=max_layers)
@@ -84,13 +84,16 @@ def measure(
         with _quiet(threads, place):
             columns: list[tuple[int, list[LayerBytes], Times]] = []
             for k, size in enumerate(sizes):
-                tell(2 * k, total, f"bytes of microbatches of {size}")
+                tell(k, total, f"bytes of microbatches of {size}")
                 single, whole, batch = _made(captured.for_size(size), size, place)
-                counted = count_bytes(captured.for_size(size), single, batch)
+                columns.append((size, count_bytes(captured.for_size(size), single, batch), Times()))
+            share_s = budget_s / len(sizes) / ROUNDS
+            for k, (size, _, times) in enumerate(columns * ROUNDS):
+                # Made anew in each round: several sizes at once would need the memory of several models.
+                single, whole, batch = _made(captured.for_size(size), size, place)
                 companions.train(size)
-                tell(2 * k + 1, total, f"seconds of microbatches of {size}")
-                times = timed(captured.for_size(size), single, whole, batch, place, budget_s / len(sizes), clock)
-                columns.append((size, counted, times))
+                tell(len(sizes) + k, total, f"seconds of microbatches of {size}")
+                timed(captured.for_size(size), single, whole, batch, place, share_s, clock, times)
             busy = companions.busy
             tell(total - 1, total, "optimizer step")
             step = _optimizer(captured, whole, columns)

@@ -1,7 +1,8 @@
 """Timing layers and the undivided model on a CPU or a CUDA device.
 
 Rules of this file: the clock is an argument; layers are timed one after the other inside a whole forward and backward,
-so that caches are as in training; iterations of layers and of the undivided model take turns.
+so that caches are as in training; iterations of layers and of the undivided model take turns. Times are added to what
+earlier rounds found: sizes are timed in turns, so that a slow spell of the machine does not fall on one of them alone.
 """
 
 from collections.abc import Sequence
@@ -15,7 +16,8 @@ from hocket.profile.memory import border, collect, detached, seed_of
 from hocket.profile.rehearsal import Clock, Marks, Rehearsal, Way
 
 WARM_UP = 2
-LEAST, MOST = 5, 60
+ROUNDS = 3
+LEAST, MOST = 2, 20  # iterations of a round
 
 
 @dataclass
@@ -73,10 +75,14 @@ def timed(
     device: torch.device,
     budget_s: float,
     clock: Clock,
-) -> Times:
-    """Iterations of both kinds in turns, so that a slow spell of the machine falls on both; and the ways of a step in turns."""
+    times: Times,
+) -> None:
+    """Iterations of both kinds in turns, so that a slow spell of the machine falls on both; and the ways of a step in turns.
+
+    Arguments:
+        times: where they are added.
+    """
     ways = tuple(Way)
-    times = Times()
     start = clock()
     for k in range(WARM_UP + MOST):
         if k == WARM_UP:
@@ -87,7 +93,7 @@ def timed(
             if now - start + each > budget_s:
                 break
         forward, backward = _layers_once(captured, single, batch, device, clock)
-        way = ways[k % len(ways)] if k >= WARM_UP else Way.IN_PLACE
+        way = ways[len(times.forward) % len(ways)] if k >= WARM_UP else Way.IN_PLACE
         seconds = whole.once(clock, way)
         if k >= WARM_UP:
             times.forward.append(forward)
@@ -96,4 +102,3 @@ def timed(
             times.whole_backward.append(seconds.backward)
             times.load.append(seconds.load)
             times.step[way].append(seconds.step)
-    return times
