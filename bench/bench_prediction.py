@@ -1,11 +1,12 @@
 """Prediction against reality on this machine: many plans of one GPT, on two and three local workers.
 
-    python bench/bench_prediction.py [--steps 40] [--rounds 2]
+    python bench/bench_prediction.py [--steps 24] [--rounds 3] [--workers 2 3]
 
-Profiles the job and the links once, then for each (workers, strategy, microbatch size) takes the planner's best plan,
-predicts it and trains it. Prints one JSON line a plan (iteration time and peak tensor memory, predicted and measured), then
-the mean absolute error, the share of pairs of plans whose order is kept (pairs that differ by less than 5 % when measured
-do not count), and the worst memory error. Trains each plan `rounds` times, all plans in turn, and takes medians.
+For each (workers, strategy, microbatch size) the planner's best plan is taken. In each round the job and the links are
+profiled anew, and every plan is predicted from that and trained, so that a machine that is now faster and now slower
+meets predictions and measurements alike; medians over rounds are compared. Prints one JSON line a plan (iteration time, and
+the errors of peak tensor memory of all rounds), then the mean absolute error, the share of pairs of plans whose order is
+kept (pairs that differ by less than 5 % when measured do not count), and the least and greatest memory error.
 """
 
 import argparse
@@ -13,15 +14,19 @@ import itertools
 import json
 import statistics
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from hocket.demo import JOB
+from hocket.hardware.cluster import Cluster
 from hocket.plan.plan import Plan
+from hocket.plan.predict import predict_iteration
 from hocket.plan.search import search
 from hocket.profile.companions import usual_neighbours
 from hocket.profile.job import load_job
 from hocket.profile.measure import measure
+from hocket.profile.model import ModelProfile
 from hocket.run.local_links import measure_local
 from hocket.run.loop import train
 
@@ -30,60 +35,77 @@ STRATEGIES = ("data_parallel", "model_parallel", "gpipe", "flush", "interleaved"
 CLEAR = 1.05
 
 
-def plans(folder: Path) -> Iterator[tuple[str, Plan]]:
-    """The best plan of each strategy, number of workers and microbatch size that uses all the workers."""
-    job = load_job(JOB)
-    profile = measure(job, (1, *SIZES), budget_s=40, neighbours=usual_neighbours())
-    profile.save(folder / "profile.json")
-    for workers in (2, 3):
-        cluster = measure_local(workers)
-        for strategy, size in itertools.product(STRATEGIES, SIZES):
-            found = search(
-                profile,
-                cluster,
-                job.batch_size,
-                strategies=(strategy,),
-                microbatch_sizes=(size,),
-                profile_path="profile.json",
-            )
-            for candidate in found.candidates:
-                if len({d for stage in candidate.plan.stages for d in stage.devices}) == workers:
-                    yield f"{workers} workers, {strategy} {candidate.config}, microbatch {size}", candidate.plan
-                    break
+@dataclass
+class Case:
+    """One plan, and what was found in each round."""
+
+    name: str
+    plan: Plan
+    predicted_s: list[float] = field(default_factory=list)
+    measured_s: list[float] = field(default_factory=list)
+    memory: list[float] = field(default_factory=list)
+
+    def once(self, profile: ModelProfile, cluster: Cluster, folder: Path, steps: int) -> None:
+        """Predict and train."""
+        plan = replace(self.plan, cluster=cluster, profile_digest=profile.digest)
+        predicted = predict_iteration(plan, profile)
+        plan.save(folder / "plan.yaml")
+        summary = train(JOB, folder / "plan.yaml", steps=steps)
+        self.predicted_s.append(predicted.iteration_s)
+        self.measured_s.append(summary.iteration_s or float("nan"))
+        self.memory += [predicted.peak_memory_bytes[d] / peak - 1 for d, peak in summary.peak_memory_bytes.items()]
+
+
+def plans(profile: ModelProfile, cluster: Cluster, batch_size: int) -> list[Case]:
+    """The best plan of each strategy and microbatch size that uses all devices."""
+    found = []
+    for strategy, size in itertools.product(STRATEGIES, SIZES):
+        names = {"strategies": (strategy,), "microbatch_sizes": (size,), "profile_path": "profile.json"}
+        for candidate in search(profile, cluster, batch_size, **names).candidates:  # type: ignore[arg-type]
+            if len({d for stage in candidate.plan.stages for d in stage.devices}) == cluster.devices:
+                label = f"{cluster.devices} workers, {strategy} {candidate.config}, microbatch {size}"
+                found.append(Case(label, candidate.plan))
+                break
+    return found
+
+
+def run(rounds: int, steps: int, workers: Sequence[int]) -> list[Case]:
+    """All rounds."""
+    job, cases = load_job(JOB), dict[int, list[Case]]()
+    for _ in range(rounds):
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            profile = measure(job, (1, *SIZES), budget_s=30, neighbours=usual_neighbours())
+            profile.save(folder / "profile.json")
+            for count in workers:
+                cluster = measure_local(count)
+                if count not in cases:
+                    cases[count] = plans(profile, cluster, job.batch_size)
+                for case in cases[count]:
+                    case.once(profile, cluster, folder, steps)
+    return [case for own in cases.values() for case in own]
 
 
 def main() -> None:
     """Print the lines and the summary."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--steps", type=int, default=40)
-    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--steps", type=int, default=24)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--workers", type=int, nargs="+", default=[2, 3])
     given = parser.parse_args()
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        chosen = list(plans(folder))
-        measured: dict[str, list[float]] = {label: [] for label, _ in chosen}
-        peaks: dict[str, dict[int, int]] = {}
-        for _ in range(given.rounds):
-            for index, (label, plan) in enumerate(chosen):
-                path = folder / f"{index}.yaml"
-                plan.save(path)
-                summary = train(JOB, path, steps=given.steps)
-                measured[label].append(summary.iteration_s or float("nan"))
-                peaks[label] = summary.peak_memory_bytes
     pairs, memory = [], []
-    for label, plan in chosen:
-        assert plan.predicted is not None
-        real, believed = statistics.median(measured[label]), plan.predicted.iteration_s
+    for case in run(given.rounds, given.steps, given.workers):
+        believed, real = statistics.median(case.predicted_s), statistics.median(case.measured_s)
         pairs.append((believed, real))
-        errors = {d: plan.predicted.peak_memory_bytes[d] / peak - 1 for d, peak in peaks[label].items()}
-        memory += list(errors.values())
+        memory += case.memory
         row = {
-            "plan": label,
+            "plan": case.name,
             "predicted_iteration_s": believed,
             "measured_iteration_s": real,
             "error": believed / real - 1,
         }
-        print(json.dumps({**row, "peak_memory_error_by_device": errors}), flush=True)
+        rounded = [round(error, 4) for error in case.memory]
+        print(json.dumps({**row, "peak_memory_errors": rounded}), flush=True)
     clear = [(a, b) for a, b in itertools.combinations(pairs, 2) if max(a[1], b[1]) > CLEAR * min(a[1], b[1])]
     kept = sum((a[0] < b[0]) == (a[1] < b[1]) for a, b in clear)
     summary_line = {

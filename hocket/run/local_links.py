@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -53,6 +53,10 @@ def measure_local(workers: int, threads: int = 1, limit_s: float = 10.0, timeout
     level = Level("local", workers, device_type(DEVICE_TYPE).memory_bandwidth_bytes_per_s)
     found = _measured(workers, threads, limit_s, timeout_s) if workers > 1 else _Found()
     levels = with_fits((level,), fit_samples(found.samples))
+    # Between workers that compute, a message takes longer than one of workers that do nothing else.
+    size_bytes, seconds = found.message
+    seen_s = seconds - size_bytes / levels[0].bandwidth_bytes_per_s
+    levels = (replace(levels[0], latency_s=max(levels[0].latency_s, seen_s)),)
     # The largest message shows best what moving bytes costs the processor.
     messages = [sample for sample in found.samples if sample.kind == POINT_TO_POINT]
     busy_cores = max(messages, key=lambda sample: sample.size_bytes).busy_cores if messages else 0.0
@@ -73,9 +77,14 @@ def measure_local(workers: int, threads: int = 1, limit_s: float = 10.0, timeout
 
 @dataclass(frozen=True)
 class _Found:
-    """What the workers have measured: samples of their one level, and what `Cluster` says of post_s and instruction_s."""
+    """What the workers have measured: samples of their one level, and what the engine takes.
+
+    Attributes:
+        message: bytes and seconds of one as workers see it; post_s, instruction_s: see `Cluster`.
+    """
 
     samples: tuple[LinkSample, ...] = ()
+    message: tuple[int, float] = (0, 0.0)
     post_s: float = 0.0
     instruction_s: float = 0.0
 
@@ -134,7 +143,7 @@ def _worker(arguments: Sequence[str]) -> None:
     import torch.distributed as dist
 
     from hocket.run.links import measure_links
-    from hocket.run.overhead import instruction_s, post_s
+    from hocket.run.overhead import instruction_s, message_s, post_s
 
     parser = argparse.ArgumentParser(description="one worker of hocket.run.local_links.measure_local")
     for name, kind in (("rank", int), ("workers", int), ("threads", int), ("limit-s", float), ("timeout-s", float)):
@@ -152,9 +161,11 @@ def _worker(arguments: Sequence[str]) -> None:
         timeout=timedelta(seconds=given.timeout_s),
     )
     samples = measure_links((given.workers,), limit_s=given.limit_s)
-    begun_s = post_s()
+    message, begun_s = message_s(), post_s()
     if given.rank == 0:
-        write_atomic(given.folder / "samples.json", json.dumps(asdict(_Found(samples, begun_s, instruction_s()))))
+        write_atomic(
+            given.folder / "samples.json", json.dumps(asdict(_Found(samples, message, begun_s, instruction_s())))
+        )
     dist.barrier()
     dist.destroy_process_group()
 

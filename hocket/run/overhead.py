@@ -1,4 +1,4 @@
-"""Overhead: what the engine takes for one instruction besides the layers' own seconds.
+"""Overhead: what the engine takes for one instruction besides the layers' own seconds, and for a message.
 
 Rules of this file: a device runs models of few and of more layers of almost nothing, as in training; what it would take for
 none is the engine's own. Before every look at the clock the processor does something else, as layers do: an engine whose
@@ -20,6 +20,7 @@ from hocket.profile.capture import Captured, capture
 from hocket.profile.job import Job
 from hocket.program.instruction import COMPUTE, Instruction, Kind
 from hocket.run.device import Device
+from hocket.run.engines._transfers import Record
 from hocket.run.engines.torch_dist import Worker
 
 _WIDTH, _SAMPLES, _WARM_UP, _MATRIX = 8, 64, 20, 256
@@ -43,8 +44,7 @@ def instruction_s(rounds: int = 150, clock: Callable[[], float] = time.perf_coun
                 start_s = clock()
                 device.execute(instruction, store)
                 seconds.setdefault((instruction.kind, count), []).append(clock() - start_s)
-    # Whatever disturbs one only makes it longer.
-    usual_s = {key: quantiles(found[_WARM_UP:], n=4)[0] for key, found in seconds.items()}
+    usual_s = {key: _low(found[_WARM_UP:]) for key, found in seconds.items()}
     own_s = [
         usual_s[kind, _FEW] - (usual_s[kind, _MORE] - usual_s[kind, _FEW]) * _FEW / (_MORE - _FEW)
         for kind in (Kind.FORWARD, Kind.BACKWARD)
@@ -56,7 +56,8 @@ def post_s(microbatches: int = 40) -> float:
     """Seconds of a compute lane to begin a send or a receive: a collective call of at least two workers.
 
     A pipeline of all workers with a matrix for each stage is trained; looked at is the time between two compute instructions
-    of which the second waits for nobody: behind a forward that sends, and behind one that makes room for the next receive.
+    of the last stage of which the second waits for nobody: a backward behind a forward, which makes room for the next
+    receive, and a load behind a backward, which sends.
 
     Arguments:
         microbatches: to look at.
@@ -64,26 +65,53 @@ def post_s(microbatches: int = 40) -> float:
     Returns:
         The same on every worker.
     """
-    workers, rank = dist.get_world_size(), dist.get_rank()
-    captured = _captured(workers, _MATRIX, 2 * microbatches)
+    lane = _trained("flush", 2 * microbatches)[1:]
+    pairs = {(Kind.FORWARD, Kind.BACKWARD): list[float](), (Kind.BACKWARD, Kind.LOAD): list[float]()}
+    for a, b in pairwise(lane[len(lane) // 2 :]):
+        gaps_s = pairs.get((a.instruction.kind, b.instruction.kind))
+        if gaps_s is not None:
+            gaps_s.append(b.start_s - a.end_s)
+    found = torch.zeros(1, dtype=torch.float64)
+    if dist.get_rank() == dist.get_world_size() - 1:
+        found += sum(_low(gaps_s) for gaps_s in pairs.values()) / len(pairs)
+    dist.all_reduce(found)
+    return float(found)
+
+
+def message_s(microbatches: int = 40) -> tuple[int, float]:
+    """What a message takes as workers see it: from the end of what makes it to the start of what waits for it.
+
+    A collective call of at least two workers, whose clocks are one. One microbatch at a time goes to and fro through a
+    pipeline, so that every message is waited for; looked at is what goes from the first stage to the second.
+
+    Returns:
+        Its bytes and seconds, the same on every worker.
+    """
+    lane, rank = _trained("model_parallel", 2 * microbatches), dist.get_rank()
+    own = [record for record in lane if record.instruction.kind is Kind.FORWARD]
+    times = torch.tensor([r.end_s if rank == 0 else r.start_s for r in own], dtype=torch.float64)
+    gathered = [torch.empty_like(times) for _ in range(dist.get_world_size())]
+    dist.all_gather(gathered, times)
+    return _SAMPLES * _MATRIX * 4, _low((gathered[1] - gathered[0])[microbatches:].tolist())
+
+
+def _trained(strategy: str, microbatches: int) -> list[Record]:
+    """One batch in a pipeline of all workers, a matrix for each stage: this worker's compute lane, in order."""
+    workers = dist.get_world_size()
+    captured = _captured(workers, _MATRIX, microbatches)
     names = [layer.name for layer in captured.layers]
     cuts = [[name] for name in names[: workers - 1]] + [names[workers - 1 :]]
     stages = tuple(PlanStage(tuple(own), (s,)) for s, own in enumerate(cuts))
     cluster = Cluster("workers", (Level("local", workers, 1e9),), "cpu-core")
-    plan = Plan("flush", "overhead", 2 * microbatches, 1, stages, cluster)
-    worker = Worker(captured, plan, plan.compile(captured), rank, record=True)
+    plan = Plan(strategy, "overhead", microbatches, 1, stages, cluster)
+    worker = Worker(captured, plan, plan.compile(captured), dist.get_rank(), record=True)
     worker.run(1)
-    lane = sorted((r for r in worker.records if r.instruction.lane == COMPUTE), key=lambda record: record.start_s)
-    # The first stage's forwards send and a load follows; the last stage's receive and their own backward follows.
-    behind = {0: Kind.LOAD, workers - 1: Kind.BACKWARD}.get(rank)
-    gaps_s = [
-        b.start_s - a.end_s
-        for a, b in pairwise(lane[len(lane) // 4 :])
-        if a.instruction.kind is Kind.FORWARD and b.instruction.kind is behind
-    ]
-    found = torch.tensor([quantiles(gaps_s, n=4)[0] if len(gaps_s) > 1 else 0.0], dtype=torch.float64)
-    dist.all_reduce(found)
-    return float(found) / 2
+    return sorted((r for r in worker.records if r.instruction.lane == COMPUTE), key=lambda record: record.start_s)
+
+
+def _low(seconds: list[float]) -> float:
+    """The lower quartile: whatever disturbs one only makes it longer."""
+    return quantiles(seconds, n=4)[0]
 
 
 class _Ones:
