@@ -68,7 +68,7 @@ def measure_local(workers: int, threads: int = 1, limit_s: float = 10.0, timeout
         memory_bytes=memory_bytes / workers,
         host_memory_bytes=memory_bytes,
         # Counted in what one busy worker keeps busy.
-        host_cores=usable_cores() / threads,
+        host_cores=(found.cores or usable_cores()) / threads,
         transfer_cores=busy_cores / threads,
         post_s=found.post_s,
         instruction_s=found.instruction_s,
@@ -81,12 +81,14 @@ class _Found:
 
     Attributes:
         message: bytes and seconds of one as workers see it; post_s, instruction_s: see `Cluster`.
+        cores: that the workers share, in processor cores; 0 where that was not measured.
     """
 
     samples: tuple[LinkSample, ...] = ()
     message: tuple[int, float] = (0, 0.0)
     post_s: float = 0.0
     instruction_s: float = 0.0
+    cores: float = 0.0
 
 
 def _measured(workers: int, threads: int, limit_s: float, timeout_s: float) -> _Found:
@@ -100,6 +102,7 @@ def _measured(workers: int, threads: int, limit_s: float, timeout_s: float) -> _
         # Without it gloo looks up this machine's own name, which need not resolve to anything.
         environment.setdefault("GLOO_SOCKET_IFNAME", loopback)
     places = cores_of(workers, threads)
+    shared = usable_cores() if workers * threads > usable_cores() else 0
     with tempfile.TemporaryDirectory(prefix="hocket-links-") as folder:
         logs = [Path(folder, f"{rank}.log") for rank in range(workers)]
         started: list[subprocess.Popen[bytes]] = []
@@ -109,7 +112,17 @@ def _measured(workers: int, threads: int, limit_s: float, timeout_s: float) -> _
                 stay = ",".join(map(str, places[rank])) if places else ""
                 limits = ["--threads", str(threads), "--limit-s", str(limit_s), "--timeout-s", str(timeout_s)]
                 with log.open("wb") as out:
-                    command = [sys.executable, "-m", "hocket.run.local_links", *place, *limits, "--cores", stay]
+                    command = [
+                        sys.executable,
+                        "-m",
+                        "hocket.run.local_links",
+                        *place,
+                        *limits,
+                        "--cores",
+                        stay,
+                        "--shared",
+                        str(shared),
+                    ]
                     started.append(subprocess.Popen(command, env=environment, stdout=out, stderr=out))
             _wait(started, logs, timeout_s)
         finally:
@@ -143,13 +156,14 @@ def _worker(arguments: Sequence[str]) -> None:
     import torch.distributed as dist
 
     from hocket.run.links import measure_links
-    from hocket.run.overhead import instruction_s, message_s, post_s
+    from hocket.run.overhead import instruction_s, message_s, post_s, shared_cores
 
     parser = argparse.ArgumentParser(description="one worker of hocket.run.local_links.measure_local")
     for name, kind in (("rank", int), ("workers", int), ("threads", int), ("limit-s", float), ("timeout-s", float)):
         parser.add_argument(f"--{name}", type=kind, required=True)
     parser.add_argument("--folder", type=Path, required=True)
-    parser.add_argument("--cores", default="")
+    parser.add_argument("--cores", default="", help="to stay on")
+    parser.add_argument("--shared", type=int, help="cores of the machine, where the workers need more")
     given = parser.parse_args(arguments)
     stay_on(tuple(map(int, given.cores.split(","))) if given.cores else None)
     torch.set_num_threads(given.threads)
@@ -162,9 +176,10 @@ def _worker(arguments: Sequence[str]) -> None:
     )
     samples = measure_links((given.workers,), limit_s=given.limit_s)
     message, begun_s = message_s(), post_s()
+    cores = shared_cores(given.shared // given.threads) * given.threads if given.shared else 0.0
     if given.rank == 0:
         write_atomic(
-            given.folder / "samples.json", json.dumps(asdict(_Found(samples, message, begun_s, instruction_s())))
+            given.folder / "samples.json", json.dumps(asdict(_Found(samples, message, begun_s, instruction_s(), cores)))
         )
     dist.barrier()
     dist.destroy_process_group()

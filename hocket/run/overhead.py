@@ -95,6 +95,39 @@ def message_s(microbatches: int = 40) -> tuple[int, float]:
     return _SAMPLES * _MATRIX * 4, _low((gathered[1] - gathered[0])[microbatches:].tolist())
 
 
+def shared_cores(cores: int, seconds: float = 0.5, clock: Callable[[], float] = time.perf_counter) -> float:
+    """How many cores the workers of this machine have together, when they are more than its cores; a collective call.
+
+    Workers that take turns on a core find their caches as another left them. All of them train a small model for a while,
+    then as many as there are cores; the quotient of their paces says what is left of the cores.
+
+    Arguments:
+        cores: that the workers share; seconds: to train each time.
+
+    Returns:
+        The same on every worker, at most `cores`.
+    """
+    every = _pace(True, seconds, clock)
+    few = _pace(dist.get_rank() < max(1, cores), seconds, clock)
+    return max(1, cores) * min(1.0, every / few)
+
+
+def _pace(active: bool, seconds: float, clock: Callable[[], float]) -> float:
+    """Forwards and backwards a second of all workers that are active."""
+    pairs = [(nn.Linear(_MATRIX, 4 * _MATRIX), nn.Linear(4 * _MATRIX, _MATRIX)) for _ in range(_FEW)]
+    model, data = nn.Sequential(*(layer for pair in pairs for layer in pair)), torch.ones(4 * _SAMPLES, _MATRIX)
+    total = torch.zeros(1, dtype=torch.float64)
+    dist.barrier()
+    start_s, done = clock(), 0
+    while active and (clock() - start_s < seconds or not done):
+        model(data).sum().backward()
+        done += 1
+    if active:
+        total += done / (clock() - start_s)
+    dist.all_reduce(total)
+    return float(total)
+
+
 def _trained(strategy: str, microbatches: int) -> list[Record]:
     """One batch in a pipeline of all workers, a matrix for each stage: this worker's compute lane, in order."""
     workers = dist.get_world_size()
