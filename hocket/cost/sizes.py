@@ -48,10 +48,6 @@ class PlanSizes:
         state = sum(self.value(v, device) for v in initial)
         return self.costs.buffers_bytes(device) + state + self._pools[device]
 
-    def early(self, device: int) -> float:
-        """The largest message that a device receives: a transfer may be so much earlier or later than it is simulated."""
-        return self._arriving.get(device, 0.0)
-
     @cached_property
     def _pools(self) -> dict[int, float]:
         """By device, what its pools come to hold."""
@@ -76,15 +72,6 @@ class PlanSizes:
                 heirs = {value: heir_of(one, value) for value in one.writes}
                 yield [value for value, ancestor in heirs.items() if ancestor is None], 1
                 yield [value for value in one.frees if value not in heirs.values()], -1
-
-    @cached_property
-    def _arriving(self) -> dict[int, float]:
-        found: dict[int, float] = {}
-        for _, one in self.program.instructions():
-            if one.kind is Kind.RECEIVE:
-                size = sum(self.costs.memory.held_bytes(v, one.device, max(self.costs.samples)) for v in one.writes)
-                found[one.device] = max(size, found.get(one.device, 0.0))
-        return found
 
     @cached_property
     def _messages(self) -> dict[int, float]:

@@ -33,7 +33,7 @@ def predict(plan: Plan, profile: ModelProfile) -> tuple[Trace, Summary]:
         InputError: the plan does not fit the profile. RefusedError: its strategy does not support it.
     """
     outcome = _play(profile, plan.cluster, plan.strategy, plan.options, plan.cuts(profile), _batch(plan), record=True)
-    return outcome.trace, replace(summarize(outcome), peak_memory_bytes=_peaks(outcome))
+    return outcome.trace, replace(summarize(outcome), peak_memory_bytes=outcome.peak_memory_bytes)
 
 
 def predict_iteration(plan: Plan, profile: ModelProfile) -> Predicted:
@@ -84,13 +84,7 @@ def _batch(plan: Plan) -> tuple[int, int]:
 def _short(outcome: Outcome) -> Predicted:
     steady = steady_state(outcome)
     rate = outcome.costs.batch_size / steady.iteration_s if steady.iteration_s > 0 else 0.0
-    return Predicted(steady.iteration_s, rate, _peaks(outcome), steady.bubble_fraction)
-
-
-def _peaks(outcome: Outcome) -> dict[int, float]:
-    """The most that each device holds in the simulated run, and a message more, for real timing is never quite the same."""
-    sizes = PlanSizes(outcome.costs, outcome.program)
-    return {device: peak + sizes.early(device) for device, peak in outcome.peak_memory_bytes.items()}
+    return Predicted(steady.iteration_s, rate, outcome.peak_memory_bytes, steady.bubble_fraction)
 
 
 def _play(

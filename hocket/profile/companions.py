@@ -62,7 +62,7 @@ class Companions:
             wait_s: how long one may take to load the job, or to train a first microbatch of another size.
         """
         self._job, self._threads, self._wait_s = job, threads, wait_s
-        self._count = count
+        self._count, self._size = count, 0
         self._running: list[subprocess.Popen[bytes]] = []
         self.problems: list[str] = []
         if count and job is None:
@@ -105,7 +105,9 @@ class Companions:
 
     def train(self, size: int) -> None:
         """Have all of them train microbatches of this size, and wait until they do. Those that cannot are ended."""
-        waiting = list(self._running)
+        if size == self._size:
+            return
+        self._size, waiting = size, list(self._running)
         for process in waiting:
             with suppress(BrokenPipeError):
                 pipe = cast(BinaryIO, process.stdin)

@@ -13,6 +13,9 @@ from typing import Any
 Ints = Any
 Floats = Any
 
+OTHERS, COMPUTES, SENDS = range(3)
+"""What a node's changes of memory wait for: nothing; nothing, and sends' changes for them; the next end of the second."""
+
 
 def before(time: Floats, rank: Ints, a: int, b: int) -> bool:
     """Whether the event of slot a comes before that of slot b."""
@@ -146,7 +149,8 @@ def play(shape: Any, node: Any, edges: Any, cost: Any, uses: Any, queue: Any, la
     n_prologue, n_period, repeats, n_epilogue, stride, classes = shape
     size_class, signature, lane_of, index_of, moves = node
     t_ptr, t_step, t_posts, x_head, x_next, x_to, x_posts, posts_first = edges
-    work, latency, hold, hold_device, op_ptr, op_device, op_bytes, post_device, post_bytes = cost
+    work, latency, hold, hold_device, op_ptr, op_device, op_bytes, post_device, post_bytes, role = cost
+    held, late = memory[:5], memory[5]
     use_ptr, use_resource, use_load, use_governed, capacity = uses[0], uses[1], uses[2], uses[3], uses[6]
     heap, where, time, rank = queue
     active, moving, waiting, rate, left, since, load = lanes
@@ -159,7 +163,7 @@ def play(shape: Any, node: Any, edges: Any, cost: Any, uses: Any, queue: Any, la
         local, round_ = locate(posts_first[p], n_prologue, n_period, base, repeats)
         s = signature[local]
         k = size_class[(index_of[local] + moves[local] * round_ * stride) % kinds]
-        records = charge(post_device[s], post_bytes[s * classes + k], now, records, memory)
+        records = charge(post_device[s], post_bytes[s * classes + k], now, records, held)
     for n in range(base + n_epilogue):
         if waits[n] == 0:
             ready[tail] = n
@@ -174,7 +178,7 @@ def play(shape: Any, node: Any, edges: Any, cost: Any, uses: Any, queue: Any, la
             s = signature[local]
             c = s * classes + size_class[(index_of[local] + moves[local] * round_ * stride) % kinds]
             start[n] = now
-            records = charge(hold_device[s], hold[c], now, records, memory)
+            records = charge(hold_device[s], hold[c], now, records, held)
             lane = lane_of[local]
             shares = use_ptr[lane + 1] > use_ptr[lane] and work[c] > 0.0
             alone = latency[s] if shares else latency[s] + work[c]
@@ -213,7 +217,13 @@ def play(shape: Any, node: Any, edges: Any, cost: Any, uses: Any, queue: Any, la
         s = signature[local]
         k = size_class[(index_of[local] + moves[local] * round_ * stride) % kinds]
         for o in range(op_ptr[s], op_ptr[s + 1]):
-            records = charge(op_device[o], op_bytes[o * classes + k], now, records, memory)
+            if role[s] == SENDS:
+                late[op_device[o]] += op_bytes[o * classes + k]
+            else:
+                records = charge(op_device[o], op_bytes[o * classes + k], now, records, held)
+        if role[s] == COMPUTES:  # what was sent meanwhile is let go between two compute instructions
+            records = charge(hold_device[s], late[hold_device[s]], now, records, held)
+            late[hold_device[s]] = 0.0
         # Successors inside the period are counted from the node itself; all others stand in linked lists.
         e, stop = 0, 0
         if n_prologue <= local < n_prologue + n_period:
@@ -237,7 +247,9 @@ def play(shape: Any, node: Any, edges: Any, cost: Any, uses: Any, queue: Any, la
                 local, round_ = locate(to, n_prologue, n_period, base, repeats)
                 s = signature[local]
                 k = size_class[(index_of[local] + moves[local] * round_ * stride) % kinds]
-                records = charge(post_device[s], post_bytes[s * classes + k], now, records, memory)
+                records = charge(post_device[s], post_bytes[s * classes + k], now, records, held)
+    for device in range(len(late)):
+        records = charge(device, late[device], now, records, held)
     counts[0] = records
     return finished
 

@@ -123,8 +123,8 @@ def play(
     devices = range(costs.cluster.devices)
     sizes = PlanSizes(costs, layout.program)
     level = np.array([sizes.resident(d) if d in layout.program.devices else 0.0 for d in devices])
-    limit = _records(layout, cost) if record else 0
-    memory = (level, level.copy(), np.zeros(limit), _ints(limit), np.zeros(limit))
+    limit = _records(layout, cost) + len(level) if record else 0
+    memory = (level, level.copy(), np.zeros(limit), _ints(limit), np.zeros(limit), np.zeros(len(level)))
     out = (waits.copy(), np.full(nodes, np.nan), np.full(nodes, np.nan), _ints(nodes, -1), _ints(nodes), _ints(1))
     arguments = (shape, (size_class, *templates), edges, cost, uses, queue, state, memory, out)
     finished, memory, out = _run(arguments, engine, nodes)
@@ -174,7 +174,12 @@ def _records(layout: Layout, cost: tuple[np.ndarray, ...]) -> int:
     count = len(cost[1])
     if not count:
         return 0
-    each = np.diff(op_ptr) + (hold.reshape(count, -1) != 0).any(axis=1) + 1 * (post.reshape(count, -1) != 0).any(axis=1)
+    each = (
+        1
+        + np.diff(op_ptr)
+        + (hold.reshape(count, -1) != 0).any(axis=1)
+        + 1 * (post.reshape(count, -1) != 0).any(axis=1)
+    )
     parts = [int(each[np.array(part.signature, dtype=np.int64)].sum()) for part in layout.skeleton.parts]
     return parts[0] + layout.repeats * parts[1] + parts[2]
 

@@ -12,8 +12,9 @@ import numpy as np
 
 from hocket.cost.contention import capacity
 from hocket.cost.model import CostModel
-from hocket.program.instruction import Instruction, Kind
+from hocket.program.instruction import COMPUTE, Instruction, Kind
 from hocket.program.program import Program
+from hocket.simulate.kernel import COMPUTES, SENDS
 from hocket.simulate.lower import Skeleton
 from hocket.simulate.nodes import PERIOD, Part, cost_key
 
@@ -112,9 +113,10 @@ def cost_tables(skeleton: Skeleton, costs: CostModel) -> tuple[np.ndarray, tuple
 
     Returns:
         size_class: for every microbatch of a batch, which of the different numbers of samples it has.
-        (work_s, latency_s, hold_bytes, hold_device, op_ptr, op_device, op_bytes, post_device, post_bytes): an entry for
-        signature s and class k stands at s * classes + k, but for latency and devices, which stand at s. Operations are
-        changes of a device's memory when the node ends; hold applies when it starts; post when its receive is posted.
+        (work_s, latency_s, hold_bytes, hold_device, op_ptr, op_device, op_bytes, post_device, post_bytes, role): an entry for
+        signature s and class k stands at s * classes + k, but for latency, devices and role, which stand at s. Operations
+        are changes of a device's memory when the node ends (of a send, at the next end of a compute instruction; role tells
+        them apart); hold applies when it starts; post when its receive is posted.
     """
     kinds = sorted(set(costs.samples))
     size_class = np.array([kinds.index(samples) for samples in costs.samples], dtype=np.int64)
@@ -123,9 +125,14 @@ def cost_tables(skeleton: Skeleton, costs: CostModel) -> tuple[np.ndarray, tuple
     latency = np.zeros(count)
     hold_device, post_device = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64)
     op_ptr, op_device, op_bytes = [0], [], []
+    role = np.zeros(count, dtype=np.int64)
     known: dict[object, tuple[float, float]] = {}
     for s, signature in enumerate(skeleton.signatures):
         one = signature.members[0]
+        if one.kind is Kind.SEND:
+            role[s] = SENDS
+        elif one.lane == COMPUTE and signature.last_bucket < 0:
+            role[s] = COMPUTES
         changes: dict[int, list[float]] = {}
         for k, samples in enumerate(kinds):
             latency_s, flow_s = costs.transfer(one, samples)
@@ -166,6 +173,7 @@ def cost_tables(skeleton: Skeleton, costs: CostModel) -> tuple[np.ndarray, tuple
         operations.ravel(),
         post_device,
         post.ravel(),
+        role,
     )
 
 

@@ -54,6 +54,7 @@ def test_companions_follow_and_end(tmp_path: Path) -> None:
     with Companions(job_file(tmp_path), 1, 1) as companions:
         for size in (2, 1):
             companions.train(size)
+            companions.train(size)  # they do already
             assert companions.busy == 1
         (process,) = companions._running
         process.kill()

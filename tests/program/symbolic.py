@@ -115,6 +115,7 @@ class Run:
         self.made: dict[Lane, list[tuple[int, Value, int]]] = {}
         self.windows = windows(self.program)
         self.came: dict[tuple[int, Value], Lane] = {}  # messages that compute has not used yet
+        self.gone: dict[int, list[Value]] = {d: [] for d in self.program.devices}  # sent, with their memory still there
 
     def finish(self) -> None:
         """Run to the end and compare with the rule.
@@ -212,7 +213,10 @@ class Run:
                 if value not in store:
                     raise Broken(f"{head.name} frees {value}, which is not there")
                 del store[value]
+            if head.kind is Kind.SEND:
+                self.gone[member[0]] += head.frees
             if member[1] == COMPUTE:
+                self.gone[member[0]].clear()
                 for value in head.reads:
                     self.came.pop((member[0], value), None)
             elif head.kind is Kind.RECEIVE:
@@ -273,7 +277,10 @@ class Run:
         """Write down what each device holds: values, what running instructions are about to write, posted receives."""
         if self.value_bytes is None:
             return
-        held = {device: sum(map(self.value_bytes, store)) for device, store in self.stores.items()}
+        held = {
+            device: sum(map(self.value_bytes, store)) + sum(map(self.value_bytes, self.gone[device]))
+            for device, store in self.stores.items()
+        }
         for members in self.busy.values():
             for member in members:
                 head = self.lanes[member][self.at[member]]

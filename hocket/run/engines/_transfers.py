@@ -6,10 +6,13 @@ follows from where compute is: receives by their windows, sends and all-reduces 
 
 gloo cannot be asked whether a send is over (facts of torch 2.13: `is_completed` of a point-to-point work is False until
 somebody has waited), and a tensor must live until it is. A thread for each lane of sends waits for them one after the
-other and lets their tensors go; nobody waits for that thread before the segment's end.
+other and says so; compute lets their tensors go between two instructions, so that what is there while one runs does not
+hang on how soon that thread comes to run (order.py, rule 5). Nobody waits for it before the segment's end.
 """
 
 import threading
+import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from queue import SimpleQueue
@@ -27,6 +30,7 @@ from hocket.run.engines._memory import Memory
 from hocket.run.engines._messages import Layouts
 
 Lost = Callable[[Instruction, Exception], Exception]
+_TRIES, _TRY_S = 20, 1e-4
 
 
 class Record(NamedTuple):
@@ -48,12 +52,20 @@ class _Sent(NamedTuple):
 
 @dataclass
 class _Lane:
-    """A lane: where it is, what it has been given, and (of receives) how many more may be posted."""
+    """A lane: where it is, what it has been given, and (of receives) how many more may be posted.
+
+    Attributes:
+        sent: for the lane's thread; kept: sends whose messages live; over: how many are over, as the thread counts them;
+            let_go: how many messages have gone.
+    """
 
     cursor: Cursor
     room: int
     values: dict[Value, Any] = field(default_factory=dict)
     sent: SimpleQueue[_Sent | None] = field(default_factory=SimpleQueue)
+    kept: deque[_Sent] = field(default_factory=deque)
+    over: int = 0
+    let_go: int = 0
 
 
 class _Arriving(NamedTuple):
@@ -100,10 +112,15 @@ class Transfers:
         self._consumed: list[_Lane] = []
         self.failure: Exception | None = None
         self.records: list[Record] = []
-        self._threads = [
-            threading.Thread(target=self._release, args=(lane,), name=f"device {number} {name}", daemon=True)
+        senders = {
+            name: lane
             for name, lane in self._lanes.items()
             if any(entry.instruction.kind is Kind.SEND for part in lanes[name].values() for entry in part)
+        }
+        self._senders = tuple(senders.values())
+        self._threads = [
+            threading.Thread(target=self._release, args=(lane,), name=f"device {number} {name}", daemon=True)
+            for name, lane in senders.items()
         ]
         for thread in self._threads:
             thread.start()
@@ -143,6 +160,18 @@ class Transfers:
                 lane.room += 1
                 self._post(lane)
 
+    def let_go(self) -> None:
+        """Compute is between two instructions: messages whose sends are over need no memory any more."""
+        for lane in self._senders:
+            tries = _TRIES if self._memory.looking else 0
+            while lane.kept and lane.let_go == lane.over and tries:
+                # To look at operations is Python's work: the lane's thread comes late to say what has long been over.
+                time.sleep(_TRY_S)
+                tries -= 1
+            while lane.let_go < lane.over:
+                lane.kept.popleft()
+                lane.let_go += 1
+
     def end(self) -> None:
         """Return when every lane is at its end."""
         if self._arriving:
@@ -151,6 +180,7 @@ class Transfers:
             lane.sent.put(None)
         for thread in self._threads:
             thread.join()
+        self.let_go()
         if self.failure is not None:
             raise self.failure
 
@@ -178,7 +208,9 @@ class Transfers:
             if instruction.kind is Kind.SEND:
                 message = self._layouts.of(instruction.reads[0]).pack(self._handover.taken(things.pop()))
                 self._memory.made((message,))
-                lane.sent.put(_Sent(instruction, message, self._groups.send(message, instruction.peer), start_s))
+                sent = _Sent(instruction, message, self._groups.send(message, instruction.peer), start_s)
+                lane.kept.append(sent)
+                lane.sent.put(sent)
                 return
             if instruction.kind is Kind.RECEIVE:
                 layout = self._layouts.of(instruction.writes[0])
@@ -217,7 +249,8 @@ class Transfers:
             except TransferError as error:
                 self.failure = self._lost(sent.instruction, error)
                 return
-            del sent  # and with it the message, while this thread waits for the next
+            del sent  # or it would live while this thread waits for the next
+            lane.over += 1
 
     def _over(self, instruction: Instruction, start_s: float) -> None:
         if self._record:

@@ -164,6 +164,7 @@ class Worker:
             if self._record:
                 self._handover.synchronize()
                 transfers.records.append(Record(instruction, start_s, clock()))
+            transfers.let_go()
             for position, lane in routes:
                 value = instruction.writes[position]
                 thing = store.pop(value)
