@@ -37,8 +37,7 @@ def test_the_short_form_says_the_same(name: str, depth: int) -> None:
         assert short.iteration_s == summary.iteration_s
         assert short.samples_per_s == summary.samples_per_s == pytest.approx(8 / summary.iteration_s)
         assert short.peak_memory_bytes == summary.peak_memory_bytes
-        for device, peak in trace.peak_memory_bytes().items():  # a message more: real timing is never quite the same
-            assert short.peak_memory_bytes[device] - peak == (2 * 4096 if depth > 1 else 0)
+        assert short.peak_memory_bytes == trace.peak_memory_bytes()
         assert short.bubble_fraction == summary.bubble_fraction
 
 
