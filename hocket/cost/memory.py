@@ -161,22 +161,16 @@ class Memory:
         indices = self._borders[(value.stage, value.part)]
         if devices[value.index % len(devices)] != device:
             return self.value_bytes(value, samples) + _ALIGNMENT_BYTES * len(indices) * (len(indices) > 1)
+        reader = value.part if value.what is What.ACTIVATION else value.stage
+        readers = self._cuts[reader].devices
+        if len(indices) > 1 and readers[value.index % len(readers)] != device:
+            # Packed into one message as soon as it is made; tensors that nobody keeps are given back then.
+            return self.value_bytes(value, samples) + _ALIGNMENT_BYTES * len(indices)
         if value.what is What.GRADIENT or self._cuts[maker].recompute:
             return self.value_bytes(value, samples)
         tensors, own = self._columns.profile.tensors, set(self._cuts[maker].layers)
         sizes = self._columns.at(samples).tensor_bytes
         return float(sum(sizes[i] for i in indices if own.isdisjoint(tensors[i].kept_by)))
-
-    def message_bytes(self, value: Value, device: int, samples: int) -> float:
-        """What a value takes more while it is sent: several tensors are packed into one message, one goes as it is.
-
-        Tensors that nobody keeps are given back as soon as they are packed.
-        """
-        if value.what not in (What.ACTIVATION, What.GRADIENT):
-            return 0.0
-        count = len(self._borders[(value.stage, value.part)])
-        packed = self.value_bytes(value, samples) + _ALIGNMENT_BYTES * count
-        return packed - self.held_bytes(value, device, samples) if count > 1 else 0.0
 
     def pooled(self, value: Value) -> bool:
         """Whether the memory of such values is never given back, but kept for the next ones: versions, flat buckets."""
@@ -221,8 +215,6 @@ class Memory:
                 fresh = [v.part for v in own if v.what is What.ACCUMULATOR]
                 gradients = self._sum(instruction, [v for v in own if v.what is What.GRADIENT], samples)
                 whole = max(0.0, self._walk(instruction.stage, samples).backward_peak(fresh, gradients))
-            case Kind.SEND:
-                whole = sum(self.message_bytes(v, instruction.device, samples) for v in instruction.reads)
             case Kind.STEP:
                 whole += self.stages[instruction.stage].step_bytes
         return whole + (taken if pooled else 0.0)

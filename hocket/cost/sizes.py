@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from hocket.cost.model import CostModel
-from hocket.program.instruction import COMPUTE, Instruction, Kind, Value, What
+from hocket.program.instruction import COMPUTE, Instruction, Value, What
 from hocket.program.order import heir_of
 from hocket.program.program import Program
 
@@ -39,8 +39,8 @@ class PlanSizes:
         return self.costs.memory.pooled(value)
 
     def besides(self, device: int) -> float:
-        """Buffers, and the message that each lane is packing."""
-        return self.costs.buffers_bytes(device) + self._messages.get(device, 0.0)
+        """Buffers."""
+        return self.costs.buffers_bytes(device)
 
     def resident(self, device: int) -> float:
         """What is there from the first instruction to the last: optimizer state, buffers, and pools at their largest."""
@@ -72,16 +72,3 @@ class PlanSizes:
                 heirs = {value: heir_of(one, value) for value in one.writes}
                 yield [value for value, ancestor in heirs.items() if ancestor is None], 1
                 yield [value for value in one.frees if value not in heirs.values()], -1
-
-    @cached_property
-    def _messages(self) -> dict[int, float]:
-        lanes: dict[tuple[int, str], float] = {}
-        most = max(self.costs.samples)
-        for _, one in self.program.instructions():
-            if one.kind is Kind.SEND:
-                size = max(self.costs.memory.message_bytes(value, one.device, most) for value in one.reads)
-                lanes[one.device, one.lane] = max(size, lanes.get((one.device, one.lane), 0.0))
-        found: dict[int, float] = {}
-        for (device, _), size in lanes.items():
-            found[device] = found.get(device, 0.0) + size
-        return found

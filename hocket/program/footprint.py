@@ -197,7 +197,7 @@ def _footprint(
             held.append(sizes.held(instruction))
     if not places:
         return None
-    level = np.full(2 * len(places), sizes.besides(device))
+    level = np.full(2 * len(places), float(sizes.besides(device)))
     level[1::2] += held
     for pooled, own in _pools(stretches, sizes):
         change = np.zeros(2 * len(places) + 3)

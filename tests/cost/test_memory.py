@@ -161,11 +161,13 @@ def test_several_tensors_are_packed_while_they_are_sent() -> None:
     profile = chain(2, activation_bytes=[128.0, 20.0])
     cuts = StageCut((0,), (0,)), StageCut((1,), (1,))
     value = Value(What.ACTIVATION, 0, 0, 1)
-    assert memory(profile, *cuts).message_bytes(value, 0, 1) == 0
+    assert memory(profile, *cuts).held_bytes(value, 0, 1) == 128
     second = Tensor("second", 0, (1,), (64.0, 128.0, 256.0, 512.0))
     two = memory(replace(profile, tensors=(*profile.tensors, second)), *cuts)
     assert two.held_bytes(value, 1, 1) == 128 + 64 + 2 * 64
-    assert two.message_bytes(value, 0, 1) == 2 * 64  # the tensors themselves are gone when they are packed
+    assert two.held_bytes(value, 0, 1) == 128 + 64 + 2 * 64  # the tensors themselves are gone when they are packed
+    kept = replace(profile, tensors=tuple(replace(t, kept_by=(0,)) for t in (*profile.tensors, second)))
+    assert memory(kept, *cuts).held_bytes(value, 0, 1) == 128 + 64 + 2 * 64  # what the stash keeps is there twice
 
 
 def test_flat_buckets_are_taken_whole_and_kept() -> None:
