@@ -1,7 +1,7 @@
 """Cores: which cores of this machine each of its local workers stays on.
 
 A worker that stays where it is keeps its caches, and what the kernel does for its messages does not run on another worker's
-core: measured, a message of 512 KiB between two busy workers takes 0.15 ms and not 0.36.
+core.
 """
 
 import os

@@ -183,6 +183,9 @@ class Transfers:
         self.let_go()
         if self.failure is not None:
             raise self.failure
+        for name, lane in self._lanes.items():
+            if (head := lane.cursor.head()) is not None:
+                raise InternalError(f"lane {name} ends before {head[0].name} has begun")
 
     # -- beginning
 
@@ -246,8 +249,8 @@ class Transfers:
                 with self._handover.lane(sent.instruction.lane):
                     finish(sent.work)
                     self._over(sent.instruction, sent.start_s)
-            except TransferError as error:
-                self.failure = self._lost(sent.instruction, error)
+            except Exception as error:  # compute raises it: what ends a thread unseen would end the run well
+                self.failure = self._lost(sent.instruction, error) if isinstance(error, TransferError) else error
                 return
             del sent  # or it would live while this thread waits for the next
             lane.over += 1
