@@ -140,12 +140,33 @@ def no_ties_across(stages: Stages) -> str | None:
     return None
 
 
+def rounds(stages: Stages) -> tuple[int, int]:
+    """(p, v): stages of one round over the devices, and the number of rounds, which is that of chunks a device.
+
+    v is 0 where stages that share devices do not go round them in turn.
+    """
+    first = stages[0].devices
+    depth = next((s for s in range(1, len(stages)) if stages[s].devices == first), len(stages))
+    regular = len(stages) % depth == 0 and all(
+        stage.devices == stages[s % depth].devices for s, stage in enumerate(stages)
+    )
+    places = [device for stage in stages[:depth] for device in stage.devices]
+    return depth, len(stages) // depth if regular and len(set(places)) == len(places) else 0
+
+
 def config(stages: Stages) -> str:
-    """A configuration as the papers write it: '15-1', '2-1-1', 'straight 4', or '16' for data parallelism."""
-    counts = [len(stage.devices) for stage in stages]
-    if len(counts) > 1 and all(c == 1 for c in counts):
-        return f"straight {len(counts)}"
-    return "-".join(map(str, counts))
+    """A configuration as the papers write it: '15-1', '2-1-1', 'straight 4', or '16' for data parallelism.
+
+    Where devices host several stages it is that of one round over them, such as 'straight 2 x 4 chunks'.
+    """
+    depth, chunks = rounds(stages)
+    if chunks == 0:
+        devices = {device for stage in stages for device in stage.devices}
+        return f"{len(stages)} stages on {show_count(len(devices), 'device')}"
+    counts = [len(stage.devices) for stage in stages[:depth]]
+    straight = len(counts) > 1 and all(c == 1 for c in counts)
+    once = f"straight {len(counts)}" if straight else "-".join(map(str, counts))
+    return once if chunks == 1 else f"{once} x {chunks} chunks"
 
 
 def reasons(found: Iterable[str | None]) -> str | None:

@@ -6,32 +6,19 @@ from hocket.passes.assemble import assemble
 from hocket.passes.tasks import Task, Work
 from hocket.program.program import Program
 from hocket.strategies._choices import Choice, Situation, interleavings
-from hocket.strategies._common import Option, Options, Stages, enough_microbatches, reasons
+from hocket.strategies._common import Option, Options, Stages, config, enough_microbatches, reasons, rounds
 from hocket.strategies._synchronous import rule
 from hocket.units import show_count
 
-__all__ = ["OPTIONS", "PAPER", "choices", "compile", "rule", "shape_of", "supports"]
+__all__ = ["OPTIONS", "PAPER", "choices", "compile", "rule", "supports"]
 
 PAPER = "PTD-P; dissertation section 4.2.2, figure 4.4 (bottom)"
 OPTIONS: dict[str, Option] = {}
 
 
-def shape_of(stages: Stages) -> tuple[int, int]:
-    """(p, v): devices in one pipeline and chunks a device; v is 0 when stages do not go round the devices in turn."""
-    first = stages[0].devices
-    depth = next((s for s in range(1, len(stages)) if stages[s].devices == first), len(stages))
-    regular = len(stages) % depth == 0 and all(
-        stage.devices == stages[s % depth].devices for s, stage in enumerate(stages)
-    )
-    distinct = len({d for stage in stages[:depth] for d in stage.devices}) == sum(
-        len(s.devices) for s in stages[:depth]
-    )
-    return depth, len(stages) // depth if regular and distinct else 0
-
-
 def supports(stages: Stages, microbatches: int, options: Options) -> str | None:
     """Chunks go round the devices in turn, widths are equal, and the microbatches of a pipeline divide by its depth."""
-    depth, chunks = shape_of(stages)
+    depth, chunks = rounds(stages)
     width = len(stages[0].devices)
     if chunks < 2:
         return "stages do not go round the devices in turn at least twice (stage s belongs on the devices of stage s mod p)"
@@ -47,7 +34,7 @@ def supports(stages: Stages, microbatches: int, options: Options) -> str | None:
 
 def in_flight(stages: Stages, microbatches: int, options: Options) -> tuple[int, ...]:
     """Of every chunk, as many as the order of its device has open at once."""
-    depth, chunks = shape_of(stages)
+    depth, chunks = rounds(stages)
     each = microbatches // len(stages[0].devices)
     found = [0] * len(stages)
     for rank in range(depth):
@@ -61,7 +48,7 @@ def in_flight(stages: Stages, microbatches: int, options: Options) -> tuple[int,
 
 def compile(stages: Stages, microbatches: int, options: Options) -> Program:
     """The program; its period is one batch."""
-    depth, chunks = shape_of(stages)
+    depth, chunks = rounds(stages)
     width = len(stages[0].devices)
 
     def order(device: int, total: int) -> list[Task]:
@@ -76,7 +63,7 @@ def compile(stages: Stages, microbatches: int, options: Options) -> Program:
             tasks += [Task(Work.UPDATE, chunk * depth + rank, update) for chunk in range(chunks)]
         return tasks
 
-    name = f"interleaved {depth}x{width} v{chunks}"
+    name = f"interleaved {config(stages)}"
     return assemble(name, stages, rule(stages, microbatches, options), microbatches, order)
 
 
