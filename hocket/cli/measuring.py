@@ -36,11 +36,13 @@ def profile(
 
     check_device(device)
     place_to_write(output)
+    _check_sizes(microbatch)
     busy = usual_neighbours(device) if neighbours is None else neighbours
 
     from hocket.profile.measure import measure
 
     loaded = load_job(job)
+    _check_sizes(microbatch, loaded.batch_size)
     sizes = tuple(sorted(set(microbatch or _powers_of_two(loaded.batch_size))))
     with Progress("profiling", not json) as report:
         found = measure(loaded, sizes, device=device, neighbours=busy, budget_s=budget_s, progress=report)
@@ -101,6 +103,16 @@ def _save(found: Any, output: Path, json: bool) -> None:
         return
     _print_profile(found)
     print(f"wrote {output}")
+
+
+def _check_sizes(microbatch: list[int] | None, batch_size: int | None = None) -> None:
+    """Refuse the first size that cannot be measured; who asks for a size is not served with others."""
+    from hocket.errors import InputError
+
+    for size in microbatch or ():
+        if size < 1 or (batch_size is not None and size > batch_size):
+            most = ">= 1 sample" if batch_size is None else f"1 to {batch_size}, the job's batch_size"
+            raise InputError("--microbatch", str(size), most)
 
 
 def _powers_of_two(batch_size: int) -> list[int]:

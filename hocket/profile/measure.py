@@ -65,7 +65,8 @@ def measure(
     """
     sizes = sorted({int(s) for s in microbatch_sizes if 1 <= s <= job.batch_size})
     if not sizes:
-        raise InputError("microbatch_sizes", str(tuple(microbatch_sizes)), f"numbers from 1 to {job.batch_size}")
+        found = ", ".join(map(str, microbatch_sizes)) or "none"
+        raise InputError("microbatch_sizes", found, f"at least one from 1 to {job.batch_size}, the job's batch_size")
     check_device(str(device))
     place = torch.device(device)
     if place.type == "cuda" and not torch.cuda.is_available():

@@ -25,3 +25,17 @@ def test_profile_among_neighbours(run: Callable[..., Any], folder: Path, neighbo
 def test_fewer_neighbours_than_none(run: Callable[..., Any], folder: Path) -> None:
     """They are refused."""
     assert run("profile", "job.py", "--neighbours", -1).code == 2
+
+
+@pytest.mark.parametrize(
+    ("sizes", "found", "expected"),
+    [((0,), "0", ">= 1"), ((2, -3), "-3", ">= 1"), ((5,), "5", "1 to 4"), ((1, 10**30), str(10**30), "1 to 4")],
+)
+def test_sizes_that_cannot_be_measured(
+    run: Callable[..., Any], folder: Path, sizes: tuple[int, ...], found: str, expected: str
+) -> None:
+    """Even beside others that can: the option and the number are named, and nothing is written."""
+    result = run("profile", "job.py", "-o", "own.json", *(word for size in sizes for word in ("-b", size)))
+    assert result.code == 2
+    assert result.err.startswith(f"error: --microbatch: found {found}; expected {expected}")
+    assert not Path("own.json").exists()
