@@ -16,6 +16,8 @@ from typing import Any, TypeVar
 from hocket.errors import InputError, nearest
 
 MAX_FILE_BYTES = 256 * 2**20
+_MAX_SHOWN = 40  # characters of a document, in an error about it
+_MAX_GUESSED = 2**16  # characters of a document that is read once more to tell what else it is
 
 T = TypeVar("T")
 
@@ -44,9 +46,11 @@ def read_text(path: str | Path, limit_bytes: int = MAX_FILE_BYTES) -> str:
     try:
         return read_bytes(path, limit_bytes).decode()
     except UnicodeDecodeError as error:
-        raise InputError(
-            str(path), f"byte {error.object[error.start]:#04x} at {error.start}", "a text in UTF-8"
-        ) from None
+        raise InputError(str(path), _odd_byte(error), "a text in UTF-8") from None
+
+
+def _odd_byte(error: UnicodeDecodeError) -> str:
+    return f"byte {error.object[error.start]:#04x} at {error.start}"
 
 
 def write_atomic(path: str | Path, content: bytes | str) -> None:
@@ -138,11 +142,21 @@ def parse_json(text: bytes | str, place: str) -> Any:
     """Parse JSON as RFC 8259 has it: no NaN or Infinity, no key twice in one object.
 
     Raises:
-        InputError: with line and column of the first mistake, where there is one.
+        InputError: with the line of the first mistake and what stands there, where it has one.
     """
     try:
         return json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_unique_keys)
-    except (ValueError, RecursionError) as error:  # ValueError: bad syntax, bad UTF-8, a number of thousands of digits
+    except json.JSONDecodeError as error:
+        rest = error.doc[error.pos :].strip()
+        if not error.doc.strip():
+            raise InputError(place, "an empty file", "a JSON document") from None
+        cut_off = not rest or error.msg.startswith("Unterminated string")
+        found = "an end inside the document" if cut_off else repr(rest.splitlines()[0][:_MAX_SHOWN])
+        step = "It may have been cut off." if cut_off else ""
+        raise InputError(f"{place}, line {error.lineno}", found, "a JSON document", step) from None
+    except UnicodeDecodeError as error:
+        raise InputError(place, _odd_byte(error), "a JSON document") from None
+    except (ValueError, RecursionError) as error:  # ValueError: our own, and a number of thousands of digits
         raise InputError(place, str(error), "a JSON document") from None
 
 
@@ -293,6 +307,8 @@ def seems(data: Any) -> str:
         return "an empty file"
     if isinstance(data, list | str):
         return "a list" if isinstance(data, list) else "a text"
+    if isinstance(data, int | float) and not isinstance(data, bool):
+        return "a number"
     if not isinstance(data, dict):
         return f"a {type(data).__name__}"
     form = str(data.get("format", ""))
@@ -308,6 +324,15 @@ def seems(data: Any) -> str:
     if form:
         return f"a file of format {form[:40]!r}"
     return f"keys {', '.join(repr(key)[:40] for key in list(data)[:4])}" if data else "no keys"
+
+
+def seems_instead(text: bytes | str) -> str:
+    """What a document that is no JSON is instead: a file of ours in YAML, or empty; otherwise an empty text."""
+    try:
+        data = parse_yaml(text, "") if len(text) < _MAX_GUESSED else {}
+    except InputError:
+        return ""
+    return seems(data) if data is None or (isinstance(data, dict) and "seems" in seems(data)) else ""
 
 
 @cache

@@ -14,7 +14,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hocket.errors import InputError
-from hocket.files import as_data, digest, parse_json, parse_yaml, read_as, read_bytes, write_atomic, write_yaml
+from hocket.files import (
+    as_data,
+    digest,
+    parse_json,
+    parse_yaml,
+    read_as,
+    read_bytes,
+    seems_instead,
+    write_atomic,
+    write_yaml,
+)
 
 PLAIN = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False, allow_infinity=False)
@@ -251,24 +261,48 @@ def test_a_folder_that_cannot_be_synced_is_told(tmp_path: Path, monkeypatch: pyt
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "place", "found"),
     [
-        ('{"a": 1,}', "line 1 column"),
-        ("[" * 100_000, "recursion"),
-        (b"\xff\xfe\xfa", "decode"),
-        ("9" * 5000, "digits"),
-        ('{"a": NaN}', "NaN"),
-        ("[Infinity]", "Infinity"),
-        ('{"a": {"b": 1, "b": 2}}', "'b' stands twice"),
-        ("", "line 1 column 1"),
+        ('{"a": 1,\n"b" 2}', "f.json, line 2", "'2}'"),
+        ("# A title\n\nA text.\n", "f.json, line 1", "'# A title'"),
+        ('{"a": [1,\n2', "f.json, line 2", "an end inside the document"),
+        ('{"a": [1,\n"2', "f.json, line 2", "an end inside the document"),
+        ("\x1b[31m" + "x" * 200, "f.json, line 1", repr("\x1b[31m" + "x" * 35)),
+        ("[" * 100_000, "f.json", "recursion"),
+        (b"\xff\xfe\xfa", "f.json", "byte 0xfa at 2"),
+        (b'{"a": "\xce"}', "f.json", "byte 0xce at 7"),
+        ("9" * 5000, "f.json", "digits"),
+        ('{"a": NaN}', "f.json", "NaN"),
+        ("[Infinity]", "f.json", "Infinity"),
+        ('{"a": {"b": 1, "b": 2}}', "f.json", "'b' stands twice"),
+        ("", "f.json", "an empty file"),
+        (" \n", "f.json", "an empty file"),
     ],
 )
-def test_bad_json_is_an_input_error(text: str | bytes, found: str) -> None:
-    """Wrong syntax, endless nesting, bad UTF-8, endless numbers, NaN and double keys: one clear error each."""
+def test_bad_json_is_an_input_error(text: str | bytes, place: str, found: str) -> None:
+    """Wrong syntax, endless nesting, bad UTF-8, endless numbers, NaN and double keys: one clear error each, in our words."""
     with pytest.raises(InputError, match="a JSON document") as caught:
         parse_json(text, "f.json")
     assert found in caught.value.found
-    assert caught.value.place == "f.json"
+    assert caught.value.place == place
+    assert "Expecting" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("", "an empty file"),
+        ("strategy: flush\nstages: []\n", "what seems to be a plan"),
+        ("format: hocket-cluster-1\n", "what seems to be a cluster"),
+        ("a: 1\n", ""),
+        ("# A title\n\nA text: with a colon: or two.\n", ""),
+        (b"\xff", ""),
+        ("strategy: flush\nstages: []\n" + "#" * 2**17, ""),
+    ],
+)
+def test_a_document_of_another_format(text: str | bytes, found: str) -> None:
+    """Where JSON is expected, a file of ours in YAML is known for what it is; of what is none of ours nothing is said."""
+    assert seems_instead(text) == found
 
 
 @pytest.mark.parametrize(

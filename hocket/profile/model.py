@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from hocket.errors import InputError
-from hocket.files import as_data, digest, parse_json, parse_yaml, read_as, read_bytes, seems, write_atomic
+from hocket.files import as_data, digest, parse_json, read_as, read_bytes, seems, seems_instead, write_atomic
 
 FORMAT = "hocket-profile-1"
 # Notes of a layer that planners act on.
@@ -245,7 +245,9 @@ class ModelProfile:
         try:
             data = parse_json(text, place)
         except InputError as error:
-            raise InputError(place, _not_json(text) or error.found, f"a profile ({FORMAT}, JSON)", step) from None
+            instead = seems_instead(text)
+            where, found = (place, instead) if instead else (error.place, error.found)
+            raise InputError(where, found, f"a profile ({FORMAT}, JSON)", step) from None
         if not isinstance(data, dict) or not ("layers" in data or data.get("format") == FORMAT):
             raise InputError(place, seems(data), f"a profile ({FORMAT})", step)
         return read_as(cls, data, place)
@@ -263,15 +265,6 @@ class ModelProfile:
     def read(cls, path: str | Path) -> "ModelProfile":
         """Read a profile from a file (JSON, or JSON packed with gzip)."""
         return cls.from_json(read_bytes(path), str(path))
-
-
-def _not_json(text: bytes | str) -> str:
-    """What a document that is no JSON seems to be, where it is a file of ours in YAML or empty; otherwise an empty text."""
-    try:
-        data = parse_yaml(text, "") if len(text) < 2**16 else {}
-    except InputError:
-        return ""
-    return seems(data) if data is None or (isinstance(data, dict) and "seems" in seems(data)) else ""
 
 
 def _floats(data: Any) -> Any:

@@ -10,11 +10,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from hocket.errors import InputError
-from hocket.files import parse_json
+from hocket.files import parse_json, seems, seems_instead
 from hocket.program.instruction import Kind
 from hocket.trace.trace import Event, Trace
 
 FORMAT = "hocket-trace-1"
+_NEXT = "`hocket simulate PLAN --trace FILE` and `hocket train JOB PLAN --trace FILE` write one."
 # Colours that Chrome knows by name; Perfetto chooses its own by the event's name.
 _COLOURS = {Kind.FORWARD: "thread_state_running", Kind.BACKWARD: "thread_state_runnable", Kind.STEP: "yellow"}
 
@@ -81,20 +82,28 @@ def from_json(text: bytes | str, place: str = "trace") -> Trace:
     Raises:
         InputError: not JSON, or not such a trace; it names the event.
     """
-    data = parse_json(text, place)
-    if not isinstance(data, dict) or not isinstance(data.get("traceEvents"), list):
-        raise InputError(place, "no list 'traceEvents'", "a trace that hocket wrote")
-    other = data.get("otherData")
-    if not isinstance(other, dict) or other.get("format") != FORMAT or not isinstance(other.get("meta"), dict):
-        raise InputError(
-            f"{place}: otherData.format",
-            repr((other or {}).get("format") if isinstance(other, dict) else other),
-            repr(FORMAT),
-        )
+    try:
+        data = parse_json(text, place)
+    except InputError as error:
+        instead = seems_instead(text)
+        where, found = (place, instead) if instead else (error.place, error.found)
+        raise InputError(where, found, f"a trace ({FORMAT}, JSON)", _NEXT) from None
+    if not isinstance(data, dict) or "traceEvents" not in data:
+        raise InputError(place, seems(data), f"a trace ({FORMAT})", _NEXT)
+    entries = data["traceEvents"]
+    if not isinstance(entries, list):
+        raise InputError(f"{place}: traceEvents", repr(entries)[:80], "a list of events", _NEXT)
+    other = data["otherData"] if isinstance(data.get("otherData"), dict) else {}
+    form = other.get("format")
+    if form != FORMAT:
+        found = "the trace of another program" if form is None else repr(form)[:80]
+        raise InputError(f"{place}: otherData.format", found, repr(FORMAT), _NEXT)
+    if not isinstance(other.get("meta"), dict):
+        raise InputError(f"{place}: otherData.meta", repr(other.get("meta"))[:80], "a mapping", _NEXT)
     lanes: dict[int, str] = {}
     events: list[Event] = []
     memory: dict[int, list[tuple[float, float]]] = {}
-    for number, entry in enumerate(data["traceEvents"]):
+    for number, entry in enumerate(entries):
         where = f"{place}: traceEvents.{number}"
         try:
             if entry["ph"] == "M" and entry["name"] == "thread_name":
@@ -108,5 +117,6 @@ def from_json(text: bytes | str, place: str = "trace") -> Trace:
             elif entry["ph"] == "C":
                 memory.setdefault(int(entry["pid"]), []).append((float(entry["at_s"]), float(entry["args"]["bytes"])))
         except (KeyError, TypeError, ValueError) as error:
-            raise InputError(where, f"{type(error).__name__} {error}", "an event that hocket wrote") from None
+            found = f"no key {error}" if isinstance(error, KeyError) else f"{type(error).__name__}: {error}"
+            raise InputError(where, found, "an event that hocket wrote", _NEXT) from None
     return Trace.of(events, memory, other["meta"])

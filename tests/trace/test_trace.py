@@ -81,8 +81,10 @@ def test_an_end_before_its_start_is_refused() -> None:
     ("change", "place"),
     [
         (lambda data: data.pop("traceEvents"), "trace"),
+        (lambda data: data.update(traceEvents={}), "trace: traceEvents"),
         (lambda data: data.pop("otherData"), "otherData"),
         (lambda data: data["otherData"].update(format="other"), "otherData.format"),
+        (lambda data: data["otherData"].pop("meta"), "otherData.meta"),
         (lambda data: data["traceEvents"][-1].pop("pid"), "traceEvents."),
         (lambda data: data["traceEvents"].append(7), "traceEvents."),
         (lambda data: data["traceEvents"].append({"ph": "X", "pid": 0, "tid": 99}), "traceEvents."),
@@ -97,8 +99,24 @@ def test_foreign_files_are_refused(change: object, place: str) -> None:
     assert place in error.value.place
 
 
-def test_no_json_is_refused() -> None:
-    """A file that is no JSON, or no object, says so."""
-    for text in ("{", "[]", "7"):
-        with pytest.raises(InputError, match="trace"):
-            Trace.from_json(text)
+@pytest.mark.parametrize(
+    ("text", "place", "found"),
+    [
+        ("{", "t.json, line 1", "an end inside the document"),
+        ("# Hocket\n\nA text.\n", "t.json, line 1", "'# Hocket'"),
+        ("", "t.json", "an empty file"),
+        ("strategy: flush\nstages: []\n", "t.json", "what seems to be a plan"),
+        ('{"layers": [], "tensors": []}', "t.json", "what seems to be a profile"),
+        ("[]", "t.json", "a list"),
+        ("7", "t.json", "a number"),
+        (b"\xce", "t.json", "byte 0xce at 0"),
+    ],
+)
+def test_no_trace_is_refused(text: str | bytes, place: str, found: str) -> None:
+    """A file that is no trace at all is told what it seems to be, and which commands write one."""
+    with pytest.raises(InputError) as error:
+        Trace.from_json(text, "t.json")
+    assert (error.value.place, error.value.found) == (place, found)
+    assert error.value.expected.startswith("a trace")
+    assert "hocket simulate PLAN --trace FILE" in error.value.next_step
+    assert "hocket train JOB PLAN --trace FILE" in error.value.next_step
