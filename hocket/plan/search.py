@@ -135,7 +135,9 @@ def search(
         hunt.offer(name)
     hunt.run(progress)
     found = tuple(_ordered(hunt.candidates))
-    return Search(found, tuple(hunt.refused), clock() - began, hunt.considered, tuple(_notes(profile, cluster)))
+    return Search(
+        found, tuple(hunt.refused), clock() - began, hunt.considered, tuple(_notes(profile, cluster, batch_size))
+    )
 
 
 @dataclass
@@ -286,8 +288,13 @@ def _label(shapes: tuple[StageShape, ...], choice: Choice) -> str:
     return f"{config(shapes)} b{choice.microbatch_size}{recompute}{options}"
 
 
-def _notes(profile: ModelProfile, cluster: Cluster) -> Iterator[str]:
-    """What makes the figures rough, and what differs from one process, whatever the plan."""
+def _notes(profile: ModelProfile, cluster: Cluster, batch_size: int) -> Iterator[str]:
+    """What keeps a plan from being trained, what makes the figures rough, and what differs from one process, whatever the plan."""
+    if profile.batch_size not in (0, batch_size):
+        yield (
+            f"the job was profiled with batch_size={profile.batch_size}: `hocket train` takes a plan for {batch_size} "
+            f"only after the job says batch_size={batch_size}"
+        )
     here = profile.device_type
     others = dict.fromkeys([node.device_type for node in cluster.nodes] or [cluster.device_type])
     others.pop(here, None)

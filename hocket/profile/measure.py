@@ -275,6 +275,7 @@ def _profile(
         digest_of_model=job.model_digest,
         notes=notes,
     )
+        batch_size=job.batch_size,
 
 
 def _buffers_bytes(captured: Captured, layer: int, size: int) -> int:

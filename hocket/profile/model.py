@@ -114,6 +114,7 @@ class ModelProfile:
         digest_of_model: SHA-256 over the parameters' names and shapes, empty for foreign profiles.
     """
 
+        batch_size: of the job that was measured; 0 where not known.
     name: str
     device_type: str
     microbatch_sizes: tuple[int, ...]
@@ -131,6 +132,7 @@ class ModelProfile:
     digest_of_model: str = ""
     format: str = FORMAT
     notes: tuple[str, ...] = field(default=())
+    batch_size: int = 0
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
 
@@ -142,6 +144,8 @@ class ModelProfile:
             raise InputError("microbatch_sizes", str(sizes), "ascending numbers of samples, each >= 1")
         if not self.layers:
             raise InputError("layers", "none", "at least one layer")
+        if self.batch_size < 0:
+            raise InputError("batch_size", str(self.batch_size), ">= 1, or 0 where it is not known")
         for i, layer in enumerate(self.layers):
             for key in _REQUIRED + _OPTIONAL:
                 column = getattr(layer, key)

@@ -42,6 +42,7 @@ def test_profile(run: Run, folder: Path) -> None:
     profile = ModelProfile.read("p.json")
     assert profile.microbatch_sizes == (1, 2)
     assert profile.digest_of_model == load_job("job.py").model_digest
+    assert profile.batch_size == load_job("job.py").batch_size
     assert found.json["path"] == "p.json"
     assert found.json["layers"][0]["forward_s"] == list(profile.layers[0].forward_s)
 

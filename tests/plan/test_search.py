@@ -262,6 +262,19 @@ def test_a_profile_of_a_device_that_nobody_knows() -> None:
         search(chain(4, device_type="abacus"), CLUSTER, 8)
 
 
+@pytest.mark.parametrize(("of_job", "told"), [(0, False), (8, False), (4, True), (16, True)])
+def test_a_batch_that_the_job_does_not_have(of_job: int, told: bool) -> None:
+    """It can be planned for; where the profile knows better, a note says what training will ask for."""
+    notes = search(replace(PROFILE, batch_size=of_job), CLUSTER, 8, strategies=("data_parallel",)).notes
+    assert [note for note in notes if "batch_size" in note] == (
+        [
+            f"the job was profiled with batch_size={of_job}: `hocket train` takes a plan for 8 only after the job says batch_size=8"
+        ]
+        if told
+        else []
+    )
+
+
 def test_progress_ends_at_the_total() -> None:
     """Told how many choices are done of how many; the last call is complete."""
     told: list[tuple[int, int, str]] = []

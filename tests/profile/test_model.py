@@ -36,3 +36,13 @@ def test_wrong_loads(load_s: tuple[float, ...]) -> None:
         replace(chain(2, microbatch_sizes=(1, 2)), load_s=load_s)
     with pytest.raises(InputError, match="step_call_s"):
         replace(chain(2), step_call_s=-1.0)
+
+
+def test_the_jobs_batch() -> None:
+    """It is kept where it is known; a file that does not say is read, a number below zero refused."""
+    assert ModelProfile.from_json(replace(chain(2), batch_size=16).to_json()).batch_size == 16
+    data = json.loads(chain(2).to_json())
+    del data["batch_size"]
+    assert ModelProfile.from_json(json.dumps(data)).batch_size == 0
+    with pytest.raises(InputError, match="batch_size: found -1"):
+        replace(chain(2), batch_size=-1)
