@@ -273,9 +273,9 @@ def _profile(
         step_call_s=step.call_s,
         step_together=step.together,
         digest_of_model=job.model_digest,
+        batch_size=job.batch_size,
         notes=notes,
     )
-        batch_size=job.batch_size,
 
 
 def _buffers_bytes(captured: Captured, layer: int, size: int) -> int:

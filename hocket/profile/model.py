@@ -112,9 +112,9 @@ class ModelProfile:
         step_call_s: seconds of every optimizer step besides its layers'; nothing for a stage without parameters to train.
         step_together: whether the optimizer step needs every layer's temporary memory at once, or one after the other.
         digest_of_model: SHA-256 over the parameters' names and shapes, empty for foreign profiles.
+        batch_size: of the job that was measured; 0 where not known.
     """
 
-        batch_size: of the job that was measured; 0 where not known.
     name: str
     device_type: str
     microbatch_sizes: tuple[int, ...]
@@ -130,9 +130,9 @@ class ModelProfile:
     step_call_s: float = 0.0
     step_together: bool = False
     digest_of_model: str = ""
+    batch_size: int = 0
     format: str = FORMAT
     notes: tuple[str, ...] = field(default=())
-    batch_size: int = 0
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
 
@@ -142,10 +142,10 @@ class ModelProfile:
             raise InputError("format", repr(self.format), repr(FORMAT), "Measure or import the profile again.")
         if not sizes or list(sizes) != sorted(set(sizes)) or sizes[0] < 1:
             raise InputError("microbatch_sizes", str(sizes), "ascending numbers of samples, each >= 1")
-        if not self.layers:
-            raise InputError("layers", "none", "at least one layer")
         if self.batch_size < 0:
             raise InputError("batch_size", str(self.batch_size), ">= 1, or 0 where it is not known")
+        if not self.layers:
+            raise InputError("layers", "none", "at least one layer")
         for i, layer in enumerate(self.layers):
             for key in _REQUIRED + _OPTIONAL:
                 column = getattr(layer, key)
