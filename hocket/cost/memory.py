@@ -6,6 +6,7 @@ that frees the stash while it makes gradients is not counted with both.
 Source: section 3.3.3 (MEMORY), with optimizer state, gradients, buffers and working memory added.
 """
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -156,20 +157,31 @@ class Memory:
             return self.value_bytes(value, samples) + float(stage.summed[value.part] * stage.gaps_bytes[value.part])
         if value.what not in (What.ACTIVATION, What.GRADIENT):
             return self.value_bytes(value, samples)
-        maker = value.stage if value.what is What.ACTIVATION else value.part
-        devices = self._cuts[maker].devices
         indices = self._borders[(value.stage, value.part)]
-        if devices[value.index % len(devices)] != device:
+        if not self._makes(value, device) or self._packed(value, device):
             return self.value_bytes(value, samples) + _ALIGNMENT_BYTES * len(indices) * (len(indices) > 1)
-        reader = value.part if value.what is What.ACTIVATION else value.stage
-        readers = self._cuts[reader].devices
-        if len(indices) > 1 and readers[value.index % len(readers)] != device:
-            # Packed into one message as soon as it is made; tensors that nobody keeps are given back then.
-            return self.value_bytes(value, samples) + _ALIGNMENT_BYTES * len(indices)
-        if value.what is What.GRADIENT or self._cuts[maker].recompute:
+        return self._loose_bytes(value, samples)
+
+    def _makes(self, value: Value, device: int) -> bool:
+        """Whether an activation or gradient is made on this device, and not received."""
+        devices = self._cuts[value.stage if value.what is What.ACTIVATION else value.part].devices
+        return devices[value.index % len(devices)] == device
+
+    def _packed(self, value: Value, device: int) -> bool:
+        """Whether an activation or gradient that is made on this device is copied into a message as soon as it is made."""
+        readers = self._cuts[value.part if value.what is What.ACTIVATION else value.stage].devices
+        if readers[value.index % len(readers)] == device:
+            return False
+        indices, tensors = self._borders[(value.stage, value.part)], self._columns.profile.tensors
+        return len(indices) > 1 or (value.what is What.ACTIVATION and not all(tensors[i].dense for i in indices))
+
+    def _loose_bytes(self, value: Value, samples: int) -> float:
+        """Bytes of an activation's or gradient's own tensors, on the device that makes them, besides what the stash keeps."""
+        maker = self._cuts[value.stage]
+        if value.what is What.GRADIENT or maker.recompute:
             return self.value_bytes(value, samples)
-        tensors, own = self._columns.profile.tensors, set(self._cuts[maker].layers)
-        sizes = self._columns.at(samples).tensor_bytes
+        tensors, own = self._columns.profile.tensors, set(maker.layers)
+        sizes, indices = self._columns.at(samples).tensor_bytes, self._borders[(value.stage, value.part)]
         return float(sum(sizes[i] for i in indices if own.isdisjoint(tensors[i].kept_by)))
 
     def pooled(self, value: Value) -> bool:
@@ -217,6 +229,11 @@ class Memory:
                 whole = max(0.0, self._walk(instruction.stage, samples).backward_peak(fresh, gradients))
             case Kind.STEP:
                 whole += self.stages[instruction.stage].step_bytes
+        # Messages are packed when all else is over: then what goes into them is there twice.
+        moving = [v for v in own if v.what in (What.ACTIVATION, What.GRADIENT) and self._packed(v, instruction.device)]
+        if moving:
+            besides = sum(self._loose_bytes(v, samples) for v in moving)
+            whole = max(whole, self.net_bytes(instruction, samples, pooled=False) + besides)
         return whole + (taken if pooled else 0.0)
 
     def _sum(self, instruction: Instruction, values: Iterable[Value], samples: int) -> float:
@@ -231,6 +248,8 @@ class Memory:
         found = self._walks.get((stage, samples))
         if found is None:
             profile = self._columns.profile
-            found = Walk.of(profile, self._columns.at(samples), self._cuts[stage].layers, self.stages[stage].made_of)
+            own = self._cuts[stage].layers
+            readers = Counter(i for (maker, _), indices in self._borders.items() if maker == stage for i in indices)
+            found = Walk.of(profile, self._columns.at(samples), own, self.stages[stage].made_of, readers)
             self._walks[stage, samples] = found
         return found

@@ -3,11 +3,12 @@
 Rules of this file: positions are those of the stage's layers, ascending; a backward visits them from the last to the first.
 A tensor between layers that autograd keeps lives until the first of the layers that keep it has gone backward; its gradient
 from the last layer that reads it to the one that made it. Where a profile does not know who keeps what, a layer's stash is
-its own, and gradients on their way inside a stage are not seen.
+its own, and gradients on their way inside a stage are not seen. Gradients that meet are added out of place: torch adds in
+place only where nobody looks at its operations and nobody else holds the first of them.
 Source: none; measured facts about torch's autograd engine, see profile/memory.py.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,6 +32,8 @@ class Walk:
         kept: those that it keeps: bytes, the layer that makes them, the first that keeps them, and the last as above.
         leaving: bytes of the tensors that leave the stage.
         gradients: of tensors that the stage's layers read, as long as they are there.
+        joined: by position, when a layer's backward is over but for one of its gradients that is added to one that came
+            before it: that sum, all that the layer has made, less what it has freed by then; 0 where none is.
         known: whether the profile knows who keeps what.
     """
 
@@ -44,22 +47,32 @@ class Walk:
     passing: tuple[Span, ...]
     leaving: float
     gradients: tuple[Span, ...]
+    joined: np.ndarray
     known: bool
 
     @classmethod
-    def of(cls, profile: ModelProfile, figures: LayerFigures, layers: Sequence[int], made: np.ndarray) -> "Walk":
+    def of(
+        cls,
+        profile: ModelProfile,
+        figures: LayerFigures,
+        layers: Sequence[int],
+        made: np.ndarray,
+        readers: Mapping[int, int] | None = None,
+    ) -> "Walk":
         """The walk over some layers of a profile.
 
         Arguments:
             made: bytes of weights' gradients by position and bucket.
+            readers: of tensors that leave the stage, how many other stages read them.
         """
-        own = list(layers)
+        own, readers = list(layers), readers or {}
         place = {layer: k for k, layer in enumerate(own)}
         inner, outputs = figures.stash_bytes[own], np.zeros(len(own))
         kept: list[tuple[float, int, int, int]] = []
         passing: list[Span] = []
         gradients: list[Span] = []
         leaving = 0.0
+        over, sums = np.array([profile.layers[layer].gradients_bytes for layer in own]), np.zeros(len(own))
         for index, tensor in enumerate(profile.tensors):
             size, source = float(figures.tensor_bytes[index]), place.get(tensor.source)
             targets = [place[t] for t in tensor.targets if t in place]
@@ -72,11 +85,19 @@ class Walk:
                 until = len(own) if outside else max(targets, default=source)
                 if keepers:
                     kept.append((size, source, min(keepers), until))
+                    over[min(keepers)] -= size * (min(keepers) > source)
                 else:
                     passing.append((size, source, until))
             if tensor.gradient and tensor.source >= 0 and targets:
                 # One from outside is collected in a leaf, until the backward is over.
                 gradients.append((size, 0, max(targets)) if source is None else (size, source, max(targets) - 1))
+                over[targets] += size
+                if source is not None:
+                    over[source] -= size
+                met = [t for t in targets if t < max(targets) or readers.get(index)]
+                sums[met] = np.maximum(sums[met], size)
+            if tensor.gradient and source is not None and readers.get(index, 0) > 1:
+                gradients.append((size, max(targets, default=source), len(own) - 1))
         return cls(
             np.maximum(inner, 0.0),
             outputs,
@@ -88,6 +109,7 @@ class Walk:
             tuple(passing),
             leaving,
             tuple(gradients),
+            np.where(sums > 0, over + sums, 0.0),
             any(layer.backward_bytes for layer in profile.layers),
         )
 
@@ -130,6 +152,7 @@ class Walk:
             gone = self.inner.sum() - inner - self.inner
             return gradients + float((before + made - gone + self.working).max())
         alone = np.where(made > 0, np.maximum(self.fresh_bytes, self.backward_bytes), self.backward_bytes)
+        alone = np.maximum(alone, self.joined)
         end = len(self.inner) - 1
         stash = [(size, max(source + 1, keeper), end) for size, source, keeper, _ in self.kept]
         held = inner + self._there(stash) + self._there(self.gradients)

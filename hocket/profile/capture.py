@@ -50,7 +50,12 @@ class CapturedLayer:
 
 @dataclass(frozen=True)
 class CapturedTensor:
-    """One tensor between layers; `source` -1 is the batch. batch_dim: which dimension grows with the microbatch."""
+    """One tensor between layers; `source` -1 is the batch.
+
+    Attributes:
+        batch_dim: which dimension grows with the microbatch. value: its number in the trace.
+        stride: how its elements lie in memory, empty where that cannot be said.
+    """
 
     name: str
     source: int
@@ -60,6 +65,7 @@ class CapturedTensor:
     dtype: torch.dtype
     batch_dim: int | None
     value: int
+    stride: tuple[int, ...]
 
     @property
     def size_bytes(self) -> int:
@@ -273,7 +279,9 @@ def _tensors(graph: Graph, segments: list[Segment], layers: tuple[CapturedLayer,
             k = count[source] = count.get(source, 0) + 1
             name = layers[source].name if k == 1 else f"{layers[source].name}[{k - 1}]"
         targets = tuple(sorted(readers[v]))
-        out.append(CapturedTensor(name, source, targets, value.requires_grad, value.shape, value.dtype, None, v))
+        out.append(
+            CapturedTensor(name, source, targets, value.requires_grad, value.shape, value.dtype, None, v, value.stride)
+        )
     return tuple(out)
 
 

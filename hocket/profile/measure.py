@@ -21,6 +21,7 @@ from hocket.errors import CaptureError, InputError
 from hocket.profile.capture import Captured, Stage, capture
 from hocket.profile.companions import Companions
 from hocket.profile.job import Job, check_device
+from hocket.profile.layout import is_dense
 from hocket.profile.memory import LayerBytes, count_bytes, optimizer_bytes, step_peaks
 from hocket.profile.model import BATCH_STATISTICS, RANDOM, Layer, ModelProfile
 from hocket.profile.model import Tensor as ProfileTensor
@@ -253,6 +254,7 @@ def _profile(
             tuple(float(captured.for_size(size).tensors[i].size_bytes) for size in sizes),
             tensor.gradient,
             tuple(k for k, counted in enumerate(columns[-1][1]) if tensor.name in counted.keeps),
+            is_dense(tensor.shape, tensor.stride),
         )
         for i, tensor in enumerate(captured.tensors)
     )

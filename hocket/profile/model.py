@@ -81,6 +81,7 @@ class Tensor:
         gradient: whether a gradient of the same size flows back.
         kept_by: layers whose autograd keeps it for the backward, ascending; then it is part of its source's stash. Empty
             when none does, or where that is not known.
+        dense: whether its bytes lie side by side; what is not dense is copied to be sent.
     """
 
     name: str
@@ -89,6 +90,7 @@ class Tensor:
     size_bytes: tuple[float, ...]
     gradient: bool = True
     kept_by: tuple[int, ...] = ()
+    dense: bool = True
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
 

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hocket.profile.layout import inverse, memory_order
 from hocket.profile.operations import Context, Ref
 
 Step = Callable[[list[Any]], None]
@@ -18,15 +19,15 @@ Step = Callable[[list[Any]], None]
 
 def prepare(stride: tuple[int, ...], shape: tuple[int, ...], changed: bool) -> Callable[[Tensor], Tensor] | None:
     """What an input needs before use: its memory layout (a view may rely on it), a copy if it is changed in place."""
-    order = sorted(range(len(shape)), key=lambda d: (-stride[d], d)) if len(stride) == len(shape) else []
-    if order != sorted(order) and all(stride):
-        inverse = [order.index(d) for d in range(len(order))]
+    order = memory_order(shape, stride)
+    if order != tuple(sorted(order)):
+        back = inverse(order)
 
         def laid_out(tensor: Tensor) -> Tensor:
             if tensor.stride() == stride and not changed:
                 return tensor
             dense = tensor.permute(order).contiguous()
-            return (dense.clone() if changed else dense).permute(inverse)
+            return (dense.clone() if changed else dense).permute(back)
 
         return laid_out
     return copy_tensor if changed else None

@@ -170,6 +170,19 @@ def test_several_tensors_are_packed_while_they_are_sent() -> None:
     assert memory(kept, *cuts).held_bytes(value, 0, 1) == 128 + 64 + 2 * 64  # what the stash keeps is there twice
 
 
+def test_a_tensor_that_does_not_lie_side_by_side_is_copied_to_be_sent() -> None:
+    """The message is there besides what the stash keeps; while it is made the tensor itself is there as well."""
+    profile = chain(2, activation_bytes=[128.0, 20.0])
+    cuts = StageCut((0,), (0,)), StageCut((1,), (1,))
+    value = Value(What.ACTIVATION, 0, 0, 1)
+    spread = memory(replace(profile, tensors=tuple(replace(t, dense=False) for t in profile.tensors)), *cuts)
+    kept = replace(profile, tensors=tuple(replace(t, dense=False, kept_by=(0,)) for t in profile.tensors))
+    assert spread.held_bytes(value, 0, 1) == memory(kept, *cuts).held_bytes(value, 0, 1) == 128
+    stash = spread.value_bytes(Value(What.STASH, 0, 0), 1)
+    assert spread.hold_bytes(forward(), 1) == stash + 128 + 128
+    assert memory(profile, *cuts).hold_bytes(forward(), 1) == stash + 128
+
+
 def test_flat_buckets_are_taken_whole_and_kept() -> None:
     """Replicas' buckets are pooled, with gaps between gradients, and are there before a backward makes the first one."""
     profile = tied()

@@ -63,6 +63,36 @@ def test_gradients_that_are_made_are_counted_once() -> None:
     assert found.backward_peak([], 10) == later - 5
 
 
+def branching() -> ModelProfile:
+    """The chain above with the first output read by layers 1 and 2, and kept by nobody."""
+    profile = known()
+    targets = {0: (1, 2)}
+    tensors = tuple(replace(t, targets=targets.get(t.source, t.targets), kept_by=()) for t in profile.tensors)
+    layers = (replace(profile.layers[0], stash_bytes=(1.0,) * 4), *profile.layers[1:])
+    return replace(profile, tensors=tensors, layers=layers)
+
+
+def test_gradients_that_meet_are_added_out_of_place() -> None:
+    """In layer 1 the gradient that came from layer 2, its own, and their sum are there; its output's is gone."""
+    found = walk(branching(), (0, 1, 2))
+    first = 3 + 3 + 9
+    met = 1 + 3 * 10
+    assert found.backward_peak([], 0) == max(first, 1 + 30 + 7, met, 10 + 5) - 6
+    assert found.joined.tolist() == [0, 2 * 10 - 20, 0]
+
+
+def test_a_gradient_from_another_stage_meets_those_of_this_one() -> None:
+    """With one other reader the sum of both is new; with two it is there before any layer goes backward."""
+    profile = branching()
+    made, first = np.zeros((2, 1)), next(i for i, t in enumerate(profile.tensors) if t.source == 0)
+    alone = Walk.of(profile, Columns(profile).at(1), (0, 1), made)
+    one = Walk.of(profile, Columns(profile).at(1), (0, 1), made, {first: 1})
+    two = Walk.of(profile, Columns(profile).at(1), (0, 1), made, {first: 2})
+    assert alone.joined.tolist() == [0, 0]
+    assert one.joined.tolist() == two.joined.tolist() == [0, 10 + 10]
+    assert two.backward_peak([], 0) == one.backward_peak([], 0) + 10
+
+
 def test_a_forward_holds_what_passes_and_what_it_keeps() -> None:
     """A tensor that nobody keeps is gone when its reader is done; without a stash none of them stays."""
     profile = known()

@@ -1,7 +1,8 @@
 """Messages: what goes from device to device, as one contiguous tensor each.
 
-A border of one tensor is sent as it is; a border of several is packed into one tensor of bytes. Both sides know the
-layout from the captured model, for full and for ragged microbatches: no sizes are sent.
+A border of one tensor is sent as it is, if its bytes lie side by side in whatever order, and arrives in that order; a
+border of several is packed into one tensor of bytes. Both sides know the layout from the captured model, for full and for
+ragged microbatches: no sizes are sent.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,6 +15,7 @@ from torch import Tensor
 from hocket.errors import InternalError
 from hocket.plan.plan import Plan
 from hocket.profile.capture import Captured
+from hocket.profile.layout import Dims, inverse, memory_order
 from hocket.program.instruction import Value, What
 from hocket.run.split import StagePart
 
@@ -22,21 +24,23 @@ _ALIGNMENT_BYTES = 64
 
 @dataclass(frozen=True)
 class Layout:
-    """Shapes, types and places of the tensors of one border."""
+    """Shapes, types, places and orders in memory (see profile/layout.py) of the tensors of one border."""
 
-    shapes: tuple[tuple[int, ...], ...]
+    shapes: tuple[Dims, ...]
+    orders: tuple[Dims, ...]
     dtypes: tuple[torch.dtype, ...]
     offsets: tuple[int, ...]
     size_bytes: int
 
     @classmethod
-    def of(cls, tensors: Sequence[tuple[tuple[int, ...], torch.dtype]]) -> "Layout":
-        """The layout of tensors of these shapes and types."""
+    def of(cls, tensors: Sequence[tuple[Dims, Dims, torch.dtype]]) -> "Layout":
+        """The layout of tensors of these shapes, strides (empty for the usual ones) and types."""
         offsets, at = [], 0
-        for shape, dtype in tensors:
+        for shape, _, dtype in tensors:
             offsets.append(at)
             at += -(-prod(shape) * dtype.itemsize // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
-        return cls(tuple(s for s, _ in tensors), tuple(d for _, d in tensors), tuple(offsets), at)
+        orders = tuple(memory_order(shape, stride) for shape, stride, _ in tensors)
+        return cls(tuple(s for s, _, _ in tensors), orders, tuple(d for _, _, d in tensors), tuple(offsets), at)
 
     def pack(self, tensors: Sequence[Tensor]) -> Tensor:
         """One contiguous tensor with what is in these.
@@ -48,7 +52,7 @@ class Layout:
             if tensor.shape != shape or tensor.dtype != dtype:
                 raise InternalError(f"a border tensor is {tensor.dtype} {tuple(tensor.shape)}, not {dtype} {shape}")
         if len(tensors) == 1:
-            return tensors[0].contiguous()
+            return tensors[0].permute(self.orders[0]).contiguous()
         buffer = self.empty(tensors[0].device)
         for view, tensor in zip(self.unpack(buffer), tensors, strict=True):
             view.copy_(tensor)
@@ -57,17 +61,23 @@ class Layout:
     def empty(self, device: torch.device) -> Tensor:
         """A tensor that a message can be received into."""
         if len(self.shapes) == 1:
-            return torch.empty(self.shapes[0], dtype=self.dtypes[0], device=device)
+            return torch.empty(self._lying(0), dtype=self.dtypes[0], device=device)
         return torch.empty(self.size_bytes, dtype=torch.uint8, device=device)
 
     def unpack(self, buffer: Tensor) -> tuple[Tensor, ...]:
         """The tensors in a message, as views of it."""
         if len(self.shapes) == 1:
-            return (buffer,)
+            return (buffer.permute(inverse(self.orders[0])),)
         return tuple(
-            buffer[at : at + prod(shape) * dtype.itemsize].view(dtype).view(shape)
-            for shape, dtype, at in zip(self.shapes, self.dtypes, self.offsets, strict=True)
+            buffer[at : at + prod(shape) * dtype.itemsize].view(dtype).view(self._lying(k)).permute(inverse(order))
+            for k, (shape, order, dtype, at) in enumerate(
+                zip(self.shapes, self.orders, self.dtypes, self.offsets, strict=True)
+            )
         )
+
+    def _lying(self, k: int) -> Dims:
+        """The shape of tensor k with its dimensions in the order in which they lie in memory."""
+        return tuple(self.shapes[k][d] for d in self.orders[k])
 
 
 class Layouts:
@@ -83,7 +93,9 @@ class Layouts:
         key = (value.what, value.stage, value.part, samples)
         if key not in self._known:
             tensor = self._captured.for_size(samples).tensor
-            self._known[key] = Layout.of([(tensor[name].shape, tensor[name].dtype) for name in self._names(value)])
+            self._known[key] = Layout.of(
+                [(tensor[name].shape, tensor[name].stride, tensor[name].dtype) for name in self._names(value)]
+            )
         return self._known[key]
 
     def _names(self, value: Value) -> tuple[str, ...]:

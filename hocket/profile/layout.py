@@ -1,0 +1,32 @@
+"""The order in which a tensor's elements lie in memory.
+
+A tensor that is not contiguous, such as a transposed one, may well be dense: its bytes lie side by side, in another order
+of its dimensions. Taken in that order it is contiguous, and needs no copy to be sent or received.
+"""
+
+Dims = tuple[int, ...]
+
+
+def memory_order(shape: Dims, stride: Dims) -> Dims:
+    """The dimensions from the outermost to the innermost; the usual order where the stride is unknown or repeats elements."""
+    usual = tuple(range(len(shape)))
+    if len(stride) != len(shape) or not all(stride):
+        return usual
+    return tuple(sorted(usual, key=lambda d: (-stride[d], d)))
+
+
+def inverse(order: Dims) -> Dims:
+    """The order that undoes another."""
+    return tuple(order.index(d) for d in range(len(order)))
+
+
+def is_dense(shape: Dims, stride: Dims) -> bool:
+    """Whether the elements lie side by side, each once; True where the stride is unknown."""
+    if len(stride) != len(shape):
+        return True
+    expected = 1
+    for d in reversed(memory_order(shape, stride)):
+        if shape[d] != 1 and stride[d] != expected:
+            return False
+        expected *= shape[d]
+    return True
