@@ -13,7 +13,7 @@ from hocket.plan.open import Opened, open_plan, opened
 from hocket.plan.plan import Plan
 from hocket.plan.search import Search, search
 from hocket.profile.companions import usual_neighbours
-from hocket.profile.job import Job, load_job
+from hocket.profile.job import Job, load_job, refuse_in_job_file
 from hocket.profile.model import ModelProfile
 from hocket.simulate.simulator import Summary
 from hocket.trace.trace import Trace
@@ -32,6 +32,7 @@ def profile(job: Job | str | Path, microbatch_sizes: Sequence[int] | None = None
     Raises:
         CaptureError: the model cannot be captured; names the module and the reason.
     """
+    refuse_in_job_file("hocket.profile")
     from hocket.profile.measure import measure
 
     loaded = job if isinstance(job, Job) else load_job(job)

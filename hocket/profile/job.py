@@ -17,6 +17,7 @@ import numpy as np
 
 from hocket.errors import InputError, nearest
 from hocket.files import digest
+from hocket.profile.origin import NAMES, Maker, Origin, look_up, makers_at_work, origin_of
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -40,6 +41,7 @@ class Job:
             Of a dictionary, the keys that the model's forward accepts go to the model, the others to the loss.
         seed: of the data order and of the random numbers inside the model.
         path: the file that it came from, when `load_job` loaded it: another process can load the same.
+        makers: who was at work when it was made, from where `origin` knows how another process can make the same.
     """
 
     model: "nn.Module"
@@ -51,8 +53,10 @@ class Job:
     seed: int = 0
     inputs: int = 1
     path: Path | None = field(default=None, init=False)
+    makers: tuple[Maker, ...] = field(default=(), init=False, repr=False)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "makers", makers_at_work())
         if not callable(getattr(self.model, "named_parameters", None)):
             raise InputError("Job.model", type(self.model).__name__, "a torch.nn.Module")
         if self.loss is not None and not callable(self.loss):
@@ -69,6 +73,15 @@ class Job:
         if len(self.data) < self.batch_size:
             hint = "Lower batch_size or give more data."
             raise InputError("Job.data", f"{len(self.data)} samples", f"at least batch_size = {self.batch_size}", hint)
+
+    @property
+    def origin(self) -> Origin:
+        """Where another process can have the same job.
+
+        Raises:
+            InputError: nowhere, with what to do.
+        """
+        return Origin(self.path) if self.path is not None else origin_of(self, self.makers)
 
     @property
     def model_digest(self) -> str:
@@ -176,31 +189,51 @@ def check_device(name: str) -> None:
         raise InputError("device", repr(name), "cpu, cuda (the current GPU) or cuda:N", nearest(name, ("cpu", "cuda")))
 
 
-def load_job(path: str | Path) -> Job:
+def load_job(path: str | Path, names: Sequence[str] = NAMES) -> Job:
     """Run a job file and take its `job` (a Job) or the result of its `make_job()`.
+
+    Arguments:
+        names: others to take instead; the first that the file defines is the job, or makes it when it is called.
 
     Raises:
         InputError: no such file, it fails, or it defines neither.
     """
     path = Path(path)
     if not path.is_file():
-        raise InputError(
-            str(path),
-            "a folder" if path.is_dir() else "no such file",
-            "a Python file that defines `job` or `make_job()`",
-        )
+        found = "a folder" if path.is_dir() else "no such file"
+        raise InputError(str(path), found, "a Python file that defines `job` or `make_job()`")
+    _running.append(path)
     try:
-        names = runpy.run_path(str(path), run_name="hocket_job")
-        found = names.get("job")
-        if found is None and callable(names.get("make_job")):
-            found = names["make_job"]()
+        defined = runpy.run_path(str(path), run_name="hocket_job")
+        made = next((thing for name in names if (thing := look_up(defined, name)) is not None), None)
+        if not isinstance(made, Job) and callable(made):
+            made = made()
     except InputError:
         raise
     except Exception as error:
         text = f"{type(error).__name__}: {error}"
         raise InputError(str(path), text, "a job file that runs", f"Try: python {path}") from error
-    if not isinstance(found, Job):
-        what = "neither `job` nor `make_job()`" if found is None else f"a {type(found).__name__}"
-        raise InputError(str(path), what, "`job`, a hocket.Job, or `make_job()` that returns one")
-    object.__setattr__(found, "path", path.absolute())
-    return found
+    finally:
+        _running.pop()
+    if not isinstance(made, Job):
+        told = " and no ".join(f"`{name}`" for name in names)
+        found = f"no {told}" if made is None else f"a value of type {type(made).__name__}"
+        step = 'What stands behind `if __name__ == "__main__":` is left out.' if made is None else ""
+        raise InputError(str(path), found, "`job`, a hocket.Job, or `make_job()` that returns one", step)
+    object.__setattr__(made, "path", path.absolute())
+    return made
+
+
+# Job files that are being run for their jobs, the innermost last.
+_running: list[Path] = []
+
+
+def refuse_in_job_file(what: str) -> None:
+    """Refuse what takes long and starts processes where a file is only run for its job, once in every process.
+
+    Raises:
+        InputError: this is such a place.
+    """
+    if _running:
+        expected = 'a call behind `if __name__ == "__main__":`, which is left out when the file is run for its job'
+        raise InputError(str(_running[-1]), f"a call of {what}", expected)

@@ -36,11 +36,12 @@ from hocket.errors import InputError, InternalError, WorkerLost
 from hocket.files import parse_json, write_atomic
 from hocket.plan.plan import Plan
 from hocket.profile.companions import usable_cores
+from hocket.profile.job import Job
 from hocket.run.collect import Collector
 from hocket.run.cores import cores_of
 from hocket.run.failure import Failure, first_cause, understand
 from hocket.run.loop import Listener, Options, Summary, devices_of, predicted_now
-from hocket.run.orders import Orders
+from hocket.run.orders import Orders, Wanted
 from hocket.run.progress import Progress, State, hold_all
 
 MAX_LOCAL_WORKERS = 64
@@ -52,16 +53,17 @@ _MAX_LINE_BYTES = 2**20
 _READ_BYTES = 2**16
 
 
-def launch(job: Path, plan: Plan, folder_of_plan: Path | None, options: Options, listener: Listener) -> Summary:
-    """Run a job file with local workers until it is done, stopped or broken; nothing is left running.
+def launch(job: Job | Path, plan: Plan, folder_of_plan: Path | None, options: Options, listener: Listener) -> Summary:
+    """Run a job with local workers until it is done, stopped or broken; nothing is left running.
 
     Arguments:
+        job: a job file, or a job whose origin is known: each worker makes it again.
         folder_of_plan: from where the plan's profile is seen, if the plan has a file.
 
     Raises:
         InputError, WorkerLost, KeyboardInterrupt: see `train`.
     """
-    devices = devices_of(plan)
+    wanted, devices = Wanted.of(job), devices_of(plan)
     if len(devices) > MAX_LOCAL_WORKERS:
         hint = "Start it with torchrun on several machines."
         raise InputError("plan", f"{len(devices)} devices", f"at most {MAX_LOCAL_WORKERS} local workers", hint)
@@ -76,7 +78,7 @@ def launch(job: Path, plan: Plan, folder_of_plan: Path | None, options: Options,
         workers: list[_Worker] = []
         try:
             for rank in range(len(devices)):
-                workers.append(_start(folder, job, options, rank, len(devices), places[rank] if places else ()))
+                workers.append(_start(folder, wanted, options, rank, len(devices), places[rank] if places else ()))
             # While they load torch. They keep the plan as it is written: its digest goes into checkpoints.
             watched = replace(plan, predicted=predicted_now(plan, folder_of_plan, listener))
             with _Watch(workers, watched, options, listener) as watch:
@@ -108,14 +110,14 @@ class _Worker:
         return f"worker {self.rank} (pid {self.process.pid})"
 
 
-def _start(folder: Path, job: Path, options: Options, rank: int, workers: int, cores: tuple[int, ...]) -> _Worker:
+def _start(folder: Path, job: Wanted, options: Options, rank: int, workers: int, cores: tuple[int, ...]) -> _Worker:
     page = Progress.create(folder / f"progress-{rank}")
     log = folder / f"worker-{rank}.log"
     reports, report_to = os.pipe()
     control_from, control = os.pipe()
     try:
         orders = Orders(
-            job=str(job.absolute()),
+            job=job,
             folder=str(folder),
             rank=rank,
             workers=workers,
@@ -127,9 +129,8 @@ def _start(folder: Path, job: Path, options: Options, rank: int, workers: int, c
         )
         path = folder / f"orders-{rank}.json"
         write_atomic(path, json.dumps(asdict(orders)))
-        # The package that the watcher runs, also where it is not installed.
-        known = [os.environ[_PATH]] if os.environ.get(_PATH) else []
-        paths = os.pathsep.join([*known, str(Path(hocket.__file__).parent.parent)])
+        # What the watcher can import, and the package that it runs, also where it is not installed.
+        paths = os.pathsep.join([*filter(None, sys.path), str(Path(hocket.__file__).parent.parent)])
         environment = {**os.environ, "OMP_NUM_THREADS": str(options.threads), _PATH: paths}
         if loopback := next((name for _, name in socket.if_nameindex() if name in ("lo", "lo0")), ""):
             # Without it gloo looks up this machine's own name, which need not resolve to anything.

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Protocol
 
 from hocket.errors import HocketError, InputError, nearest
 from hocket.plan.plan import Plan, Predicted
-from hocket.profile.job import Job
+from hocket.profile.job import Job, refuse_in_job_file
 from hocket.units import show_seconds
 
 DEVICES = ("auto", "cpu", "cuda")
@@ -165,7 +165,8 @@ def train(
     """Train a job as a plan says.
 
     Arguments:
-        job: path of a job file; a Job object only where this process is a worker itself (under `torchrun`).
+        job: a job, or the path of a job file. Local workers make a job again (see `hocket.profile.origin`): it must stand at the
+            top of a file, or be returned by a function without arguments. Under `torchrun` this process is a worker itself.
         plan: a plan or its file.
         steps, options: see Options.
         on_step: called with each step's line, where no listener is given.
@@ -177,6 +178,7 @@ def train(
         KeyboardInterrupt: interrupted twice, or without a folder for checkpoints; its text says after which step. (Interrupted
             once, with such a folder, a run saves and returns a summary with `stopped`.)
     """
+    refuse_in_job_file("hocket.train")
     given = _options(steps, options)
     folder = None if isinstance(plan, Plan) else Path(plan).resolve().parent
     if not isinstance(plan, Plan):
@@ -194,14 +196,13 @@ def _train(job: Job | str | Path, plan: Plan, folder: Path | None, options: Opti
         from hocket.run.join import join
 
         return join(job, plan, folder, options, listener)
-    if isinstance(job, Job):
-        hint = "Write `job = ...` into a file and give its path, or start this script with torchrun."
-        raise InputError("job", "a Job object, which other processes cannot see", "the path of a job file", hint)
-    if not Path(job).is_file():
-        raise InputError(str(job), "no such file", "a Python file that defines `job` or `make_job()`")
+    if not isinstance(job, Job):
+        job = Path(job)
+        if not job.is_file():
+            raise InputError(str(job), "no such file", "a Python file that defines `job` or `make_job()`")
     from hocket.run.launch import launch
 
-    return launch(Path(job), plan, folder, options, listener)
+    return launch(job, plan, folder, options, listener)
 
 
 def number_in(name: str) -> int:

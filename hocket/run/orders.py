@@ -5,7 +5,49 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from hocket.files import parse_json, read_as, read_bytes
+from hocket.profile.job import Job, load_job
+from hocket.profile.likeness import Likeness, check_likeness, likeness
+from hocket.profile.origin import NAMES
 from hocket.run.loop import Options
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """The job that every worker makes for itself.
+
+    Attributes:
+        path: of its file; names: what to take from it (see Origin).
+        likeness: of the job that was given; None where it was given as a file.
+    """
+
+    path: str
+    names: tuple[str, ...] = NAMES
+    likeness: Likeness | None = None
+
+    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
+
+    @classmethod
+    def of(cls, job: Job | Path) -> "Wanted":
+        """What a worker must know of a job.
+
+        Raises:
+            InputError: no other process can make it again.
+        """
+        if not isinstance(job, Job):
+            return cls(str(job.absolute()))
+        origin = job.origin
+        return cls(str(origin.path), origin.names, likeness(job))
+
+    def make(self) -> Job:
+        """The job.
+
+        Raises:
+            InputError: the file does not give it, or gives another one.
+        """
+        made = load_job(self.path, self.names)
+        if self.likeness is not None:
+            check_likeness(made, self.likeness)
+        return made
 
 
 @dataclass(frozen=True)
@@ -13,12 +55,12 @@ class Orders:
     """One worker's orders.
 
     Attributes:
-        job: path of the job file; folder: the run's private folder, with the plan, the progress pages and the meeting file.
+        folder: the run's private folder, with the plan, the progress pages and the meeting file.
         parent: process id of the watcher; report_to: file handle for reports; control_from: file handle that ends with the watcher.
         cores: to stay on; none: wherever the system puts it.
     """
 
-    job: str
+    job: Wanted
     folder: str
     rank: int
     workers: int

@@ -59,12 +59,11 @@ def _work(orders: Orders, progress: Progress, report: "PipeReport") -> None:
     from torch.distributed import FileStore  # type: ignore[attr-defined]
 
     from hocket.plan.plan import Plan
-    from hocket.profile.job import load_job
     from hocket.run.work import Seat, work
 
     torch.set_num_threads(orders.options.threads)
     plan = Plan.read(Path(orders.folder, "plan.yaml"))
-    job = load_job(orders.job)
+    job = orders.job.make()
     store = FileStore(str(Path(orders.folder, "meeting")), orders.workers)
     seat = Seat(orders.rank, orders.workers, orders.rank, store)
     work(job, plan, orders.options, seat, progress, report.send)

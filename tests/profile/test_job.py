@@ -117,6 +117,30 @@ def test_job_files_without_a_job_are_refused(tmp_path: Path, text: str):
     assert caught.value.place.endswith("a.py")
 
 
+def test_a_file_that_trains_when_it_is_run(tmp_path: Path) -> None:
+    """Run for its job alone it must not start a run or a measurement: that belongs behind a guard, which is named."""
+    for call in ("train('x.py', 'plan.yaml', steps=1)", "profile(make_job())"):
+        (tmp_path / "a.py").write_text(JOB_FILE + f"import hocket\nhocket.{call}\n")
+        with pytest.raises(InputError, match='expected a call behind `if __name__ == "__main__":`') as caught:
+            load_job(tmp_path / "a.py")
+        assert caught.value.found == f"a call of hocket.{call.partition('(')[0]}"
+        assert caught.value.place == str(tmp_path / "a.py")
+    (tmp_path / "a.py").write_text(
+        JOB_FILE + "import hocket\nif __name__ == '__main__':\n    hocket.train(1, 2, steps=1)\n"
+    )
+    assert load_job(tmp_path / "a.py").name == "mine"
+
+
+def test_other_names_in_a_job_file(tmp_path: Path) -> None:
+    """The first that is there is taken; when none is, all are named."""
+    (tmp_path / "a.py").write_text(JOB_FILE + "odd = 3\nclass Jobs:\n    small = staticmethod(make_job)\n")
+    assert load_job(tmp_path / "a.py", ("none", "Jobs.small", "odd")).name == "mine"
+    for names, found in (("none", "Jobs.large"), "no `none` and no `Jobs.large`"), (("odd",), "a value of type int"):
+        with pytest.raises(InputError) as caught:
+            load_job(tmp_path / "a.py", names)
+        assert caught.value.found == found
+
+
 def test_missing_job_file(tmp_path: Path):
     """A missing file is an error of the user's."""
     with pytest.raises(InputError):

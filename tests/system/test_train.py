@@ -1,16 +1,20 @@
 """Training with real workers: losses, segments, resuming under the same and under other plans, and what does not fit."""
 
 import json
+import os
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from hocket.errors import InputError
 from hocket.plan.plan import Plan, Predicted
 from hocket.plan.predict import predict_iteration
-from hocket.profile.job import load_job
+from hocket.profile.job import Job, load_job
 from hocket.profile.synthetic import chain
 from hocket.run.checkpoint import names_in
 from hocket.run.loop import train
@@ -18,7 +22,7 @@ from hocket.trace.trace import Trace
 from tests.system.tiny import LAYERS, Recorder, plan, reference, write_job
 
 
-def run(job: Path, chosen: Plan, **options: Any) -> Recorder:
+def run(job: Path | Job, chosen: Plan, **options: Any) -> Recorder:
     """Train; what was heard."""
     listener = Recorder()
     summary = train(job, chosen, listener=listener, **options)
@@ -231,12 +235,86 @@ def test_options_that_make_no_sense(tmp_path: Path, options: dict[str, Any], pla
     assert caught.value.place == place
 
 
-def test_jobs_that_cannot_be_sent(tmp_path: Path) -> None:
-    """A Job object, or a path without a file, is refused with what to do."""
-    with pytest.raises(InputError, match="torchrun"):
-        train(load_job(write_job(tmp_path)), plan("flush"), steps=1)
+def test_a_path_without_a_file(tmp_path: Path) -> None:
+    """It is refused before any worker starts."""
     with pytest.raises(InputError, match="no such file"):
         train(tmp_path / "nowhere.py", plan("flush"), steps=1)
+
+
+def test_a_job_instead_of_its_file(tmp_path: Path) -> None:
+    """A job that came from a file trains as the file does; one that was changed since does not train."""
+    path = write_job(tmp_path)
+    job = load_job(path)
+    assert run(job, plan("flush"), steps=2).losses == reference(path, plan("flush"), 2)
+    with torch.no_grad():
+        job.model[0].weight.zero_()
+    with pytest.raises(InputError, match=r"0\.weight has other values; expected the job that was given"):
+        train(job, plan("flush"), steps=2)
+
+
+# A script that makes its job in Python: where it stands, and how it is handed to train, differ.
+SCRIPT = """
+{job}
+
+def make_job():
+    {seed}
+    model = nn.Sequential(
+        nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh(), nn.Dropout(0.1), nn.Linear(8, 3)
+    ).double()
+    return Job(model, nn.functional.cross_entropy, Data(), lambda p: torch.optim.Adam(p, lr=0.01), batch_size=8, name="tiny")
+
+def with_width(width):
+    return replace(make_job(), seed=width)
+
+def main():
+    import json
+    import hocket
+    print(json.dumps(hocket.train({given}, "plan.yaml", steps=2).losses))
+
+{guard}main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("given", "seed", "guard", "error"),
+    [
+        ("job", "", 'if __name__ == "__main__": ', ""),
+        ("make_job()", "torch.manual_seed(0)", 'if __name__ == "__main__": ', ""),
+        ("make_job()", "torch.seed()", 'if __name__ == "__main__": ', "made again, it is another"),
+        (
+            "with_width(3)",
+            "torch.manual_seed(0)",
+            'if __name__ == "__main__": ',
+            "a Job that other processes cannot make again",
+        ),
+        ("job", "", "", 'script.py: found a call of hocket.train; expected a call behind `if __name__ == "__main__":`'),
+    ],
+    ids=["at the top", "a function", "no seed", "changed by arguments", "no guard"],
+)
+def test_a_script_that_makes_its_job(tmp_path: Path, given: str, seed: str, guard: str, error: str) -> None:
+    """Workers make the job again from the script, and train it as they would train a job file; what they cannot is one error."""
+    path = write_job(tmp_path)
+    text = path.read_text().replace("import torch\n", "from dataclasses import replace\n\nimport torch\n")
+    script = SCRIPT.format(job=text, given=given, seed=seed, guard=guard)
+    (tmp_path / "script.py").write_text(script)
+    plan("flush").save(tmp_path / "plan.yaml")
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).resolve().parents[2])}
+    command = [sys.executable, "script.py"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    if error:
+        assert done.returncode == 1
+        assert error in done.stderr.splitlines()[-1]
+        assert done.stdout == ""
+    else:
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout) == reference(path, plan("flush"), 2)
+
+
+def test_a_job_that_nobody_can_make_again(tmp_path: Path) -> None:
+    """It is refused before any worker starts, with what to do."""
+    job = replace(load_job(write_job(tmp_path)), seed=3)
+    with pytest.raises(InputError, match=r"make_job\(\) in job\.py, or start this script with torchrun"):
+        train(job, plan("flush"), steps=1)
 
 
 def test_a_batch_that_is_not_the_jobs(tmp_path: Path) -> None:
