@@ -7,6 +7,7 @@ trains on follows from its number alone, so that a resumed or re-planned run goe
 import inspect
 import re
 import runpy
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
@@ -192,6 +193,8 @@ def check_device(name: str) -> None:
 def load_job(path: str | Path, names: Sequence[str] = NAMES) -> Job:
     """Run a job file and take its `job` (a Job) or the result of its `make_job()`.
 
+    It can import what lies beside it, as under `python FILE`, from now on; a file of a package also what lies in the package.
+
     Arguments:
         names: others to take instead; the first that the file defines is the job, or makes it when it is called.
 
@@ -204,7 +207,7 @@ def load_job(path: str | Path, names: Sequence[str] = NAMES) -> Job:
         raise InputError(str(path), found, "a Python file that defines `job` or `make_job()`")
     _running.append(path)
     try:
-        defined = runpy.run_path(str(path), run_name="hocket_job")
+        defined = runpy.run_path(str(path), run_name=_name_to_run(path))
         made = next((thing for name in names if (thing := look_up(defined, name)) is not None), None)
         if not isinstance(made, Job) and callable(made):
             made = made()
@@ -222,6 +225,17 @@ def load_job(path: str | Path, names: Sequence[str] = NAMES) -> Job:
         raise InputError(str(path), found, "`job`, a hocket.Job, or `make_job()` that returns one", step)
     object.__setattr__(made, "path", path.absolute())
     return made
+
+
+def _name_to_run(path: Path) -> str:
+    """Under which name a job file is run; what it is to import from is made known."""
+    folder, package = path.absolute().parent, ["hocket_job"]
+    while (folder / "__init__.py").is_file():
+        package.insert(0, folder.name)
+        folder = folder.parent
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
+    return ".".join(package)
 
 
 # Job files that are being run for their jobs, the innermost last.

@@ -1,5 +1,6 @@
 """What a job accepts, and which samples a step trains on."""
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -129,6 +130,23 @@ def test_a_file_that_trains_when_it_is_run(tmp_path: Path) -> None:
         JOB_FILE + "import hocket\nif __name__ == '__main__':\n    hocket.train(1, 2, steps=1)\n"
     )
     assert load_job(tmp_path / "a.py").name == "mine"
+
+
+def test_what_lies_beside_a_job_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It can be imported, wherever one works, as under `python FILE`; inside a package also by relative imports."""
+    monkeypatch.setattr("sys.path", list(sys.path))
+    package = tmp_path / "jobs_of_mine" / "small"
+    package.mkdir(parents=True)
+    for folder in (package.parent, package):
+        (folder / "__init__.py").touch()
+    for folder in (tmp_path, package):
+        (folder / "beside_the_job.py").write_text("NAME = 'mine'")
+    (package.parent / "above.py").write_text("NAME = 'mine'")
+    (tmp_path / "a.py").write_text("from beside_the_job import NAME\n" + JOB_FILE.replace('"mine"', "NAME"))
+    assert load_job(tmp_path / "a.py").name == "mine"
+    for line in ("from .beside_the_job", "from ..above", "from jobs_of_mine.small.beside_the_job"):
+        (package / "b.py").write_text(f"{line} import NAME\n" + JOB_FILE.replace('"mine"', "NAME"))
+        assert load_job(package / "b.py").name == "mine"
 
 
 def test_other_names_in_a_job_file(tmp_path: Path) -> None:
