@@ -5,7 +5,6 @@ the strategy), but for `predicted`, which is what the planner believed when it w
 """
 
 from dataclasses import dataclass, field
-from math import ceil
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -17,6 +16,7 @@ from hocket.program.program import Program, StageShape
 from hocket.strategies._common import compile_strategy
 
 FORMAT = "hocket-plan-1"
+_MAX_MICROBATCHES = 2**20  # of one batch; sizes of a file are bounded
 
 
 @dataclass(frozen=True)
@@ -88,6 +88,9 @@ class Plan:
             raise InputError("batch_size", str(self.batch_size), ">= 1")
         if not 1 <= self.microbatch_size <= self.batch_size:
             raise InputError("microbatch_size", str(self.microbatch_size), f"1 to the batch size, {self.batch_size}")
+        if self.microbatches > _MAX_MICROBATCHES:
+            found = f"{self.batch_size}, {self.microbatches:,} microbatches of {self.microbatch_size}"
+            raise InputError("batch_size", found, f"at most {_MAX_MICROBATCHES:,} microbatches")
         if not self.stages:
             raise InputError("stages", "none", "at least one stage")
         for s, stage in enumerate(self.stages):
@@ -107,7 +110,7 @@ class Plan:
     @property
     def microbatches(self) -> int:
         """Microbatches of one batch."""
-        return ceil(self.batch_size / self.microbatch_size)
+        return -(-self.batch_size // self.microbatch_size)
 
     def samples(self, microbatch: int) -> int:
         """Samples of one microbatch; the last of each batch may be ragged."""

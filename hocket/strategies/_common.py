@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from math import lcm
 from types import ModuleType
 from typing import Any, Protocol, cast
 
@@ -10,6 +11,9 @@ from hocket.errors import InputError, RefusedError, nearest
 from hocket.program.program import Program, StageShape
 from hocket.program.rule import Rule
 from hocket.units import show_count
+
+# In one period. The search looks at shorter programs only; this is for plans by hand, and takes some ten seconds.
+MAX_FORWARDS = 2**16
 
 Stages = tuple[StageShape, ...]
 Options = Mapping[str, Any]
@@ -81,7 +85,11 @@ def compile_strategy(name: str, stages: Stages, microbatches: int, options: Opti
     """
     member = strategy(name)
     full = complete(name, options or {})
-    reason = _always(stages, microbatches) or member.supports(stages, microbatches, full)
+    reason = (
+        _always(stages, microbatches)
+        or member.supports(stages, microbatches, full)
+        or _too_long(stages, member.rule(stages, microbatches, full))
+    )
     if reason:
         raise RefusedError(f"strategy {name}", reason)
     return member.compile(stages, microbatches, full)
@@ -107,6 +115,15 @@ def _always(stages: Stages, microbatches: int) -> str | None:
                         f"put the layers that share them on one stage, or the stages on different devices"
                     )
     return None
+
+
+def _too_long(stages: Stages, rule: Rule) -> str | None:
+    """The reason to refuse when the period, in which every batch and every replica's turn comes round, is beyond all use."""
+    microbatches = lcm(*rule.batch, *(len(stage.devices) for stage in stages))
+    if microbatches * len(stages) <= MAX_FORWARDS:
+        return None
+    each = f"{microbatches:,} microbatches through {show_count(len(stages), 'stage')}"
+    return f"its period has {each}; programs of more than {MAX_FORWARDS:,} forwards are not compiled: take larger microbatches"
 
 
 def one_stage_a_device(stages: Stages) -> str | None:

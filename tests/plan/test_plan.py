@@ -112,6 +112,7 @@ def bad(name: str, edit: Edit, place: str, *words: str) -> Any:
         bad("missing cluster", lambda d: d.pop("cluster"), "plan: cluster", "nothing"),
         bad("wrong type", lambda d: d.update(batch_size="many"), "plan: batch_size", "'many'", "a whole number"),
         bad("a fraction", lambda d: d.update(batch_size=2.5), "plan: batch_size", "2.5", "a whole number"),
+        bad("a batch beyond all use", lambda d: d.update(batch_size=10**30), "plan: batch_size", "10", "1,048,576"),
         bad("no batch", lambda d: d.update(batch_size=0), "plan: batch_size", "0", ">= 1"),
         bad("microbatch too large", lambda d: d.update(microbatch_size=9), "plan: microbatch_size", "9", "1 to"),
         bad("microbatch of nothing", lambda d: d.update(microbatch_size=0), "plan: microbatch_size", "0"),

@@ -2,8 +2,9 @@
 
 import pytest
 
+from hocket.errors import RefusedError
 from hocket.program.program import StageShape
-from hocket.strategies._common import config, rounds
+from hocket.strategies._common import compile_strategy, config, rounds
 
 
 @pytest.mark.parametrize(
@@ -36,3 +37,27 @@ def test_rounds() -> None:
     assert of((0,), (1,)) == (2, 1)
     assert of((0,), (1,), (0,))[1] == 0
     assert of((0,), (1,), (1,), (0,))[1] == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "microbatches", "replicas"),
+    [("flush", 32_769, 1), ("gpipe", 10**30, 1), ("two_bw", 10**9, 1), ("pipedream", 1, 40_000)],
+)
+def test_a_program_beyond_all_use_is_refused(name: str, microbatches: int, replicas: int) -> None:
+    """At once, and not after it has filled the memory: the period that it would have is told."""
+    last = tuple(range(1, replicas + 1))
+    stages = (
+        StageShape((0,), targets=(1,), batch=True),
+        StageShape(last, sources=(0,), gradients=(0,), batch=True),
+    )
+    with pytest.raises(RefusedError, match=f"{max(microbatches, replicas):,} microbatches through 2 stages"):
+        compile_strategy(name, stages, microbatches)
+
+
+def test_any_batch_where_the_period_is_one_microbatch() -> None:
+    """PipeDream's program does not depend on the batch."""
+    stages = (
+        StageShape((0,), targets=(1,), batch=True),
+        StageShape((1,), sources=(0,), gradients=(0,), batch=True),
+    )
+    assert len(compile_strategy("pipedream", stages, 10**30)) == len(compile_strategy("pipedream", stages, 1))
