@@ -14,6 +14,9 @@ from typing import Any, ClassVar
 from hocket.errors import InputError
 from hocket.files import as_data, parse_yaml, read_as, read_bytes, seems, write_atomic, write_yaml
 
+MAX_DEVICES = 2**17
+"""More than the largest machines that train one model have; sizes of a file are bounded."""
+
 
 @dataclass(frozen=True)
 class Link:
@@ -166,6 +169,9 @@ class Cluster:
     def __post_init__(self) -> None:
         if not self.levels:
             raise InputError("levels", "none", "at least one level")
+        if self.devices > MAX_DEVICES:
+            widths = " x ".join(str(level.width) for level in self.levels)
+            raise InputError("levels", f"{widths} devices", f"at most {MAX_DEVICES:,} devices")
         names = [level.name for level in self.levels]
         if len(set(names)) != len(names):
             raise InputError("levels", f"names {', '.join(names)}", "unique names")

@@ -181,6 +181,12 @@ levels:
         (GOOD, "", r"c\.yaml: found an empty file; expected a cluster"),
         (GOOD, '{"format": "hocket-profile-1"}', r"c\.yaml: found what seems to be a profile; expected a cluster"),
         (GOOD, "name: c\nlevels: []\ndevice_type: k80", r"levels: found none; expected at least one level"),
+        (
+            GOOD,
+            "name: c\nlevels:\n- {name: a, width: 4, bandwidth_bytes_per_s: 1}\n"
+            "- {name: b, width: 1000000000, bandwidth_bytes_per_s: 1}\ndevice_type: k80",
+            r"levels: found 4 x 1000000000 devices; expected at most 131,072 devices",
+        ),
     ],
 )
 def test_wrong_files_name_the_place(old: str, new: str, message: str) -> None:
