@@ -176,10 +176,10 @@ def parse_yaml(text: bytes | str, place: str) -> Any:
     """Parse YAML 1.2, plain data only: no tags, no objects, no duplicate keys, aliases bounded by the file's size.
 
     Raises:
-        InputError: with line and column of the first mistake.
+        InputError: with the line of the first mistake and what stands there, where it has one.
     """
     from ruamel.yaml import YAML
-    from ruamel.yaml.error import YAMLError
+    from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
     if text[:1] in ("{", b"{"):  # JSON is YAML, and read a hundred times as fast as such
         with suppress(InputError):
@@ -187,7 +187,14 @@ def parse_yaml(text: bytes | str, place: str) -> Any:
     try:
         data = YAML(typ="safe", pure=True).load(text)
     except (YAMLError, RecursionError, ValueError, TypeError) as error:  # TypeError: a key that is itself a collection
-        raise InputError(place, " ".join(str(error).split()), "a YAML document") from None
+        if isinstance(error, MarkedYAMLError) and error.problem and error.problem_mark:
+            lines = (text if isinstance(text, str) else text.decode(errors="replace")).splitlines()
+            at = error.problem_mark.line
+            shown = lines[at].strip()[:_MAX_SHOWN] if at < len(lines) else "the end of the file"
+            problem = " ".join(str(error.problem).split()).removeprefix("found ")
+            raise InputError(f"{place}, line {at + 1}", f"{shown!r}: {problem}", "a YAML document") from None
+        found = re.sub(r' in "<\w+ string>",', "", " ".join(str(error).split()))
+        raise InputError(place, found, "a YAML document") from None
     _bound_aliases(data, len(text), place)
     return data
 

@@ -306,23 +306,28 @@ def test_a_document_of_another_format(text: str | bytes, found: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "place", "found"),
     [
-        ("a: 1\na: 2\n", "duplicate key"),
-        ("a: [1, 2", "line"),
-        ("!!python/object/apply:os.system ['true']", "could not determine a constructor"),
-        ("a: 1\n---\nb: 2\n", "single document"),
-        ("[" * 20_000, "recursion"),
-        (b"\xff\xfe\xfa", ""),
-        ("a: \0", "special characters"),
-        ("? [a, {b: c}]\n: d", ""),
+        ("a: 1\na: 2\n", "f.yaml, line 2", "'a: 2': duplicate key"),
+        ("a: [1, 2", "f.yaml, line 1", "expected ',' or ']'"),
+        ("a: [1,\n", "f.yaml, line 2", "'the end of the file'"),
+        ("# A title\n\n*An alias* with: words\n", "f.yaml, line 3", "'*An alias* with: words': undefined alias"),
+        (b"a: 1\n\tb: \xc3\xa4\n", "f.yaml, line 2", "'b: ä': character '\\t'"),
+        ("!!python/object/apply:os.system ['true']", "f.yaml, line 1", "could not determine a constructor"),
+        ("a: 1\n---\nb: 2\n", "f.yaml, line 2", "but found another document"),
+        ("[" * 20_000, "f.yaml", "recursion"),
+        (b"\xff\xfe\xfa", "f.yaml", ""),
+        ("a: \0", "f.yaml", "special characters"),
+        ("? [a, {b: c}]\n: d", "f.yaml", ""),
     ],
 )
-def test_bad_yaml_is_an_input_error(text: str | bytes, found: str) -> None:
+def test_bad_yaml_is_an_input_error(text: str | bytes, place: str, found: str) -> None:
     """Double keys, wrong syntax, tags, several documents, endless nesting, odd bytes and keys: one clear error each."""
     with pytest.raises(InputError, match="a YAML document") as caught:
         parse_yaml(text, "f.yaml")
     assert found in caught.value.found
+    assert caught.value.place == place
+    assert "byte string" not in caught.value.found
 
 
 def test_an_alias_bomb_is_refused() -> None:

@@ -265,9 +265,13 @@ class Cluster:
         Raises:
             InputError: unknown or missing keys, wrong values, device types that neither the file nor the catalogue has.
         """
-        data = parse_yaml(text, place)
+        expected, step = "a cluster (YAML, with `levels`)", "Make one with `hocket links`."
+        try:
+            data = parse_yaml(text, place)
+        except InputError as error:
+            raise InputError(error.place, error.found, expected, step) from None
         if not isinstance(data, dict) or "format" in data or not {"levels", "device_type", "nodes"} & set(data):
-            raise InputError(place, seems(data), "a cluster (YAML, with `levels`)", "Make one with `hocket links`.")
+            raise InputError(place, seems(data), expected, step)
         cluster = read_as(cls, data, place)
         for name in {node.device_type: None for node in cluster._node_of}:
             try:

@@ -171,9 +171,13 @@ class Plan:
         Raises:
             InputError: it is no plan at all, or a wrong one: unknown and missing keys, values of wrong types or out of range.
         """
-        data = parse_yaml(text, place)
+        step = "Make one with `hocket plan`."
+        try:
+            data = parse_yaml(text, place)
+        except InputError as error:
+            raise InputError(error.place, error.found, f"a plan ({FORMAT}, YAML)", step) from None
         if not isinstance(data, dict) or not ({"strategy", "stages"} & set(data) or data.get("format") == FORMAT):
-            raise InputError(place, seems(data), f"a plan ({FORMAT})", "Make one with `hocket plan`.")
+            raise InputError(place, seems(data), f"a plan ({FORMAT})", step)
         return read_as(cls, data, place)
 
     @classmethod

@@ -179,6 +179,7 @@ levels:
         ("levels:", "levels:\n  - {name: server, width: 2, bandwidth_bytes_per_s: 1}", r"unique names"),
         ("levels:", "levels: []\nother:", r"unknown key 'other'"),
         (GOOD, "", r"c\.yaml: found an empty file; expected a cluster"),
+        (GOOD, "# A title\n\ta: b", r"c\.yaml, line 2: found 'a: b': character .*; expected a cluster"),
         (GOOD, '{"format": "hocket-profile-1"}', r"c\.yaml: found what seems to be a profile; expected a cluster"),
         (GOOD, "name: c\nlevels: []\ndevice_type: k80", r"levels: found none; expected at least one level"),
         (

@@ -175,6 +175,16 @@ def test_a_file_that_is_no_plan(text: str, found: str) -> None:
     assert "hocket plan" in caught.value.next_step
 
 
+def test_a_file_that_is_no_yaml() -> None:
+    """The line and what stands there, and still what a plan would be."""
+    with pytest.raises(InputError) as caught:
+        Plan.from_yaml("strategy: flush\nstages: [a: b: c]\n", "x.yaml")
+    assert caught.value.place == "x.yaml, line 2"
+    assert caught.value.found.startswith("'stages: [a: b: c]'")
+    assert "hocket-plan-1" in caught.value.expected
+    assert "hocket plan" in caught.value.next_step
+
+
 def test_layers_of_another_model() -> None:
     """A layer that the graph lacks is named, with the nearest one or the thought that the model may be another."""
     odd = replace(
