@@ -20,6 +20,9 @@ FORMAT = "hocket-profile-1"
 # Notes of a layer that planners act on.
 RANDOM, BATCH_STATISTICS = "random", "batch statistics"
 _REQUIRED = ("forward_s", "backward_s", "stash_bytes")
+_SINGLE = ("weights_bytes", "gradients_bytes", "optimizer_bytes", "buffers_bytes", "step_s", "copy_s", "step_bytes")
+# Of seconds, bytes and operations: an exabyte, and beyond it arithmetic stops being exact.
+_MOST = 1e18
 _OPTIONAL = ("working_bytes", "backward_bytes", "fresh_bytes", "flops", "noise_s")
 
 
@@ -156,13 +159,21 @@ class ModelProfile:
                     raise InputError(
                         f"layers.{i}.{key}", f"{len(column)} values", f"{len(sizes)}, one a microbatch size"
                     )
-                if any(not value >= 0 for value in column):
-                    raise InputError(f"layers.{i}.{key}", str(column), "values >= 0")
+                _check(f"layers.{i}.{key}", column)
+            for key in _SINGLE:
+                _check(f"layers.{i}.{key}", (getattr(layer, key),))
         if len(self.load_s) not in (0, len(sizes)):
             raise InputError("load_s", f"{len(self.load_s)} values", f"{len(sizes)}, one a microbatch size, or none")
-        for key, values in (("load_s", self.load_s), ("step_call_s", (self.step_call_s,))):
-            if any(not value >= 0 for value in values):
-                raise InputError(key, str(getattr(self, key)), "values >= 0")
+        for key, values in (
+            ("load_s", self.load_s),
+            ("step_call_s", (self.step_call_s,)),
+            ("whole_forward_s", self.whole_forward_s),
+            ("whole_backward_s", self.whole_backward_s),
+        ):
+            _check(key, values)
+        for i, tie in enumerate(self.ties):
+            if any(not 0 <= layer < len(self.layers) for layer in tie):
+                raise InputError(f"ties.{i}", str(tie), f"layers from 0 to {len(self.layers) - 1}")
         names = [layer.name for layer in self.layers]
         if len(set(names)) != len(names):
             twice = next(name for name in names if names.count(name) > 1)
@@ -171,6 +182,7 @@ class ModelProfile:
             where = f"tensors.{i} ({tensor.name})"
             if len(tensor.size_bytes) != len(sizes):
                 raise InputError(f"{where}.size_bytes", f"{len(tensor.size_bytes)} values", f"{len(sizes)}")
+            _check(f"{where}.size_bytes", tensor.size_bytes)
             if not -1 <= tensor.source < len(self.layers):
                 raise InputError(f"{where}.source", str(tensor.source), f"-1 to {len(self.layers) - 1}")
             if any(not tensor.source < target < len(self.layers) for target in tensor.targets):
@@ -192,7 +204,9 @@ class ModelProfile:
 
     def tensor_bytes(self, microbatch_size: float) -> np.ndarray:
         """Bytes of every tensor at one microbatch size; shape (tensors,)."""
-        table = np.array([t.size_bytes for t in self.tensors], dtype=float).reshape(len(self.tensors), -1)
+        table = np.array([t.size_bytes for t in self.tensors], dtype=float).reshape(
+            len(self.tensors), len(self.microbatch_sizes)
+        )
         return self._interpolate(table, microbatch_size)
 
     def loading_s(self, microbatch_size: float) -> float:
@@ -271,6 +285,13 @@ class ModelProfile:
     def read(cls, path: str | Path) -> "ModelProfile":
         """Read a profile from a file (JSON, or JSON packed with gzip)."""
         return cls.from_json(read_bytes(path), str(path))
+
+
+def _check(where: str, values: tuple[float, ...]) -> None:
+    """Refuse amounts that nothing has; those that are not numbers are among them."""
+    if any(not 0 <= value <= _MOST for value in values):
+        found = str(values[0] if len(values) == 1 else values)
+        raise InputError(where, found, f"{'a value' if len(values) == 1 else 'values'} from 0 to {_MOST:.0e}")
 
 
 def _floats(data: Any) -> Any:

@@ -1,7 +1,9 @@
 """ModelProfile: what it says of loading, and files that say nothing of it."""
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -36,6 +38,34 @@ def test_wrong_loads(load_s: tuple[float, ...]) -> None:
         replace(chain(2, microbatch_sizes=(1, 2)), load_s=load_s)
     with pytest.raises(InputError, match="step_call_s"):
         replace(chain(2), step_call_s=-1.0)
+
+
+@pytest.mark.parametrize(
+    ("edit", "place"),
+    [
+        (lambda data: data["layers"][0].update(forward_s=[-1.0, 1.0]), "layers.0.forward_s"),
+        (lambda data: data["layers"][0].update(backward_s=[1.0, 1e300]), "layers.0.backward_s"),
+        (lambda data: data["layers"][1].update(weights_bytes=-5), "layers.1.weights_bytes"),
+        (lambda data: data["layers"][1].update(step_s=1e19), "layers.1.step_s"),
+        (lambda data: data["tensors"][0].update(size_bytes=[1.0, -1.0]), "tensors.0 (input).size_bytes"),
+        (lambda data: data.update(whole_forward_s=[-1.0, 1.0]), "whole_forward_s"),
+        (lambda data: data.update(ties=[[0, 1], [1, 2]]), "ties.1"),
+        (lambda data: data.update(ties=[[-1]]), "ties.0"),
+    ],
+)
+def test_amounts_that_nothing_has(edit: Callable[[dict[str, Any]], None], place: str) -> None:
+    """Below zero, beyond all measure, or of layers that are not there: refused with the place."""
+    data = json.loads(chain(2, microbatch_sizes=(1, 2)).to_json())
+    edit(data)
+    with pytest.raises(InputError) as caught:
+        ModelProfile.from_json(json.dumps(data), "p.json")
+    assert caught.value.place.removeprefix("p.json: ") == place
+
+
+def test_a_profile_without_tensors() -> None:
+    """Layers that hand nothing on, one above all, have a profile too."""
+    alone = replace(chain(1, microbatch_sizes=(1, 2)), tensors=())
+    assert alone.tensor_bytes(2).shape == (0,)
 
 
 def test_the_jobs_batch() -> None:
