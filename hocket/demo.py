@@ -8,7 +8,7 @@ from pathlib import Path
 from hocket.cli.output import print_json
 from hocket.cli.table import in_bytes, in_seconds, print_table
 from hocket.errors import InputError
-from hocket.files import as_data, write_atomic
+from hocket.files import as_data, check_folder_to_write, write_atomic
 from hocket.plan.open import Opened, problems_of
 from hocket.plan.predict import predict
 from hocket.plan.search import Candidate, search
@@ -65,10 +65,11 @@ def run_demo(text: Path | None, output: Path, workers: int, steps: int, json: bo
                 str(text), "no such file", "a text to train on", "Leave --text out to train on Python's own files."
             )
         os.environ["HOCKET_DEMO_TEXT"] = str(text.resolve())
+    check_folder_to_write(output, str(output))
     try:
         output.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(str(output), str(error), "a folder that can be written") from None
+        raise InputError(str(output), error.strerror or str(error), "a folder that can be written") from None
     began = time.perf_counter()
 
     say("1  profile: every layer of the GPT, forward and backward, for four microbatch sizes")

@@ -98,7 +98,7 @@ def place_to_write(path: str | Path) -> Path | None:
     """The regular file that writing to `path` makes or replaces; None for a device, a pipe or an open file's handle.
 
     Raises:
-        InputError: a folder, or a name in a folder that does not exist: before minutes of work, not after them.
+        InputError: a folder, or a name in a folder that does not exist or takes no files: before minutes of work, not after them.
     """
     path = Path(path)
     try:
@@ -115,7 +115,29 @@ def place_to_write(path: str | Path) -> Path | None:
     if not target.parent.is_dir():
         step = f"Make {target.parent} first. Nothing was changed."
         raise InputError(str(path), f"no folder {target.parent}", "a file in a folder that exists", step)
+    if not _takes_files(target.parent):
+        found = f"no permission to write into {target.parent}"
+        raise InputError(str(path), found, "a place that can be written", "Nothing was changed.")
     return target
+
+
+def check_folder_to_write(path: str | Path, place: str) -> None:
+    """Refuse a folder that is there and takes no files, or is not there and cannot be made.
+
+    Raises:
+        InputError: at `place`.
+    """
+    whole = Path(path).absolute()
+    there = next(one for one in (whole, *whole.parents) if os.path.lexists(one))
+    if not there.is_dir():
+        found = "a file" if there == whole else f"a place inside {there}, which is a file"
+        raise InputError(place, found, "a folder, or a name that is free")
+    if not _takes_files(there):
+        raise InputError(place, f"no permission to write into {there}", "a folder that can be written")
+
+
+def _takes_files(folder: Path) -> bool:
+    return os.access(folder, os.W_OK | os.X_OK)
 
 
 def _is_handle(path: Path) -> bool:

@@ -16,9 +16,11 @@ from hypothesis import strategies as st
 from hocket.errors import InputError
 from hocket.files import (
     as_data,
+    check_folder_to_write,
     digest,
     parse_json,
     parse_yaml,
+    place_to_write,
     read_as,
     read_bytes,
     seems_instead,
@@ -181,6 +183,42 @@ def test_a_full_disk_leaves_the_old_file(tmp_path: Path) -> None:
     assert "Nothing was changed." in done.stdout
     assert path.read_text() == "old"
     assert os.listdir(tmp_path) == ["f"]
+
+
+@pytest.fixture
+def read_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder that takes no files, also from an administrator, who may write anywhere."""
+    folder = tmp_path / "read-only"
+    folder.mkdir()
+    may = os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != folder and may(path, mode))
+    return folder
+
+
+def test_a_folder_that_takes_no_files(read_only: Path) -> None:
+    """It is refused before there is anything to write, as are folders inside it."""
+    with pytest.raises(InputError, match=f"no permission to write into {read_only}") as caught:
+        place_to_write(read_only / "f")
+    assert caught.value.place == str(read_only / "f")
+    for path in (read_only, read_only / "new" / "newer"):
+        with pytest.raises(InputError, match=f"^here: found no permission to write into {read_only}"):
+            check_folder_to_write(path, "here")
+
+
+def test_folders_to_write(tmp_path: Path) -> None:
+    """One that is there, or can be made, will do; a file, or a place inside one, will not."""
+    check_folder_to_write(tmp_path, "here")
+    check_folder_to_write(tmp_path / "new" / "newer", "here")
+    (tmp_path / "f").touch()
+    (tmp_path / "dangling").symlink_to("nowhere")
+    for name, found in (
+        ("f", "a file"),
+        ("f/g", f"a place inside {tmp_path / 'f'}, which is a file"),
+        ("dangling", "a file"),
+    ):
+        with pytest.raises(InputError, match="a folder, or a name that is free") as caught:
+            check_folder_to_write(tmp_path / name, "here")
+        assert caught.value.found == found
 
 
 def test_a_symbolic_link_stays(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 from hocket.errors import HocketError, InputError, nearest
+from hocket.files import check_folder_to_write, place_to_write
 from hocket.plan.plan import Plan, Predicted
 from hocket.profile.job import Job, refuse_in_job_file
 from hocket.units import show_seconds
@@ -279,10 +280,11 @@ def _options(steps: int, options: dict[str, Any]) -> Options:
     paths = {name: str(Path(options[name]).absolute()) for name in ("checkpoint", "trace") if options.get(name)}
     found = Options(steps, **(options | paths))
     # Found out now, and not when all steps are trained.
-    if found.trace is not None and not Path(found.trace).parent.is_dir():
-        raise InputError(
-            f"trace {found.trace}", "no such folder", "a file in a folder that is there", "Make the folder."
-        )
-    if found.checkpoint is not None and Path(found.checkpoint).exists() and not Path(found.checkpoint).is_dir():
-        raise InputError(f"checkpoint {found.checkpoint}", "a file", "a folder, or a name that is free")
+    if found.trace is not None:
+        try:
+            place_to_write(found.trace)
+        except InputError as error:
+            raise InputError(f"trace {found.trace}", error.found, error.expected, error.next_step) from None
+    if found.checkpoint is not None:
+        check_folder_to_write(found.checkpoint, f"checkpoint {found.checkpoint}")
     return found

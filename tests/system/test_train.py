@@ -225,7 +225,9 @@ def test_a_plan_for_devices_that_are_not_there(tmp_path: Path) -> None:
         ({"steps": 1, "silence_s": 0.0}, "silence_s"),
         ({"steps": 1, "chekpoint": "x"}, "train: chekpoint"),
         ({"steps": 1, "trace": "/nowhere/at/all.json"}, "trace /nowhere/at/all.json"),
+        ({"steps": 1, "trace": "/"}, "trace /"),
         ({"steps": 1, "checkpoint": __file__}, f"checkpoint {__file__}"),
+        ({"steps": 1, "checkpoint": f"{__file__}/saved"}, f"checkpoint {__file__}/saved"),
     ],
 )
 def test_options_that_make_no_sense(tmp_path: Path, options: dict[str, Any], place: str) -> None:
