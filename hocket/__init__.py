@@ -25,6 +25,7 @@ ROOMS = (
     "simulate",
     "strategies",
     "plan",
+    "cluster",
     "zoo",
     "run",
     "report",

@@ -15,6 +15,7 @@ from hocket.plan.search import Candidate, search
 from hocket.profile.companions import usual_neighbours
 from hocket.profile.job import load_job
 from hocket.report import DemoRow, demo_html
+from hocket.run.launch import MAX_LOCAL_WORKERS
 from hocket.run.local_links import measure_local
 from hocket.run.loop import Summary, train
 from hocket.trace.trace import Trace
@@ -52,18 +53,20 @@ def run_demo(text: Path | None, output: Path, workers: int, steps: int, json: bo
     """The demo. Everything it makes lies in `output`; a second run writes over it.
 
     Raises:
-        InputError: fewer than two workers, a text that cannot be read, a folder that cannot be written.
+        InputError: a number of workers or steps that makes no sense, a text that cannot be read or is too short, a folder that
+            cannot be written.
     """
     if workers < 2:
         raise InputError("--workers", str(workers), ">= 2: one voice alone is no hocket")
+    if workers > MAX_LOCAL_WORKERS:
+        raise InputError("--workers", str(workers), f"at most {MAX_LOCAL_WORKERS} on one machine")
+    if steps < 1:
+        raise InputError("--steps", str(steps), ">= 1")
     from hocket.profile.measure import measure
 
     say = _quiet if json else _loud
     if text is not None:
-        if not text.is_file():
-            raise InputError(
-                str(text), "no such file", "a text to train on", "Leave --text out to train on Python's own files."
-            )
+        _check_text(text)
         os.environ["HOCKET_DEMO_TEXT"] = str(text.resolve())
     check_folder_to_write(output, str(output))
     try:
@@ -140,13 +143,33 @@ def run_demo(text: Path | None, output: Path, workers: int, steps: int, json: bo
     print(f"done in {show_seconds(wall_s)}; open {output / 'report.html'}, or any *.json trace in ui.perfetto.dev")
 
 
+def _check_text(text: Path) -> None:
+    """Refuse what is no file, or too short for a batch."""
+    from hocket.zoo.demo_job import BATCH_SIZE, SEQ
+    from hocket.zoo.text import text_bytes
+
+    expected, step = "a text to train on", "Leave --text out to train on Python's own files."
+    try:
+        found = len(text_bytes(text))
+    except InputError as error:
+        raise InputError(str(text), error.found, expected, step) from None
+    if found <= BATCH_SIZE * SEQ:
+        raise InputError(str(text), f"{found} bytes", f"{expected}, of more than {BATCH_SIZE * SEQ} bytes", step)
+
+
 def _one_each(candidates: tuple[Candidate, ...], workers: int) -> dict[str, Candidate]:
-    """The best plan of each strategy that uses all workers, and is a pipeline unless the strategy is none."""
+    """The best plan of each strategy that uses all workers, and is a pipeline unless the strategy is none.
+
+    Raises:
+        InputError: there is none at all.
+    """
     best: dict[str, Candidate] = {}
     for candidate in candidates:
         used = {d for stage in candidate.plan.stages for d in stage.devices}
         if len(used) == workers and (len(candidate.plan.stages) > 1 or candidate.strategy == "data_parallel"):
             best.setdefault(candidate.strategy, candidate)
+    if not best:
+        raise InputError("--workers", f"{workers}, and no plan that keeps all of them busy", "fewer", "Try 2 or 4.")
     return best
 
 

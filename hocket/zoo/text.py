@@ -40,7 +40,7 @@ class Text:
             raise InputError(str(path or "text"), f"{len(raw)} bytes", f"more than seq = {seq} bytes")
 
     def __len__(self) -> int:
-        return (len(self.tokens) - 1) // self.seq
+        return max(0, (len(self.tokens) - 1) // self.seq)
 
     def __getitem__(self, i: int) -> tuple[Tensor, Tensor]:
         if not 0 <= i < len(self):

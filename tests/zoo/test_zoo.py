@@ -85,5 +85,7 @@ def test_text(tmp_path):
     assert (bytes(tokens.tolist()), bytes(targets.tolist())) == (b"def", b"efg")
     with pytest.raises(IndexError):
         data[2]
-    with pytest.raises(InputError):
-        Text(8, path)
+    for content in (b"abcdefgh", b"a", b""):
+        path.write_bytes(content)
+        with pytest.raises(InputError, match=f"found {len(content)} bytes; expected more than seq = 8 bytes"):
+            Text(8, path)

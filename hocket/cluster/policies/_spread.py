@@ -1,0 +1,50 @@
+"""Spread: from what groups of alike jobs get to what each job gets.
+
+Alone, every job of a group gets the same. Of two groups side by side, jobs are matched one after the other, so that each has
+its equal part with as few partners as there can be; of one group with itself, each job with its two neighbours in a circle.
+"""
+
+import numpy as np
+
+from hocket.cluster.allocation import ALONE
+
+Entries = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]  # first, second, column, fraction
+_NONE = 1e-12
+
+
+def spread(group: np.ndarray, first: np.ndarray, second: np.ndarray, column: np.ndarray, time: np.ndarray) -> Entries:
+    """Entries of an allocation.
+
+    Arguments:
+        group: of each job, -1 for none.
+        first, second, column, time: of variables, see Shares.
+    """
+    order = np.argsort(group, kind="stable")
+    starts = np.searchsorted(group[order], np.arange(group.max(initial=-1) + 2))
+    used = time > _NONE
+    alone = np.flatnonzero(used & (second == ALONE))
+    sizes = starts[first[alone] + 1] - starts[first[alone]]
+    offset = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    jobs = order[np.repeat(starts[first[alone]], sizes) + offset]
+    parts = [(jobs, np.full(len(jobs), ALONE), np.repeat(column[alone], sizes), np.repeat(time[alone] / sizes, sizes))]
+    for v in np.flatnonzero(used & (second != ALONE)).tolist():
+        a, b = order[starts[first[v]] : starts[first[v] + 1]], order[starts[second[v]] : starts[second[v] + 1]]
+        i, j, part = _circle(a) if first[v] == second[v] else _matched(a, b)
+        parts.append((np.minimum(i, j), np.maximum(i, j), np.full(len(i), column[v]), part * time[v]))
+    return tuple(np.concatenate([part[k] for part in parts]) for k in range(4))  # type: ignore[return-value]
+
+
+def _circle(jobs: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Pairs within one group, and the part of the time that each has."""
+    n = len(jobs)
+    if n == 2:
+        return jobs[:1], jobs[1:], np.ones(1)
+    return jobs, np.roll(jobs, -1), np.full(n, 1 / n)
+
+
+def _matched(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Pairs of two groups: where the bounds of n equal parts and of m equal parts cut a stretch of length 1."""
+    n, m = len(a), len(b)
+    cuts = np.unique(np.concatenate([np.arange(1, n + 1) * m, np.arange(1, m + 1) * n]))
+    begins = np.concatenate([[0], cuts[:-1]])
+    return a[begins // m], b[begins // n], (cuts - begins) / (n * m)

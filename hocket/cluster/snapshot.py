@@ -1,0 +1,145 @@
+"""Snapshot: what a policy is told, at one moment.
+
+Rules of this file: figures of all jobs are arrays in the order of `jobs`, so that a policy is arithmetic on arrays; nothing
+here changes once made. Throughputs are those of a whole job on all its workers.
+Source: sections 5.3.1 and 5.4.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from hocket.cluster.job import Job
+from hocket.cluster.workers import Column, WorkerType
+from hocket.errors import InputError
+
+
+@dataclass(frozen=True)
+class Active:
+    """A job that is not finished.
+
+    Attributes:
+        remaining_steps: still to be trained.
+        elapsed_s: since it came.
+        isolated_s: that it would have been at work by now, had it always had one n-th of the cluster (t_isolated of finish-time
+            fairness); None where nobody kept count: then it is `elapsed_s`.
+    """
+
+    job: Job
+    remaining_steps: float
+    elapsed_s: float = 0.0
+    isolated_s: float | None = None
+
+    def __post_init__(self) -> None:
+        place = f"job {self.job.id}"
+        if not 0 < self.remaining_steps < float("inf"):
+            raise InputError(f"{place}: remaining_steps", str(self.remaining_steps), "a number > 0")
+        if not 0 <= self.elapsed_s < float("inf"):
+            raise InputError(f"{place}: elapsed_s", str(self.elapsed_s), "a number >= 0")
+
+
+@dataclass(frozen=True)
+class Entity:
+    """A team, or whoever jobs belong to: its weight among the others, and how it shares among its jobs."""
+
+    name: str
+    weight: float = 1.0
+    policy: str = "fairness"
+
+    def __post_init__(self) -> None:
+        if not 0 < self.weight < float("inf"):
+            raise InputError(f"entity {self.name}: weight", str(self.weight), "a number > 0")
+        if self.policy not in ("fairness", "fifo"):
+            raise InputError(f"entity {self.name}: policy", repr(self.policy), "fairness or fifo")
+
+
+@dataclass(frozen=True, eq=False)
+class Pairs:
+    """What jobs keep of their throughput when two of them share workers.
+
+    Attributes:
+        classes: of each job; jobs of one class share alike.
+        kept: what a job of the first class keeps beside one of the second, as a part of its throughput alone; shape
+            (classes, classes, columns). 0 both ways where they cannot share, as with unlike scale factors.
+    """
+
+    classes: np.ndarray
+    kept: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class Snapshot:
+    """Jobs, workers, and what jobs do on them.
+
+    Attributes:
+        types: of workers. columns: ways to run on them, each type's own.
+        jobs: that are not finished, in the order in which they came.
+        throughputs: steps a second of each job alone; shape (jobs, columns); 0 where it does not run.
+        pairs: for space sharing; None to leave every job its workers alone.
+        entities: for hierarchical policies.
+        budget_usd: for policies that keep within one.
+        now_s: when this is.
+    """
+
+    types: tuple[WorkerType, ...]
+    columns: tuple[Column, ...]
+    jobs: tuple[Active, ...]
+    throughputs: np.ndarray
+    pairs: Pairs | None = None
+    entities: tuple[Entity, ...] = ()
+    budget_usd: float | None = None
+    now_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.throughputs.shape != (len(self.jobs), len(self.columns)):
+            found = f"an array of shape {self.throughputs.shape}"
+            raise InputError("throughputs", found, f"{len(self.jobs)} jobs and {len(self.columns)} columns")
+        if not np.isfinite(self.throughputs).all() or (self.throughputs < 0).any():
+            row, column = np.argwhere(~np.isfinite(self.throughputs) | (self.throughputs < 0))[0]
+            place = f"job {self.jobs[row].job.id}: throughput on {self.column_name(column)}"
+            raise InputError(place, str(self.throughputs[row, column]), "steps a second, >= 0")
+        ids = [active.job.id for active in self.jobs]
+        if len(set(ids)) != len(ids):
+            twice = next(name for k, name in enumerate(ids) if name in ids[:k])
+            raise InputError(f"job {twice}", "two of this name", "unique names")
+
+    def column_name(self, column: int) -> str:
+        """Such as "v100", or "v100 (spread)"."""
+        own = self.columns[column]
+        return self.types[own.type].name + ("" if own.consolidated else " (spread)")
+
+    @cached_property
+    def workers(self) -> np.ndarray:
+        """Of each type; shape (types,)."""
+        return np.array([t.workers for t in self.types], dtype=float)
+
+    @cached_property
+    def type_of(self) -> np.ndarray:
+        """Each column's type; shape (columns,)."""
+        return np.array([c.type for c in self.columns], dtype=np.int64)
+
+    @cached_property
+    def prices(self) -> np.ndarray:
+        """Dollars an hour of one worker, by column."""
+        return np.array([t.price_usd_per_hour for t in self.types])[self.type_of]
+
+    @cached_property
+    def scale(self) -> np.ndarray:
+        """Scale factors, by job."""
+        return np.array([active.job.scale_factor for active in self.jobs], dtype=float)
+
+    @cached_property
+    def weights(self) -> np.ndarray:
+        """By job."""
+        return np.array([active.job.weight for active in self.jobs])
+
+    @cached_property
+    def remaining_steps(self) -> np.ndarray:
+        """By job."""
+        return np.array([active.remaining_steps for active in self.jobs])
+
+    @cached_property
+    def elapsed_s(self) -> np.ndarray:
+        """By job."""
+        return np.array([active.elapsed_s for active in self.jobs])

@@ -1,0 +1,49 @@
+"""Workers: the types that a cluster has, and the columns of an allocation.
+
+A job of several workers runs slower when they stand on different servers. So that a policy can choose, a type may have two
+columns, consolidated and not, which draw on the same workers.
+Source: section 5.3.1 (placement sensitivity).
+"""
+
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any, ClassVar, NamedTuple
+
+from hocket.errors import InputError
+
+
+@dataclass(frozen=True)
+class WorkerType:
+    """Workers of one type.
+
+    Attributes:
+        name: such as "v100".
+        workers: how many there are.
+        per_server: of them on one server.
+        price_usd_per_hour: of one worker.
+    """
+
+    name: str
+    workers: int
+    per_server: int = 1
+    price_usd_per_hour: float = 0.0
+
+    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
+
+    def __post_init__(self) -> None:
+        place = f"worker type {self.name}"
+        if not self.name:
+            raise InputError("worker type: name", "nothing", "a name")
+        if self.workers < 0:
+            raise InputError(f"{place}: workers", str(self.workers), ">= 0")
+        if self.per_server < 1:
+            raise InputError(f"{place}: per_server", str(self.per_server), ">= 1")
+        if not (isfinite(self.price_usd_per_hour) and self.price_usd_per_hour >= 0):
+            raise InputError(f"{place}: price_usd_per_hour", str(self.price_usd_per_hour), "a number >= 0")
+
+
+class Column(NamedTuple):
+    """One way to run on a type: `type` is its index; consolidated, on as few servers as there can be, or spread."""
+
+    type: int
+    consolidated: bool = True
