@@ -12,6 +12,7 @@ Exit codes:
 
 import signal
 import sys
+from io import TextIOWrapper
 from typing import Any
 
 from hocket.errors import HocketError
@@ -69,4 +70,6 @@ def _tell(words: list[str], error: Exception) -> None:
 def run() -> None:
     """Entry point of the console script. Being asked to end (SIGTERM) is an interrupt too, so that nothing is left behind."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    if isinstance(sys.stdout, TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="replace")  # a terminal without our lines and letters gets question marks
     sys.exit(main())

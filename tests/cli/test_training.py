@@ -129,6 +129,16 @@ def test_a_reader_that_leaves(folder: Path) -> None:
     assert found.stderr == ""
 
 
+def test_a_terminal_without_our_letters(folder: Path) -> None:
+    """What it cannot show is a question mark, and no error."""
+    command = [sys.executable, "-m", "hocket", "show", "plan.yaml"]
+    environment = ENVIRONMENT | {"PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(command, cwd=folder, capture_output=True, timeout=60, env=environment, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert b"?????" in done.stdout
+    assert b"device 1" in done.stdout
+
+
 def test_two_searches_in_two_processes_write_the_same_bytes(folder: Path) -> None:
     """Nothing depends on hash seeds, addresses or the clock."""
     for name in ("a.yaml", "b.yaml"):
