@@ -10,9 +10,11 @@ Exit codes:
     130  interrupted by Ctrl-C or SIGTERM: also a training, whether it could be saved or not
 """
 
+import errno
+import os
 import signal
 import sys
-from io import TextIOWrapper
+from io import StringIO, TextIOWrapper
 from typing import Any
 
 from hocket.errors import HocketError
@@ -35,6 +37,12 @@ def main(arguments: list[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of a pipe has left: `hocket show plan.yaml | head`
         sys.stderr.close()
         return 0
+    except OSError as error:
+        if error.errno != errno.ENOSPC or error.filename is not None:
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # for what is still to be written
+        print(f"error: standard output: {error.strerror}", file=sys.stderr)
+        return 2
     except Exception as error:
         if hasattr(error, "show") and hasattr(error, "exit_code"):  # a usage error: wrong option, missing argument
             _tell(words, error)
@@ -70,6 +78,8 @@ def _tell(words: list[str], error: Exception) -> None:
 def run() -> None:
     """Entry point of the console script. Being asked to end (SIGTERM) is an interrupt too, so that nothing is left behind."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    if sys.stdout is None:  # closed by who has started it
+        sys.stdout = StringIO()
     if isinstance(sys.stdout, TextIOWrapper) and sys.stdout.errors == "strict":
         sys.stdout.reconfigure(errors="replace")  # a terminal without our lines and letters gets question marks
     sys.exit(main())

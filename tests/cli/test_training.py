@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -137,6 +138,35 @@ def test_a_terminal_without_our_letters(folder: Path) -> None:
     assert (done.returncode, done.stderr) == (0, b"")
     assert b"?????" in done.stdout
     assert b"device 1" in done.stdout
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+def test_a_full_disk_behind_standard_output(folder: Path) -> None:
+    """One error and exit code 2, and nothing more when the process ends."""
+    command = [sys.executable, "-m", "hocket", "show", "plan.yaml"]
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            command, cwd=folder, stdout=full, stderr=subprocess.PIPE, timeout=60, env=ENVIRONMENT, check=False
+        )
+    assert (done.returncode, done.stderr) == (2, b"error: standard output: No space left on device\n")
+
+
+def test_a_closed_standard_output(folder: Path) -> None:
+    """The work is done, and nobody reads what it says."""
+    command = f"{sys.executable} -m hocket simulate plan.yaml --trace t.json >&-"
+    done = subprocess.run(
+        command, shell=True, cwd=folder, stderr=subprocess.PIPE, timeout=60, env=ENVIRONMENT, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert (folder / "t.json").exists()
+
+
+def test_the_installed_command_is_the_one_that_is_tested() -> None:
+    """`hocket` and `python -m hocket` start the same function, which takes SIGTERM for an interrupt."""
+    top = Path(__file__).resolve().parents[2]
+    project = tomllib.loads((top / "pyproject.toml").read_text())
+    assert project["project"]["scripts"] == {"hocket": "hocket.cli:run"}
+    assert "from hocket.cli import run\n\nrun()\n" in (top / "hocket" / "__main__.py").read_text()
 
 
 def test_two_searches_in_two_processes_write_the_same_bytes(folder: Path) -> None:
