@@ -23,6 +23,7 @@ DEVICES = ("auto", "cpu", "cuda")
 INTERRUPTED = 130
 # Predictions of one plan that differ by less are one prediction, written and read.
 _SAME = 1e-6
+_MAX_THREADS = 1024  # of a worker: with some more no library can start them
 # How long the first worker has to say what the others do not.
 _GRACE_S = 5.0
 
@@ -64,6 +65,8 @@ class Options:
         for name in ("steps", "keep", "threads"):
             if getattr(self, name) < 1:
                 raise InputError(name, str(getattr(self, name)), ">= 1")
+        if self.threads > _MAX_THREADS:
+            raise InputError("threads", str(self.threads), f"at most {_MAX_THREADS}")
         if self.every is not None and self.every < 1:
             raise InputError("every", str(self.every), ">= 1 step")
         if self.every is not None and self.checkpoint is None:

@@ -219,6 +219,7 @@ def test_a_plan_for_devices_that_are_not_there(tmp_path: Path) -> None:
     ("options", "place"),
     [
         ({"steps": 0}, "steps"),
+        ({"steps": 1, "threads": 100_000}, "threads"),
         ({"steps": 1, "every": 2}, "every"),
         ({"steps": 1, "resume": True}, "resume"),
         ({"steps": 1, "device": "gpu"}, "device"),
