@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
 Batch = dict[str, Any]
+# Our own files, which as Python would fail with an error about Python.
+_NO_CODE = (".json", ".yaml", ".yml", ".gz")
 
 
 @dataclass(frozen=True, eq=False)
@@ -190,6 +192,21 @@ def check_device(name: str) -> None:
         raise InputError("device", repr(name), "cpu, cuda (the current GPU) or cuda:N", nearest(name, ("cpu", "cuda")))
 
 
+def check_job_file(path: str | Path) -> Path:
+    """The path, if a job file may be there.
+
+    Raises:
+        InputError: no such file, or one of data.
+    """
+    path = Path(path)
+    expected = "a Python file that defines `job` or `make_job()`"
+    if not path.is_file():
+        raise InputError(str(path), "a folder" if path.is_dir() else "no such file", expected)
+    if path.suffix in _NO_CODE:
+        raise InputError(str(path), f"a file of data ({path.suffix})", expected)
+    return path
+
+
 def load_job(path: str | Path, names: Sequence[str] = NAMES) -> Job:
     """Run a job file and take its `job` (a Job) or the result of its `make_job()`.
 
@@ -201,10 +218,7 @@ def load_job(path: str | Path, names: Sequence[str] = NAMES) -> Job:
     Raises:
         InputError: no such file, it fails, or it defines neither.
     """
-    path = Path(path)
-    if not path.is_file():
-        found = "a folder" if path.is_dir() else "no such file"
-        raise InputError(str(path), found, "a Python file that defines `job` or `make_job()`")
+    path = check_job_file(path)
     _running.append(path)
     try:
         defined = runpy.run_path(str(path), run_name=_name_to_run(path))

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Protocol
 from hocket.errors import HocketError, InputError, nearest
 from hocket.files import check_folder_to_write, place_to_write
 from hocket.plan.plan import Plan, Predicted
-from hocket.profile.job import Job, refuse_in_job_file
+from hocket.profile.job import Job, check_job_file, refuse_in_job_file
 from hocket.units import show_seconds
 
 DEVICES = ("auto", "cpu", "cuda")
@@ -201,9 +201,7 @@ def _train(job: Job | str | Path, plan: Plan, folder: Path | None, options: Opti
 
         return join(job, plan, folder, options, listener)
     if not isinstance(job, Job):
-        job = Path(job)
-        if not job.is_file():
-            raise InputError(str(job), "no such file", "a Python file that defines `job` or `make_job()`")
+        job = check_job_file(job)
     from hocket.run.launch import launch
 
     return launch(job, plan, folder, options, listener)

@@ -54,10 +54,10 @@ def work(job: Job, plan: Plan, options: Options, seat: Seat, progress: Progress,
     """
     devices = devices_of(plan)
     check_workers(devices, seat.workers)
+    _check_model(job, plan)
     if plan.batch_size != job.batch_size:
         hint = f"Plan again with --batch {job.batch_size}, or give the job batch_size={plan.batch_size}."
         raise InputError("batch_size", f"{plan.batch_size} in the plan", f"{job.batch_size}, as in the job", hint)
-    _check_model(job, plan)
     number = devices[seat.rank]
     device = device_of(plan, number, options.device, seat.local_rank)
     captured = capture(job, plan.microbatch_size)

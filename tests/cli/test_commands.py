@@ -219,6 +219,9 @@ def test_papers(run: Run) -> None:
         ("demo --text empty", ("empty", "found 0 bytes", "more than 2048 bytes")),
         ("demo -o job.py", ("job.py", "found a file", "a folder")),
         ("train gone.py plan.yaml", ("gone.py", "no such file")),
+        ("train . plan.yaml", (".: found a folder", "make_job")),
+        ("train plan.yaml plan.yaml", ("plan.yaml: found a file of data", "make_job")),
+        ("profile profile.json", ("profile.json: found a file of data", "make_job")),
         ("train job.py profile.json", ("profile.json", "a plan")),
     ],
 )

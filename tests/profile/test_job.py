@@ -159,10 +159,22 @@ def test_other_names_in_a_job_file(tmp_path: Path) -> None:
         assert caught.value.found == found
 
 
-def test_missing_job_file(tmp_path: Path):
-    """A missing file is an error of the user's."""
-    with pytest.raises(InputError):
-        load_job(tmp_path / "none.py")
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("none.py", "no such file"),
+        (".", "a folder"),
+        ("p.json", "a file of data (.json)"),
+        ("p.yaml", "a file of data"),
+    ],
+)
+def test_what_is_no_job_file(tmp_path: Path, name: str, found: str) -> None:
+    """A missing file, a folder, or one of our other files is not run as Python."""
+    for other in ("p.json", "p.yaml"):
+        (tmp_path / other).write_text("{}")
+    with pytest.raises(InputError, match="expected a Python file that defines") as caught:
+        load_job(tmp_path / name)
+    assert caught.value.found.startswith(found)
 
 
 @pytest.mark.parametrize(("name", "right"), [("cpu", True), ("cuda", True), ("cuda:1", True), ("tpu", False), ("", False), ("cuda:x", False), ("gpu", False)])  # fmt: skip
