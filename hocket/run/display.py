@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TextIO
 
 from hocket.run.loop import Listener, Summary
-from hocket.units import show_number, show_peaks, show_seconds
+from hocket.units import show_count, show_number, show_peaks, show_seconds
 
 _BAR_WIDTH = range(6, 41)
 # Steps over which the pace is taken, and after how many of them it counts as warm.
@@ -144,8 +144,8 @@ class Bar:
 def spoken(summary: Summary, width: int | None = None) -> str:
     """A summary in one sentence, broken between phrases where it is wider than `width`."""
     if summary.iteration_s is None:
-        return f"{summary.steps} steps trained"
-    parts = [f"{summary.steps} steps trained", f"{show_seconds(summary.iteration_s)} an iteration"]
+        return f"{show_count(summary.steps, 'step')} trained"
+    parts = [f"{show_count(summary.steps, 'step')} trained", f"{show_seconds(summary.iteration_s)} an iteration"]
     if summary.predicted_iteration_s:
         off = summary.predicted_iteration_s / summary.iteration_s - 1
         parts.append(f"{show_seconds(summary.predicted_iteration_s)} predicted ({off:+.1%})")

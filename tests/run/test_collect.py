@@ -173,6 +173,7 @@ def test_spoken(iteration_s: float | None) -> None:
     said = spoken(Summary(3, (), iteration_s, 16.0, 0.4, {0: 10}))
     assert said.startswith("3 steps trained")
     assert ("(-20.0%)" in said) == (iteration_s is not None)
+    assert spoken(Summary(1, (), iteration_s, 16.0, 0.4, {0: 10})).startswith("1 step trained")
 
 
 def test_prediction_is_handed_on() -> None:

@@ -125,7 +125,7 @@ def _parse(path: str | Path) -> tuple[dict[str, _Node], list[tuple[str, str]]]:
             edges.append((parts[0], parts[1]))
             continue
         if len(parts) not in (3, 4):  # a fourth part is the stage that PipeDream's own optimizer wrote back
-            raise InputError(place, f"{len(parts)} parts", "'id -- description -- figures', separated by ' -- '")
+            raise InputError(place, repr(line.strip()[:60]), "'id -- description -- figures', separated by ' -- '")
         if parts[0] in nodes:
             raise InputError(place, f"a second node {parts[0]!r}", "unique node ids")
         if len(nodes) == MAX_NODES:

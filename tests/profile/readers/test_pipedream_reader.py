@@ -109,7 +109,10 @@ def test_published_profiles(name, batch, total_s):
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        ([SMALL[0], "node2 -- Linear(1)"], "line 2: found 2 parts"),
+        (
+            [SMALL[0], "node2 -- Linear(1)"],
+            "line 2: found 'node2 -- Linear(1)'; expected 'id -- description -- figures'",
+        ),
         ([_node("a", "Linear", "x", 0, 0, 0)], "line 1: forward_compute_time: found 'x'"),
         ([_node("a", "Linear", "nan", 0, 0, 0)], "line 1: forward_compute_time: found 'nan'"),
         ([_node("a", "Linear", 1, -1, 0, 0)], "line 1: backward_compute_time"),
