@@ -71,16 +71,14 @@ def simulate(plan: Plan | str | Path, profile: ModelProfile | str | Path | None 
     Raises:
         InputError: plan and profile do not belong together, or the plan names no profile and none is given.
     """
-    from hocket.plan.predict import predict
-
-    both = _with_profile(plan, profile)
-    return predict(both.plan, both.profile)
+    return _with_profile(plan, profile).simulate()
 
 
 def _with_profile(plan: Plan | str | Path, profile: ModelProfile | str | Path | None) -> Opened:
     if profile is not None:
+        place = "" if isinstance(plan, Plan) else str(plan)
         plan = plan if isinstance(plan, Plan) else Plan.read(plan)
-        return Opened(plan, profile if isinstance(profile, ModelProfile) else ModelProfile.read(profile))
+        return Opened(plan, profile if isinstance(profile, ModelProfile) else ModelProfile.read(profile), place)
     if not isinstance(plan, Plan):
         return open_plan(plan)
     if not plan.profile:

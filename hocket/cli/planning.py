@@ -151,14 +151,13 @@ def simulate(
     from hocket.cli.table import print_table
     from hocket.files import as_data, place_to_write, write_atomic
     from hocket.plan.open import open_plan
-    from hocket.plan.predict import predict
     from hocket.units import show_number, show_peaks, show_seconds
 
     for path in (trace, report):
         if path:
             place_to_write(path)
     opened = open_plan(plan)
-    found, summary = predict(opened.plan, opened.profile)
+    found, summary = opened.simulate()
     if trace:
         found.save(trace)
     if report:

@@ -1,5 +1,7 @@
 """Opening a plan file: the plan with the profile it was made for, refused when the two do not belong together."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -8,37 +10,61 @@ from hocket.cost.model import CostModel
 from hocket.cost.sizes import PlanSizes
 from hocket.errors import InputError
 from hocket.plan.plan import Plan, Predicted
-from hocket.plan.predict import predict_iteration
+from hocket.plan.predict import predict, predict_iteration
 from hocket.plan.updates import Updates, updates_of
 from hocket.profile.model import ModelProfile
 from hocket.program.check import check as check_program
 from hocket.program.problem import Problem
 from hocket.program.program import Program
+from hocket.simulate.simulator import Summary
+from hocket.trace.trace import Trace
 
 
 @dataclass(frozen=True)
 class Opened:
-    """A plan and its profile."""
+    """A plan and its profile.
+
+    Attributes:
+        place: of the plan, such as its file: errors about what it says begin with it.
+    """
 
     plan: Plan
     profile: ModelProfile
+    place: str = ""
 
     @cached_property
     def program(self) -> Program:
         """The program of the plan."""
-        return self.plan.compile(self.profile)
+        with self._here():
+            return self.plan.compile(self.profile)
 
     @cached_property
     def updates(self) -> Updates:
         """How its updates differ from those of one process."""
         plan = self.plan
-        shapes = plan.shapes(self.profile)
-        return updates_of(plan.strategy, shapes, plan.batch_size, plan.microbatch_size, plan.options)
+        with self._here():
+            shapes = plan.shapes(self.profile)
+            return updates_of(plan.strategy, shapes, plan.batch_size, plan.microbatch_size, plan.options)
 
     @cached_property
     def predicted(self) -> Predicted:
         """What the plan as it stands does, simulated now: `plan.predicted` is from before any edit by hand."""
-        return predict_iteration(self.plan, self.profile)
+        with self._here():
+            return predict_iteration(self.plan, self.profile)
+
+    def simulate(self) -> tuple[Trace, Summary]:
+        """The same in full: the trace of every instruction, and a summary."""
+        with self._here():
+            return predict(self.plan, self.profile)
+
+    @contextmanager
+    def _here(self) -> Iterator[None]:
+        try:
+            yield
+        except InputError as error:
+            if not self.place:
+                raise
+            raise type(error)(f"{self.place}: {error.place}", error.found, error.expected, error.next_step) from None
 
 
 def open_plan(path: str | Path) -> Opened:
@@ -74,7 +100,7 @@ def opened(plan: Plan, folder: Path, place: str = "plan") -> Opened:
             "the profile that the plan was made for",
             "Plan again with this profile, or give the plan its own back.",
         )
-    return Opened(plan, profile)
+    return Opened(plan, profile, place)
 
 
 def problems_of(opened: Opened, program: Program) -> tuple[Problem, ...]:

@@ -2,13 +2,14 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from hocket.errors import InputError
 from hocket.hardware.cluster import Cluster, Level
-from hocket.plan.open import open_plan, problems_of
-from hocket.plan.plan import Plan
+from hocket.plan.open import Opened, open_plan, problems_of
+from hocket.plan.plan import Plan, PlanStage
 from hocket.plan.search import search
 from hocket.profile.synthetic import chain
 
@@ -66,6 +67,28 @@ def test_a_plan_without_a_profile(saved: Path) -> None:
     replace(Plan.read(saved), profile="").save(saved)
     with pytest.raises(InputError, match=r"plan\.yaml: profile: found nothing"):
         open_plan(saved)
+
+
+@pytest.mark.parametrize(
+    ("edit", "place"),
+    [
+        ({"strategy": "nonsense"}, "strategy"),
+        ({"options": {"odd": 1}}, "options.odd"),
+        ({"strategy": "data_parallel"}, "strategy data_parallel"),
+        ({"stages": (PlanStage(("nothing",), (0,)),)}, "stages.0.layers"),
+    ],
+)
+def test_what_a_plan_says_is_told_with_its_file(saved: Path, edit: dict[str, Any], place: str) -> None:
+    """Whatever one asks of it; of a plan that is of no file, the key alone."""
+    replace(Plan.read(saved), **edit).save(saved)
+    opened = open_plan(saved)
+    for ask in (lambda o: o.program, lambda o: o.predicted, lambda o: o.simulate()):
+        with pytest.raises(InputError) as caught:
+            ask(opened)
+        assert caught.value.place == f"{saved}: {place}"
+        with pytest.raises(type(caught.value)) as bare:
+            ask(Opened(opened.plan, opened.profile))
+        assert bare.value.place == place
 
 
 def test_the_prediction_is_of_the_plan_as_it_stands(saved: Path) -> None:
