@@ -357,8 +357,10 @@ def seems(data: Any) -> str:
 
 def seems_instead(text: bytes | str) -> str:
     """What a document that is no JSON is instead: a file of ours in YAML, or empty; otherwise an empty text."""
+    if text.lstrip()[:1] in ("{", b"{") or len(text) >= _MAX_GUESSED:  # JSON with a mistake in it, which is to be told
+        return ""
     try:
-        data = parse_yaml(text, "") if len(text) < _MAX_GUESSED else {}
+        data = parse_yaml(text, "")
     except InputError:
         return ""
     return seems(data) if data is None or (isinstance(data, dict) and "seems" in seems(data)) else ""

@@ -333,6 +333,8 @@ def test_bad_json_is_an_input_error(text: str | bytes, place: str, found: str) -
         ("strategy: flush\nstages: []\n", "what seems to be a plan"),
         ("format: hocket-cluster-1\n", "what seems to be a cluster"),
         ("a: 1\n", ""),
+        ('{"traceEvents": [Infinity]}', ""),
+        (b' {"levels": [}', ""),
         ("# A title\n\nA text: with a colon: or two.\n", ""),
         (b"\xff", ""),
         ("strategy: flush\nstages: []\n" + "#" * 2**17, ""),

@@ -15,6 +15,7 @@ from hocket.program.instruction import Kind
 from hocket.trace.trace import Event, Trace
 
 FORMAT = "hocket-trace-1"
+_MOST = 2**53  # of numbers that count something
 _NEXT = "`hocket simulate PLAN --trace FILE` and `hocket train JOB PLAN --trace FILE` write one."
 # Colours that Chrome knows by name; Perfetto chooses its own by the event's name.
 _COLOURS = {Kind.FORWARD: "thread_state_running", Kind.BACKWARD: "thread_state_runnable", Kind.STEP: "yellow"}
@@ -107,16 +108,25 @@ def from_json(text: bytes | str, place: str = "trace") -> Trace:
         where = f"{place}: traceEvents.{number}"
         try:
             if entry["ph"] == "M" and entry["name"] == "thread_name":
-                lanes[int(entry["tid"])] = str(entry["args"]["name"])
+                lanes[_whole(entry["tid"])] = str(entry["args"]["name"])
             elif entry["ph"] == "X":
                 args = entry["args"]
                 start_s, end_s = float(args["start_s"]), float(args["end_s"])
-                device, lane = int(entry["pid"]), lanes[int(entry["tid"])]
-                kind, stage, index = Kind(entry["cat"]), int(args["stage"]), int(args["index"])
+                device, lane = _whole(entry["pid"]), lanes[_whole(entry["tid"])]
+                kind, stage, index = Kind(entry["cat"]), _whole(args["stage"]), _whole(args["index"])
                 events.append(Event(device, lane, str(entry["name"]), kind, stage, index, start_s, end_s))
             elif entry["ph"] == "C":
-                memory.setdefault(int(entry["pid"]), []).append((float(entry["at_s"]), float(entry["args"]["bytes"])))
+                memory.setdefault(_whole(entry["pid"]), []).append(
+                    (float(entry["at_s"]), float(entry["args"]["bytes"]))
+                )
         except (KeyError, TypeError, ValueError) as error:
             found = f"no key {error}" if isinstance(error, KeyError) else f"{type(error).__name__}: {error}"
             raise InputError(where, found, "an event that hocket wrote", _NEXT) from None
     return Trace.of(events, memory, other["meta"])
+
+
+def _whole(value: Any) -> int:
+    number = int(value)
+    if abs(number) > _MOST:
+        raise ValueError(f"{number} is no number of a device, a lane, a stage or an instruction")
+    return number

@@ -87,6 +87,15 @@ def test_an_end_before_its_start_is_refused() -> None:
         (lambda data: data["otherData"].pop("meta"), "otherData.meta"),
         (lambda data: data["traceEvents"][-1].pop("pid"), "traceEvents."),
         (lambda data: data["traceEvents"].append(7), "traceEvents."),
+        (lambda data: data["traceEvents"][-1].update(pid=10**30), "traceEvents."),
+        (
+            lambda data: next(e for e in data["traceEvents"] if e["ph"] == "X")["args"].update(stage=10**30),
+            "traceEvents.",
+        ),
+        (
+            lambda data: next(e for e in data["traceEvents"] if e["ph"] == "X")["args"].update(index=-(10**30)),
+            "traceEvents.",
+        ),
         (lambda data: data["traceEvents"].append({"ph": "X", "pid": 0, "tid": 99}), "traceEvents."),
     ],
 )
