@@ -6,9 +6,10 @@ time: only faster workers would help it.
 
 import numpy as np
 
-from hocket.cluster.allocation import Allocation, Reason
+from hocket.cluster.allocation import ALONE, Allocation, Reason
 from hocket.cluster.policies._shares import Shares
 from hocket.cluster.policies._spread import spread
+from hocket.cluster.workers import WorkerType
 
 _PRICE = 1e-9
 
@@ -26,25 +27,31 @@ def answer(shares: Shares, times: np.ndarray, duals: np.ndarray, objective: floa
 
 
 def _reasons(shares: Shares, times: np.ndarray, duals: np.ndarray) -> tuple[Reason, ...]:
-    snapshot = shares.snapshot
-    full = np.abs(duals[shares.groups : shares.groups + len(snapshot.types)]) > _PRICE
+    types = shares.snapshot.types
+    full = np.abs(duals[shares.groups : shares.groups + len(types)]) > _PRICE
     busy = np.abs(duals[: shares.groups]) > _PRICE
-    runs = np.zeros((shares.groups, len(snapshot.types)), dtype=bool)
-    for groups in (shares.first, shares.second):
-        there = groups >= 0
-        runs[groups[there], snapshot.type_of[shares.column[there]]] = True
-    told = []
-    for g in range(shares.groups):
-        crowded = [snapshot.types[k].name for k in np.flatnonzero(full & runs[g]).tolist()]
-        if busy[g]:
-            told.append(Reason("it runs all the time", "faster workers, or more of the fastest that it has"))
-        elif crowded:
-            names = " and ".join(crowded)
-            told.append(Reason(f"{names} {'is' if len(crowded) == 1 else 'are'} full", f"more workers of {names}"))
-        else:
-            told.append(Reason("nothing: more would not help what the policy is after"))
-    refused = shares.refused
+    runs = np.zeros((shares.groups, len(types)), dtype=bool)
+    kind = shares.snapshot.type_of[shares.column]
+    runs[shares.first, kind] = True
+    both = np.flatnonzero(shares.second != ALONE)
+    runs[shares.second[both], kind[both]] = True
+    codes = np.where(busy, -1, (runs & full) @ (1 << np.arange(len(types))))
+    by_code = {code: _reason(code, types) for code in np.unique(codes).tolist()}
+    told = [by_code[code] for code in codes.tolist()]
+    if not shares.refused:
+        return tuple([told[g] for g in shares.group.tolist()])
     return tuple(
-        told[g] if g >= 0 else Reason(refused[j], "other workers, or a smaller scale factor")
+        told[g] if g >= 0 else Reason(shares.refused[j], "other workers, or a smaller scale factor")
         for j, g in enumerate(shares.group.tolist())
     )
+
+
+def _reason(code: int, types: tuple[WorkerType, ...]) -> Reason:
+    """Of a group that is at work all the time (-1), or that runs on the full types whose bits are in the code."""
+    if code < 0:
+        return Reason("it runs all the time", "faster workers, or more of the fastest that it has")
+    crowded = [own.name for k, own in enumerate(types) if code >> k & 1]
+    if not crowded:
+        return Reason("nothing: more would not help what the policy is after")
+    names = " and ".join(crowded)
+    return Reason(f"{names} {'is' if len(crowded) == 1 else 'are'} full", f"more workers of {names}")

@@ -8,6 +8,7 @@ Source: weak duality; any text on linear programming.
 """
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -15,8 +16,10 @@ import numpy as np
 from hocket.errors import InternalError
 
 TOLERANCE = 1e-9
-_INFINITY = float("inf")
-_SMALL = 20_000  # entries: below, the simplex method is quick from any basis
+Basis = tuple[np.ndarray, np.ndarray]
+_LARGE = 8_000  # entries: above, the interior-point method is quicker where there is no basis to begin from
+_PRIMAL, _DUAL = 4, 1  # HiGHS's names for the two simplex methods
+_idle: list[Any] = []  # solvers between two programs: to make one takes as long as to solve a small program
 
 
 class SolverTrouble(InternalError):
@@ -77,26 +80,34 @@ class Solution:
     Attributes:
         x: the variables; duals: of the rows, >= 0 where a lower side binds.
         objective: c x. bound: no x costs less. gap: their distance, relative.
-        basis: where simplex ended, for a later start.
     """
 
     x: np.ndarray
     duals: np.ndarray
     objective: float
     bound: float
-    basis: tuple[np.ndarray, np.ndarray] | None = field(default=None, repr=False)
+    _ended: Any = field(default=None, repr=False)
 
     @property
     def gap(self) -> float:
         """Relative to the objective, or to 1 where that is less."""
         return max(0.0, self.objective - self.bound) / max(1.0, abs(self.objective))
 
+    @cached_property
+    def basis(self) -> Basis | None:
+        """States of columns and rows where simplex ended, for a later start; None where it has none."""
+        if not self._ended.valid:
+            return None
+        states = self._ended.col_status, self._ended.row_status
+        columns, rows = (np.fromiter(map(int, part), np.int8, len(part)) for part in states)
+        return columns, rows
+
 
 class Infeasible(SolverTrouble):
     """No x keeps the constraints."""
 
 
-def solve(program: Program, place: str, basis: tuple[np.ndarray, np.ndarray] | None = None) -> Solution:
+def solve(program: Program, place: str, basis: Basis | None = None) -> Solution:
     """The best x.
 
     Arguments:
@@ -109,51 +120,69 @@ def solve(program: Program, place: str, basis: tuple[np.ndarray, np.ndarray] | N
     """
     import highspy
 
-    solver = highspy.Highs()  # type: ignore[no-untyped-call]
-    solver.setOptionValue("output_flag", False)
-    solver.setOptionValue("threads", 1)
-    solver.setOptionValue("primal_feasibility_tolerance", TOLERANCE)
-    solver.setOptionValue("dual_feasibility_tolerance", TOLERANCE)
-    if basis is None and len(program.values) > _SMALL:
-        solver.setOptionValue("solver", "ipm")
-    solver.passModel(_model(program, highspy))
+    solver = _idle.pop() if _idle else _solver(highspy)
+    solver.setOptionValue("solver", "ipm" if basis is None and len(program.values) > _LARGE else "simplex")
+    solver.setOptionValue("simplex_strategy", _PRIMAL if basis is None and _keeps_nothing(program) else _DUAL)
+    _pass(solver, program, place)
     if basis is not None:
-        began = highspy.HighsBasis()
-        states = [highspy.HighsBasisStatus(code) for code in range(5)]
-        began.col_status = [states[code] for code in basis[0].tolist()]
-        began.row_status = [states[code] for code in basis[1].tolist()]
-        solver.setBasis(began)
+        solver.setBasis(_began(basis, highspy))
     solver.run()
     status = solver.getModelStatus()
     if status in (highspy.HighsModelStatus.kInfeasible, highspy.HighsModelStatus.kUnboundedOrInfeasible):
+        _idle.append(solver)
         raise Infeasible(f"{place}: nothing keeps the constraints")
     if status != highspy.HighsModelStatus.kOptimal:
         raise SolverTrouble(f"{place}: {solver.modelStatusToString(status)}")
     found = solver.getSolution()
     x, duals = np.array(found.col_value), np.array(found.row_dual)
-    ended = solver.getBasis()
-    kept = None
-    if ended.valid:
-        kept = (
-            np.array([int(s) for s in ended.col_status], dtype=np.int8),
-            np.array([int(s) for s in ended.row_status], dtype=np.int8),
-        )
-    return Solution(x, duals, float(program.cost @ x), program.bound(duals), kept)
+    solution = Solution(x, duals, float(program.cost @ x), program.bound(duals), solver.getBasis())
+    _idle.append(solver)
+    return solution
 
 
-def _model(program: Program, highspy: Any) -> Any:
-    order = np.lexsort((program.rows, program.columns))
-    rows, columns, values = program.rows[order], program.columns[order], program.values[order]
-    first = np.ones(len(rows), dtype=bool)
-    first[1:] = (rows[1:] != rows[:-1]) | (columns[1:] != columns[:-1])
+def _solver(highspy: Any) -> Any:
+    solver = highspy.Highs()
+    for option, value in (
+        ("output_flag", False),
+        ("threads", 1),
+        ("presolve", "off"),  # there is little to take out of these programs
+        ("primal_feasibility_tolerance", TOLERANCE),
+        ("dual_feasibility_tolerance", TOLERANCE),
+    ):
+        solver.setOptionValue(option, value)
+    return solver
+
+
+def _keeps_nothing(program: Program) -> bool:
+    """Whether x = 0 keeps the constraints: then the primal simplex method can begin there."""
+    sides = ((program.lower, program.upper), (program.row_lower, program.row_upper))
+    return all((least <= 0).all() and (most >= 0).all() for least, most in sides)
+
+
+def _began(basis: Basis, highspy: Any) -> Any:
+    began = highspy.HighsBasis()
+    states = [highspy.HighsBasisStatus(code) for code in range(5)]
+    began.col_status = [states[code] for code in basis[0].tolist()]
+    began.row_status = [states[code] for code in basis[1].tolist()]
+    began.valid = True
+    return began
+
+
+def _pass(solver: Any, program: Program, place: str) -> None:
+    """Hand the program over, row by row, repeated entries added up."""
+    count, width = len(program.row_lower), len(program.cost)
+    at = program.rows * width + program.columns
+    order = np.argsort(at, kind="stable")
+    at, values = at[order], program.values[order]
+    first = np.ones(len(at), dtype=bool)
+    np.not_equal(at[1:], at[:-1], out=first[1:])
     if not first.all():
-        values = np.add.reduceat(values, np.flatnonzero(first))
-        rows, columns = rows[first], columns[first]
-    model = highspy.HighsLp()
-    model.num_col_, model.num_row_ = len(program.cost), len(program.row_lower)
-    model.col_cost_, model.col_lower_, model.col_upper_ = program.cost, program.lower, program.upper
-    model.row_lower_, model.row_upper_ = program.row_lower, program.row_upper
-    model.a_matrix_.format_ = highspy.MatrixFormat.kColwise
-    model.a_matrix_.start_ = np.searchsorted(columns, np.arange(len(program.cost) + 1)).astype(np.int32)
-    model.a_matrix_.index_, model.a_matrix_.value_ = rows.astype(np.int32), values
-    return model
+        values, at = np.add.reduceat(values, np.flatnonzero(first)), at[first]
+    columns, starts = at % width if width else at, np.searchsorted(at, np.arange(count + 1) * width)
+    status = solver.passModel(
+        width, count, len(at), 2, 1, 0.0,  # by rows; to be minimised; nothing added to the objective
+        program.cost, program.lower, program.upper, program.row_lower, program.row_upper,
+        starts.astype(np.int32), columns.astype(np.int32), values, np.zeros(width, dtype=np.int32),
+    )  # fmt: skip
+    if int(status) < 0:
+        raise SolverTrouble(f"{place}: the solver takes no such program")

@@ -1,0 +1,25 @@
+"""Maximum total throughput: as many steps a second as there can be, whoever's they are.
+
+Steps of unlike jobs are added up as they are, as in the dissertation: jobs of short steps come first.
+"""
+
+
+from hocket.cluster.allocation import Allocation
+from hocket.cluster.policies._answer import answer
+from hocket.cluster.policies._lp import solve
+from hocket.cluster.policies._shares import Shares
+from hocket.cluster.snapshot import Snapshot
+
+__all__ = ["PAPER", "allocate"]
+
+PAPER = "Dissertation section 6.4.1"
+
+
+def allocate(snapshot: Snapshot) -> Allocation:
+    """The allocation; its objective is the sum of all throughputs, in steps a second."""
+    shares = Shares(snapshot)
+    steps = shares.steps_first + shares.steps_second
+    # In units of the fastest, so that the solver's tolerances are relative.
+    unit = float(steps.max(initial=0.0)) or 1.0
+    solution = solve(shares.program(-steps / unit), "maximum total throughput")
+    return answer(shares, solution.x, solution.duals, -solution.objective * unit, solution.gap)
