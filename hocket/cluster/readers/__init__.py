@@ -1,0 +1,43 @@
+"""Readers: files of others as our nouns; one file a format. Nothing is evaluated, sizes are bounded.
+
+What is wrong is told with the file, the line and the field. `read_workload` picks the reader by the file's name and first line.
+"""
+
+from pathlib import Path
+
+from hocket.cluster.readers import gavel_trace, philly_csv, sia_csv, throughputs_json, workload_json
+from hocket.cluster.throughputs import ThroughputTable
+from hocket.cluster.workload import Workload
+from hocket.errors import InputError
+from hocket.files import read_text
+
+_TABLES = {gavel_trace: ".trace", workload_json: ".json"}
+_CSV = {philly_csv: philly_csv.REQUIRED, sia_csv: sia_csv.REQUIRED}
+
+
+def read_workload(path: str | Path, table: ThroughputTable | None = None, seed: int = 0) -> Workload:
+    """The jobs of a file: ours or Gavel's JSON, Gavel's .trace, Sia's or a Philly-style CSV; packed with gzip or not.
+
+    Arguments:
+        table: to know job types by; the packaged one if none is given.
+        seed: for what a format leaves open (a Philly-style CSV has no job types).
+
+    Raises:
+        InputError: no such file, another format, or a wrong row.
+    """
+    table = throughputs_json.packaged() if table is None else table
+    name = Path(path).name.removesuffix(".gz")
+    for reader, ending in _TABLES.items():
+        if name.endswith(ending):
+            return reader.read(path, table)
+    if not name.endswith(".csv"):
+        raise InputError(
+            str(path), f"the name {name!r}", "a file that ends in .json, .trace or .csv (or these and .gz)"
+        )
+    head = {cell.strip() for cell in read_text(path).partition("\n")[0].split(",")}
+    if set(philly_csv.REQUIRED) <= head:
+        return philly_csv.read(path, table, seed)
+    if set(sia_csv.REQUIRED) <= head:
+        return sia_csv.read(path, table)
+    known = " or ".join(",".join(columns) for columns in _CSV.values())
+    raise InputError(f"{path}, line 1", ",".join(sorted(head))[:80] or "nothing", f"a header with {known}")

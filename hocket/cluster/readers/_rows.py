@@ -1,0 +1,107 @@
+"""Rows of text files: split, bounded, each number checked, with the place of what is wrong."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import isfinite
+from pathlib import Path
+
+from hocket.cluster.workload import MOST_JOBS
+from hocket.errors import InputError, nearest
+from hocket.files import read_text
+
+MOST_BYTES = 128 * 2**20
+_LONGEST_LINE = 4096  # characters
+_MOST_SHOWN = 40
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of a file, as fields by name."""
+
+    path: str
+    line: int
+    cells: dict[str, str]
+
+    def place(self, field: str) -> str:
+        """Where a field stands."""
+        return f"{self.path}, line {self.line}, {field}"
+
+    def number(self, field: str, least: float = 0.0, above: bool = False) -> float:
+        """A finite number, >= `least`, or > it if `above`."""
+        text = self.cells[field].strip()
+        try:
+            found = float(text)
+        except ValueError:
+            found = float("nan")
+        if not isfinite(found) or found < least or (above and found == least):
+            raise InputError(self.place(field), _shown(text), f"a number {'>' if above else '>='} {least:g}")
+        return found
+
+    def whole(self, field: str, least: int = 0) -> int:
+        """A whole number >= `least`."""
+        text = self.cells[field].strip()
+        if not (text.isascii() and text.isdigit() and len(text) < 16 and int(text) >= least):
+            raise InputError(self.place(field), _shown(text), f"a whole number >= {least}")
+        return int(text)
+
+    def text(self, field: str) -> str:
+        """A text that is not empty."""
+        found = self.cells[field].strip()
+        if not found:
+            raise InputError(self.place(field), "nothing", "a text")
+        return found
+
+
+def _shown(text: str) -> str:
+    return repr(text[:_MOST_SHOWN]) if text else "nothing"
+
+
+def tabbed(path: str | Path, names: Sequence[str]) -> Iterator[Row]:
+    """Rows of a file without a header, fields apart by tabs; empty lines are passed over.
+
+    Raises:
+        InputError: another number of fields, too many lines, a line too long.
+    """
+    for line, text in _lines(path):
+        cells = text.split("\t")
+        if len(cells) != len(names):
+            expected = f"{len(names)} fields apart by tabs: {', '.join(names)}"
+            raise InputError(f"{path}, line {line}", f"{len(cells)}", expected)
+        yield Row(str(path), line, dict(zip(names, cells, strict=True)))
+
+
+def table(path: str | Path, required: Sequence[str]) -> Iterator[Row]:
+    """Rows of a CSV with a header, unquoted; further columns are kept.
+
+    Raises:
+        InputError: a required column is missing, another number of fields, too many lines, a line too long.
+    """
+    names: list[str] = []
+    for line, text in _lines(path):
+        cells = text.split(",")
+        if not names:
+            names = [cell.strip() for cell in cells]
+            for name in required:
+                if name not in names:
+                    known = f"columns {', '.join(names)}"[:80]
+                    raise InputError(f"{path}, line {line}", known, f"a column {name}", nearest(name, names))
+            continue
+        if len(cells) != len(names):
+            raise InputError(f"{path}, line {line}", f"{len(cells)} fields", f"{len(names)}, as in the header")
+        yield Row(str(path), line, dict(zip(names, cells, strict=True)))
+    if not names:
+        raise InputError(str(path), "an empty file", f"a header with {', '.join(required)}")
+
+
+def _lines(path: str | Path) -> Iterator[tuple[int, str]]:
+    count = 0
+    for line, text in enumerate(read_text(path, MOST_BYTES).split("\n"), 1):
+        text = text.removesuffix("\r")
+        if len(text) > _LONGEST_LINE:
+            raise InputError(f"{path}, line {line}", f"{len(text)} characters", f"at most {_LONGEST_LINE}")
+        if not text.strip():
+            continue
+        count += 1
+        if count > MOST_JOBS:
+            raise InputError(f"{path}, line {line}", f"more than {MOST_JOBS} rows", f"at most {MOST_JOBS}")
+        yield line, text

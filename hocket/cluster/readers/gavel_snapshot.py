@@ -1,0 +1,112 @@
+"""Policy snapshots in JSON, as they were made from Gavel's policies: jobs, workers, throughputs, prices and entities.
+
+worker_types, cluster (workers by type), instance_costs (dollars an hour by type)
+jobs: id, job_type, scale_factor, priority_weight, total_steps, num_steps_remaining, time_since_start_s, SLO_s, entity,
+    throughput (steps a second by type)
+entity_weights, entity_policies_fair, entity_policies_mixed: by entity
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from hocket.cluster.job import Job
+from hocket.cluster.readers._rows import MOST_BYTES
+from hocket.cluster.snapshot import Active, Entity, Snapshot
+from hocket.cluster.throughputs import ThroughputTable
+from hocket.cluster.workers import Column, WorkerType
+from hocket.cluster.workload import inside
+from hocket.errors import InputError
+from hocket.files import parse_json, read_as, read_bytes
+
+MOST_JOBS = 100_000
+
+
+@dataclass(frozen=True)
+class _Job:
+    id: int | str
+    job_type: str
+    total_steps: float
+    num_steps_remaining: float
+    throughput: dict[str, float]
+    scale_factor: int = 1
+    priority_weight: float = 1.0
+    time_since_start_s: float = 0.0
+    SLO_s: float | None = None
+    entity: str = ""
+    duration_v100_s: float | None = None
+
+    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
+
+    def active(self) -> Active:
+        job = Job(
+            str(self.id),
+            self.job_type,
+            self.total_steps,
+            self.scale_factor,
+            0.0,
+            self.priority_weight,
+            self.SLO_s,
+            self.entity,
+        )
+        return Active(job, self.num_steps_remaining, self.time_since_start_s)
+
+
+@dataclass(frozen=True)
+class _File:
+    worker_types: tuple[str, ...]
+    cluster: dict[str, int]
+    jobs: tuple[_Job, ...]
+    instance_costs: dict[str, float] | None = None
+    entity_weights: dict[str, float] | None = None
+    entity_policies_fair: dict[str, str] | None = None
+    entity_policies_mixed: dict[str, str] | None = None
+    N: int | None = None
+    seed: int | None = None
+    multi_gpu: bool | None = None
+    throughput_unit: str = ""
+
+    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
+
+
+def read(path: str | Path, table: ThroughputTable | None = None, mixed: bool = False, per_server: int = 8) -> Snapshot:
+    """The snapshot of a file.
+
+    Arguments:
+        table: to share workers by; None to leave every job its workers alone.
+        mixed: some entities are first in, first out.
+        per_server: workers on one server; the files do not say.
+
+    Raises:
+        InputError: no JSON, or a wrong value, with file and field.
+    """
+    data = read_as(_File, parse_json(read_bytes(path, MOST_BYTES), str(path)), str(path))
+    if len(data.jobs) > MOST_JOBS:
+        raise InputError(f"{path}: jobs", f"{len(data.jobs)}", f"at most {MOST_JOBS}")
+    with inside(str(path)):
+        prices = data.instance_costs or {}
+        types = tuple(
+            WorkerType(t, _of(data.cluster, t, "cluster"), per_server, prices.get(t, 0.0)) for t in data.worker_types
+        )
+        active = tuple(job.active() for job in data.jobs)
+        rows = [
+            [_of(job.throughput, t.name, f"jobs.{k}: throughput") for t in types] for k, job in enumerate(data.jobs)
+        ]
+        steps = np.array(rows, dtype=float).reshape(len(active), len(types))
+        columns = tuple(Column(k) for k in range(len(types)))
+        pairs = None
+        if table is not None:
+            table.columns(types)
+            pairs = table.pairs(table.rows(a.job for a in active), types, columns)
+        policies = (data.entity_policies_mixed if mixed else data.entity_policies_fair) or {}
+        weights = data.entity_weights or {}
+        entities = tuple(Entity(name, weight, policies.get(name, "fairness")) for name, weight in weights.items())
+        return Snapshot(types, columns, active, steps, pairs, entities)
+
+
+def _of(values: dict[str, Any], name: str, place: str) -> Any:
+    if name not in values:
+        raise InputError(f"{place}: {name}", "nothing", "a value, as it is among worker_types")
+    return values[name]

@@ -1,0 +1,80 @@
+"""Gavel's throughput tables: worker type -> "('job type', scale factor)" -> "null" or another such -> steps a second.
+
+Alone ("null") it is one number; beside another job two, of this one and of the other. A worker type that ends in
+_unconsolidated is the one before it with workers on separate servers.
+Source: the tables of stanford-futuredata/gavel.
+"""
+
+import re
+from collections.abc import Mapping
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hocket.cluster.readers._rows import MOST_BYTES
+from hocket.cluster.throughputs import Kind, Place, ThroughputTable
+from hocket.errors import InputError
+from hocket.files import parse_json, read_bytes
+
+_KIND = re.compile(r"\('([^'\n]{1,200})', ([1-9][0-9]{0,4})\)")
+_SPREAD = "_unconsolidated"
+_ALONE = "null"
+MOST_KINDS = 2000
+
+
+def read(path: str | Path) -> ThroughputTable:
+    """The table of a file.
+
+    Raises:
+        InputError: no JSON, or a wrong value, with the file and the keys that lead to it.
+    """
+    data = _mapping(parse_json(read_bytes(path, MOST_BYTES), str(path)), str(path))
+    places = tuple(_place_of(name) for name in data)
+    kinds: dict[Kind, int] = {}
+    for name, rows in data.items():
+        for key in _mapping(rows, f"{path}: {name}"):
+            kinds.setdefault(_kind(key, f"{path}: {name}"), len(kinds))
+    if not len(kinds) <= MOST_KINDS:
+        raise InputError(str(path), f"{len(kinds)} kinds of jobs", f"at most {MOST_KINDS}")
+    alone = np.zeros((len(kinds), len(places)))
+    beside = np.zeros((len(kinds), len(kinds), len(places)))
+    for c, (name, rows) in enumerate(data.items()):
+        for key, row in rows.items():
+            a = kinds[_kind(key, str(path))]
+            for other, value in _mapping(row, f"{path}: {name}, {key}").items():
+                place = f"{path}: {name}, {key}, {other}"
+                if other == _ALONE:
+                    alone[a, c] = _number(value, place)
+                    continue
+                b = kinds.get(_kind(other, place))
+                if b is None:
+                    raise InputError(place, "a job without throughputs of its own", "one that has them")
+                if not (isinstance(value, list) and len(value) == 2):
+                    raise InputError(place, repr(value)[:40], "two numbers")
+                beside[a, b, c], beside[b, a, c] = (_number(part, place) for part in value)
+    return ThroughputTable(places, tuple(kinds), alone, np.where(beside.transpose(1, 0, 2) > 0, beside, 0.0))
+
+
+def _mapping(value: Any, place: str) -> Mapping[str, Any]:
+    if not isinstance(value, dict):
+        raise InputError(place, type(value).__name__, "a mapping")
+    return value
+
+
+def _place_of(name: str) -> Place:
+    return name.removesuffix(_SPREAD), not name.endswith(_SPREAD)
+
+
+def _kind(key: str, place: str) -> Kind:
+    match = _KIND.fullmatch(key)
+    if match is None:
+        raise InputError(place, repr(key)[:60], "a key such as \"('A3C', 1)\"")
+    return match[1], int(match[2])
+
+
+def _number(value: Any, place: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value) or value < 0:
+        raise InputError(place, repr(value)[:40], "steps a second, a number >= 0")
+    return float(value)

@@ -1,0 +1,104 @@
+"""Throughput tables in our own compact JSON, and the one that comes with the package.
+
+    format, origin, license     texts
+    places                      [worker type, consolidated]
+    kinds                       [job type, scale factor]
+    alone                       steps a second: a row a kind, a number a place
+    pairs                       [kind, kind, place, steps a second of the first, of the second]; those that are left out
+                                cannot share their workers
+
+as_text(table, ...) and parse(text, place) are inverses.
+"""
+
+import json
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from hocket.cluster.readers._rows import MOST_BYTES
+from hocket.cluster.readers.gavel_throughputs import MOST_KINDS
+from hocket.cluster.throughputs import ThroughputTable
+from hocket.cluster.workload import inside
+from hocket.errors import InputError
+from hocket.files import parse_json, read_as, read_bytes
+
+FORMAT = "hocket-throughputs-1"
+_PACKAGED = Path(__file__).resolve().parent.parent / "data" / "gavel_throughputs.json.gz"
+
+
+@dataclass(frozen=True)
+class _Table:
+    format: str
+    places: tuple[tuple[str, bool], ...]
+    kinds: tuple[tuple[str, int], ...]
+    alone: tuple[tuple[float, ...], ...]
+    pairs: tuple[tuple[int, int, int, float, float], ...] = ()
+    origin: str = ""
+    license: str = ""
+
+    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
+
+
+def read(path: str | Path) -> ThroughputTable:
+    """The table of a file in our format.
+
+    Raises:
+        InputError: no JSON, or a wrong value, with file and field.
+    """
+    return parse(read_bytes(path, MOST_BYTES), str(path))
+
+
+@cache
+def packaged() -> ThroughputTable:
+    """What Gavel's authors measured on V100, P100 and K80; see data/README.md."""
+    return read(_PACKAGED)
+
+
+def parse(text: str | bytes, place: str) -> ThroughputTable:
+    """Read what `as_text` wrote.
+
+    Raises:
+        InputError: at `place`, with the field.
+    """
+    data = read_as(_Table, parse_json(text, place), place)
+    if data.format != FORMAT:
+        raise InputError(f"{place}: format", repr(data.format)[:40], FORMAT)
+    if len(data.kinds) > MOST_KINDS:
+        raise InputError(f"{place}: kinds", f"{len(data.kinds)}", f"at most {MOST_KINDS}")
+    count, width = len(data.kinds), len(data.places)
+    if len(data.alone) != count:
+        raise InputError(f"{place}: alone", f"{len(data.alone)} rows", f"{count}, one a kind")
+    for k, row in enumerate(data.alone):
+        if len(row) != width:
+            raise InputError(f"{place}: alone.{k}", f"{len(row)} numbers", f"{width}, one a place")
+    beside = np.zeros((count, count, width))
+    for k, (a, b, c, first, second) in enumerate(data.pairs):
+        if not (0 <= a < count and 0 <= b < count and 0 <= c < width and first > 0 and second > 0):
+            expected = f"kinds from 0 to {count - 1}, a place from 0 to {width - 1}, steps a second > 0"
+            raise InputError(f"{place}: pairs.{k}", f"{[a, b, c, first, second]}", expected)
+        beside[a, b, c], beside[b, a, c] = first, second
+    with inside(place):
+        return ThroughputTable(data.places, data.kinds, np.array(data.alone).reshape(count, width), beside)
+
+
+def as_text(table: ThroughputTable, origin: str = "", license: str = "") -> str:
+    """A table as compact JSON, one section a line."""
+    pairs = [
+        [a, b, c, float(table.beside[a, b, c]), float(table.beside[b, a, c])]
+        for a, b, c in np.argwhere(table.beside > 0).tolist()
+        if a <= b
+    ]
+    parts: dict[str, Any] = {
+        "format": FORMAT,
+        "origin": origin,
+        "license": license,
+        "places": table.places,
+        "kinds": table.kinds,
+        "alone": table.alone.tolist(),
+        "pairs": pairs,
+    }
+    lines = (f"{json.dumps(key)}: {json.dumps(value, separators=(',', ':'))}" for key, value in parts.items())
+    return "{" + ",\n".join(lines) + "}\n"

@@ -1,0 +1,67 @@
+"""Workloads in JSON: ours (see workload.py), and lists of jobs as generators of others leave them.
+
+A job of such a list has id, arrival_s, job_type, scale_factor, total_steps, and an SLO that is a multiple of duration_v100_s.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from hocket.cluster.job import Job
+from hocket.cluster.readers._rows import MOST_BYTES
+from hocket.cluster.throughputs import ThroughputTable
+from hocket.cluster.workload import MOST_JOBS, Workload, in_order, inside, parse_data
+from hocket.errors import InputError
+from hocket.files import parse_json, read_as, read_bytes
+
+
+@dataclass(frozen=True)
+class _Listed:
+    id: int | str
+    arrival_s: float
+    job_type: str
+    scale_factor: int
+    total_steps: float
+    duration_v100_s: float | None = None
+    SLO: float | None = None
+    priority_weight: float = 1.0
+
+    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
+
+    def job(self) -> Job:
+        if self.SLO is not None and self.duration_v100_s is None:
+            raise InputError("duration_v100_s", "nothing", "a duration, as there is an SLO")
+        slo_s = None if self.SLO is None or self.duration_v100_s is None else self.SLO * self.duration_v100_s
+        return Job(
+            str(self.id),
+            self.job_type,
+            self.total_steps,
+            self.scale_factor,
+            self.arrival_s,
+            self.priority_weight,
+            slo_s,
+        )
+
+
+def read(path: str | Path, table: ThroughputTable) -> Workload:
+    """The jobs of a file.
+
+    Raises:
+        InputError: no JSON, or a wrong or unknown value, with file, job and field.
+    """
+    data = parse_json(read_bytes(path, MOST_BYTES), str(path))
+    if isinstance(data, list):
+        if len(data) > MOST_JOBS:
+            raise InputError(str(path), f"{len(data)} jobs", f"at most {MOST_JOBS}")
+        jobs = []
+        for k, row in enumerate(data):
+            listed = read_as(_Listed, row, f"{path}: {k}")
+            with inside(f"{path}: {k}"):
+                jobs.append(listed.job())
+        with inside(str(path)):
+            found = in_order(jobs, Path(path).name)
+    else:
+        found = parse_data(data, str(path))
+    with inside(str(path)):
+        table.rows(found.jobs)
+    return found

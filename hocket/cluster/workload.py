@@ -1,0 +1,103 @@
+"""Workload: the jobs that a simulation is about.
+
+as_text(workload) and parse(text, place) are inverses; readers/ knows the formats of others.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, fields
+from typing import Any, ClassVar
+
+from hocket.cluster.job import Job
+from hocket.errors import InputError
+from hocket.files import parse_json, read_as
+
+FORMAT = "hocket-workload-1"
+MOST_JOBS = 1_000_000
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Jobs in the order in which they come.
+
+    Attributes:
+        jobs: of unique names, sorted by arrival.
+        origin: where they are from, such as a file or a generator with its seed.
+    """
+
+    jobs: tuple[Job, ...]
+    origin: str = ""
+
+    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
+
+    def __post_init__(self) -> None:
+        seen: set[str] = set()
+        before_s = 0.0
+        for job in self.jobs:
+            if job.id in seen:
+                raise InputError(f"job {job.id}", "a second one of this id", "unique ids")
+            seen.add(job.id)
+            if job.arrived_s < before_s:
+                found = f"{job.arrived_s:g}, after one that came at {before_s:g}"
+                raise InputError(f"job {job.id}: arrived_s", found, "jobs in the order in which they come")
+            before_s = job.arrived_s
+
+    def part(self, count: int) -> "Workload":
+        """The first so many jobs."""
+        return Workload(self.jobs[:count], self.origin)
+
+
+def in_order(jobs: Sequence[Job], origin: str = "") -> Workload:
+    """A workload of jobs in any order; of those that come together the order stays."""
+    return Workload(tuple(sorted(jobs, key=lambda job: job.arrived_s)), origin)
+
+
+def as_text(workload: Workload) -> str:
+    """One job a line, fields left out that are as they are by default."""
+    usual = {f.name: f.default for f in fields(Job)}
+    rows = [{k: v for k, v in asdict(job).items() if v != usual[k]} for job in workload.jobs]
+    lines = ",\n".join(json.dumps(row, separators=(", ", ": ")) for row in rows)
+    head = f'{{"format": "{FORMAT}", "origin": {json.dumps(workload.origin)}, "jobs": ['
+    return f"{head}\n{lines}\n]}}\n" if rows else f"{head}]}}\n"
+
+
+def parse(text: str | bytes, place: str) -> Workload:
+    """Read what `as_text` wrote.
+
+    Raises:
+        InputError: at `place`, with the job and the field.
+    """
+    return parse_data(parse_json(text, place), place)
+
+
+def parse_data(data: Any, place: str) -> Workload:
+    """A workload from plain data: the same, after its JSON was read.
+
+    Raises:
+        InputError: at `place`, with the job and the field.
+    """
+    if not isinstance(data, dict) or data.get("format") != FORMAT:
+        raise InputError(place, "no such key" if isinstance(data, dict) else type(data).__name__, f"format: {FORMAT}")
+    jobs = data.get("jobs")
+    if not isinstance(jobs, list):
+        raise InputError(f"{place}: jobs", type(jobs).__name__, "a list of jobs")
+    if len(jobs) > MOST_JOBS:
+        raise InputError(f"{place}: jobs", f"{len(jobs)}", f"at most {MOST_JOBS}")
+    unknown = next((key for key in data if key not in ("format", "origin", "jobs")), None)
+    if unknown is not None:
+        raise InputError(place, f"unknown key {unknown!r}", "one of format, origin, jobs")
+    if not isinstance(data.get("origin", ""), str):
+        raise InputError(f"{place}: origin", type(data["origin"]).__name__, "a text")
+    found = tuple(read_as(Job, row, f"{place}: jobs.{k}") for k, row in enumerate(jobs))
+    with inside(place):
+        return Workload(found, data.get("origin", ""))
+
+
+@contextmanager
+def inside(place: str) -> Iterator[None]:
+    """What is wrong is told with the file that it stands in."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"{place}: {error.place}", error.found, error.expected, error.next_step) from None
