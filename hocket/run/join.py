@@ -64,7 +64,11 @@ def join(
     devices = devices_of(plan)
     torch.set_num_threads(options.threads)
     meeting = rendezvous("env://", timeout=timedelta(seconds=_MEETING_S))
-    store, _, _ = next(meeting)
+    try:
+        store, _, _ = next(meeting)
+    except (RuntimeError, ValueError) as error:
+        where = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
+        raise WorkerLost(f"worker {rank} did not meet the others at {where}: {error}") from error
     progress = Progress.private()
     collector = None
     if rank == 0:

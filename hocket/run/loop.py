@@ -23,6 +23,7 @@ DEVICES = ("auto", "cpu", "cuda")
 INTERRUPTED = 130
 # Predictions of one plan that differ by less are one prediction, written and read.
 _SAME = 1e-6
+_MAX_PORT = 2**16 - 1
 _MAX_THREADS = 1024  # of a worker: with some more no library can start them
 # How long the first worker has to say what the others do not.
 _GRACE_S = 5.0
@@ -227,7 +228,10 @@ def check_workers(devices: tuple[int, ...], workers: int) -> None:
 
 
 def _check_number(plan: Plan) -> None:
-    """Refuse another number of workers than the plan's before torch is loaded; of all workers the first one says it."""
+    """Refuse another number of workers than the plan's before torch is loaded; of all workers the first one says it.
+
+    Refuse too, on each, that it is not told where they meet.
+    """
     rank, workers = number_in("RANK"), number_in("WORLD_SIZE")
     try:
         check_workers(devices_of(plan), workers)
@@ -237,6 +241,11 @@ def _check_number(plan: Plan) -> None:
         # torchrun ends all workers when one leaves: the one that speaks goes first.
         time.sleep(_GRACE_S)
         raise SystemExit(error.exit_code) from None
+    if not os.environ.get("MASTER_ADDR"):
+        step = "Start with torchrun; or unset RANK and WORLD_SIZE, and local workers are started."
+        raise InputError("MASTER_ADDR", "nothing", "the machine where the workers meet, as torchrun sets it", step)
+    if number_in("MASTER_PORT") > _MAX_PORT:
+        raise InputError("MASTER_PORT", os.environ["MASTER_PORT"], f"at most {_MAX_PORT}", "Start with torchrun.")
 
 
 def predicted_now(plan: Plan, folder: Path | None, listener: Listener) -> Predicted | None:

@@ -91,6 +91,24 @@ def test_only_the_first_worker_says_that_the_number_is_wrong(monkeypatch: pytest
     assert waited == [5.0]
 
 
+@pytest.mark.parametrize(
+    ("address", "port", "place"),
+    [
+        ("", "", "MASTER_ADDR"),
+        ("here", "", "MASTER_PORT"),
+        ("here", "-1", "MASTER_PORT"),
+        ("here", "65536", "MASTER_PORT"),
+    ],
+)
+def test_where_workers_meet_must_be_said(monkeypatch: pytest.MonkeyPatch, address: str, port: str, place: str) -> None:
+    """A rank that was left behind by another program is no torchrun: told with what to do, on every worker."""
+    for name, value in (("RANK", "1"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", address), ("MASTER_PORT", port)):
+        monkeypatch.setenv(name, value)
+    with pytest.raises(InputError, match="torchrun") as caught:
+        train("job.py", cut_at(2), steps=1)
+    assert caught.value.place == place
+
+
 def test_what_torchrun_sets_must_be_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Anything else is named."""
     monkeypatch.setenv("RANK", "first")

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from hocket.errors import WorkerLost
 from hocket.run.checkpoint import names_in
 from hocket.run.loop import train
 from tests.system.tiny import plan, reference, write_job
@@ -121,3 +122,16 @@ def test_interrupt_of_one_stops_all(tmp_path: Path, signalled: int) -> None:
     if signalled:
         summary = train(job, plan("flush"), steps=last["steps"] + 2, checkpoint=folder, resume=True)
         assert list(summary.losses) == reference(job, plan("flush"), last["steps"] + 2)[-2:]
+
+
+def test_a_meeting_place_that_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another program at that port: one error with worker and place, and no traceback of torch's."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": 2, "RANK": 0}
+        for name, value in meeting.items():
+            monkeypatch.setenv(name, str(value))
+        with pytest.raises(WorkerLost, match=rf"^worker 0 did not meet the others at 127\.0\.0\.1:{port}: "):
+            train(write_job(tmp_path), plan("flush"), steps=1)
