@@ -1,0 +1,48 @@
+"""The analysis of chapter 6, recomputed from a folder of prices, beside the published figures.
+
+    python -m bench.bench_prices FOLDER     # laid out as the published data are; see docs/prices.md
+
+Without a folder it takes the published data that lie beside the repository, and does nothing where there are none.
+"""
+
+import sys
+from pathlib import Path
+
+from hocket.cluster.price_readers import public, throughputs
+from hocket.cluster.prices import figures, reductions
+from hocket.cluster.prices.rows import text
+
+BESIDE = Path(__file__).resolve().parents[2] / "shared" / "data" / "prices"
+
+
+def main() -> None:
+    """Print every table and figure."""
+    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else BESIDE
+    if not folder.is_dir():
+        print(f"No folder of prices at {folder}: nothing to compute.")
+        return
+    market = public.read_market(folder)
+    steps = throughputs.read(folder / "oracle_throughputs.json")
+    first, last = reductions.AZURE_BEGINS_S, reductions.begins()[-1]
+    both = reductions.begins(reductions.AZURE_BEGINS_S, 24)
+    v100 = min(min(o.spot.values) for o in market.where(reductions.PAPER[0].takes) if o.spot)
+    parts = (
+        figures.normalised_throughput(steps),
+        figures.transfer_share(v100),
+        figures.spot_reduction(market),
+        figures.availability(public.read_availability(folder)),
+        figures.price_ranges(market, first, last),
+        figures.per_accelerator(market, "us-east-1", reductions.FIRST_BEGIN_S - 30 * reductions.DAY_S, last),
+        reductions.cost_reduction(market, steps),
+        reductions.duration_effect(market, steps),
+    )
+    print("".join(text(rows) for rows in parts), end="")
+    print("\nOnly days of which Azure's prices are known")
+    print(text(reductions.cost_reduction(market, steps, reductions.PAPER, both)), end="")
+    print(text(reductions.duration_effect(market, steps, begins_s=both)), end="")
+    print("\nAll of the US, three clouds")
+    print(text(reductions.cost_reduction(market, steps, reductions.WIDE, both)), end="")
+
+
+if __name__ == "__main__":
+    main()

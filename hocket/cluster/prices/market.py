@@ -1,0 +1,154 @@
+"""Market: offers of instances with accelerators, by cloud, region, zone and type, and what each costs at a moment.
+
+Prices are dollars an hour of a whole instance; a worker is one accelerator, and costs its part of it.
+Source: section 6.3.2 (prices change with place and time; instances of several accelerators may be cheaper for each).
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import isfinite, isnan, nan
+from typing import NamedTuple
+
+from hocket.cluster.prices.series import Series
+from hocket.cluster.workers import WorkerType
+from hocket.errors import InputError, nearest
+
+
+class PriceKey(NamedTuple):
+    """Where, and what; the zone is empty where a whole region has one price."""
+
+    cloud: str
+    region: str
+    zone: str
+    instance_type: str
+
+    def __str__(self) -> str:
+        return "/".join(part for part in (self.cloud, self.zone or self.region, self.instance_type) if part)
+
+
+@dataclass(frozen=True)
+class Offer:
+    """One type of instance in one place.
+
+    Attributes:
+        accelerator: such as "v100".
+        accelerators: in one instance; a part of one on clouds that divide them.
+        spot: dollars an hour of an instance that may be taken away; None where there is no such market.
+        on_demand: dollars an hour of one that is kept; None where nobody told.
+    """
+
+    key: PriceKey
+    accelerator: str
+    accelerators: float = 1.0
+    spot: Series | None = None
+    on_demand: Series | None = None
+
+    def __post_init__(self) -> None:
+        if not (isfinite(self.accelerators) and self.accelerators > 0):
+            raise InputError(f"{self.key}: accelerators", str(self.accelerators), "a number > 0")
+        if not self.accelerator:
+            raise InputError(f"{self.key}: accelerator", "nothing", "a name such as v100")
+
+    def price(self, now_s: float, spot: bool = True) -> float:
+        """Dollars an hour of one accelerator; nan where it is not on sale."""
+        series = self.spot if spot else self.on_demand
+        return series.at(now_s) / self.accelerators if series is not None else nan
+
+
+@dataclass(frozen=True)
+class Market:
+    """All offers, one for each key."""
+
+    offers: tuple[Offer, ...]
+
+    def __post_init__(self) -> None:
+        if len(self._by_key) != len(self.offers):
+            seen = [offer.key for offer in self.offers]
+            twice = next(key for k, key in enumerate(seen) if key in seen[:k])
+            raise InputError(f"market: {twice}", "two offers", "one", "Join them with Market.of.")
+
+    @classmethod
+    def of(cls, offers: Iterable[Offer]) -> "Market":
+        """Join offers of one key that come from several files: of each series, the changes together.
+
+        Raises:
+            InputError: they contradict each other.
+        """
+        groups: dict[PriceKey, list[Offer]] = {}
+        for offer in offers:
+            groups.setdefault(offer.key, []).append(offer)
+        return cls(tuple(_joined(groups[key]) for key in sorted(groups)))
+
+    @cached_property
+    def _by_key(self) -> dict[PriceKey, Offer]:
+        return {offer.key: offer for offer in self.offers}
+
+    def __getitem__(self, key: PriceKey) -> Offer:
+        if key not in self._by_key:
+            near = nearest(str(key), map(str, self._by_key))
+            raise InputError("market", f"no offer of {key}", "a key of this market", near)
+        return self._by_key[key]
+
+    def __iter__(self) -> Iterator[Offer]:
+        return iter(self.offers)
+
+    def where(self, wanted: Callable[[Offer], bool]) -> "Market":
+        """The offers that are wanted."""
+        return Market(tuple(offer for offer in self.offers if wanted(offer)))
+
+    def price_at(self, key: PriceKey, now_s: float, spot: bool = True) -> float:
+        """Dollars an hour of one instance at a moment.
+
+        Raises:
+            InputError: an unknown key, or an instance that is not on sale then.
+        """
+        offer = self[key]
+        price = offer.price(now_s, spot) * offer.accelerators
+        if isnan(price):
+            kind = "spot price" if spot else "price on demand"
+            raise InputError(f"{key}: {kind}", f"none at {now_s:.0f} s", "a moment at which it is on sale")
+        return price
+
+    def cheapest(self, now_s: float, accelerator: str, spot: bool = True) -> Offer | None:
+        """The offer whose accelerator costs least at a moment; the first by key among equals; None if none is on sale."""
+        found = [o for o in self.offers if o.accelerator == accelerator and not isnan(o.price(now_s, spot))]
+        return min(found, key=lambda o: (o.price(now_s, spot), o.key), default=None)
+
+
+def _joined(parts: Sequence[Offer]) -> Offer:
+    first = parts[0]
+    for other in parts[1:]:
+        mine, theirs = ((p.accelerator, p.accelerators) for p in (first, other))
+        if mine != theirs:
+            found = f"{mine[1]:g} {mine[0]} and {theirs[1]:g} {theirs[0]}"
+            raise InputError(f"market: {first.key}", found, "the same accelerators everywhere")
+    both = [[s for p in parts if (s := getattr(p, name)) is not None] for name in ("spot", "on_demand")]
+    spot, on_demand = (_together(series, f"market: {first.key}") for series in both)
+    return replace(first, spot=spot, on_demand=on_demand)
+
+
+def _together(parts: Sequence[Series], place: str) -> Series | None:
+    if len(parts) < 2:
+        return parts[0] if parts else None
+    return Series.of(((t, v) for s in parts for t, v in zip(s.times_s, s.values, strict=True)), place)
+
+
+def priced(
+    types: Iterable[WorkerType], keys: Mapping[str, PriceKey], market: Market, now_s: float, spot: bool = True
+) -> tuple[WorkerType, ...]:
+    """Types of workers with the prices of the moment, for a Snapshot; types without a key keep the price that they have.
+
+    Raises:
+        InputError: a key of no such type, or an instance that is not on sale.
+    """
+    types = tuple(types)
+    names = [t.name for t in types]
+    unknown = next((name for name in keys if name not in names), None)
+    if unknown is not None:
+        raise InputError("prices", f"a key for {unknown!r}", f"one of {', '.join(names)}", nearest(unknown, names))
+
+    def of(name: str) -> float:
+        return market.price_at(keys[name], now_s, spot) / market[keys[name]].accelerators
+
+    return tuple(replace(t, price_usd_per_hour=of(t.name)) if t.name in keys else t for t in types)

@@ -1,0 +1,116 @@
+"""Series: a figure that changes at known moments and stays as it is between them, such as a price."""
+
+from bisect import bisect_right
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from math import inf, isfinite, isnan, nan
+
+import numpy as np
+
+from hocket.errors import InputError
+
+
+@dataclass(frozen=True)
+class Series:
+    """Steps: from times_s[i] on the value is values[i]; nan where there is none, such as an instance that is not on sale.
+
+    Before the first moment nothing is known (nan); after the last the value stays, for nobody says when a price ends.
+
+    Attributes:
+        times_s: ascending.
+        values: >= 0 or nan.
+    """
+
+    times_s: tuple[float, ...]
+    values: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        if not self.times_s or len(self.times_s) != len(self.values):
+            found = f"{len(self.times_s)} moments and {len(self.values)} values"
+            raise InputError("series", found, "as many of one as of the other, and at least one")
+        wrong = next((t for t in self.times_s if not isfinite(t)), None)
+        if wrong is not None:
+            raise InputError("series: moment", str(wrong), "a finite number of seconds")
+        if any(b <= a for a, b in pairwise(self.times_s)):
+            raise InputError("series", "moments out of order, or one twice", "moments in ascending order")
+        bad = next((v for v in self.values if not isnan(v) and not 0 <= v < inf), None)
+        if bad is not None:
+            raise InputError("series: value", str(bad), "a number >= 0")
+
+    @classmethod
+    def of(cls, changes: Iterable[tuple[float, float]], place: str) -> "Series":
+        """From (moment, value) in any order; the same one twice counts once.
+
+        Raises:
+            InputError: at `place`, two values for one moment, or none at all.
+        """
+        found: dict[float, float] = {}
+        for moment, value in changes:
+            if moment in found and found[moment] != value and not (isnan(value) and isnan(found[moment])):
+                raise InputError(place, f"{found[moment]:g} and {value:g} at one moment, {moment:.0f} s", "one value")
+            found[moment] = value
+        if not found:
+            raise InputError(place, "no values", "at least one")
+        times = sorted(found)
+        return cls(tuple(times), tuple(found[t] for t in times))
+
+    @classmethod
+    def constant(cls, value: float, begin_s: float = 0.0) -> "Series":
+        """That never changes."""
+        return cls((begin_s,), (value,))
+
+    def at(self, now_s: float) -> float:
+        """The value at a moment; nan where there is none."""
+        index = bisect_right(self.times_s, now_s) - 1
+        return self.values[index] if index >= 0 else nan
+
+    def on(self, times_s: np.ndarray) -> np.ndarray:
+        """The values at many moments; same shape."""
+        index = np.searchsorted(self.times_s, times_s, side="right") - 1
+        return np.where(index >= 0, np.array(self.values)[index], nan)
+
+    def integral(self, begin_s: float, end_s: float) -> float:
+        """Value times seconds between two moments; nan if there is no value at some time between them."""
+        if not begin_s <= end_s:
+            raise InputError("series: end", f"{end_s} s", f"at or after the beginning, {begin_s} s")
+        if begin_s == end_s:
+            return 0.0
+        if begin_s < self.times_s[0] or self._gaps_between(begin_s, end_s):
+            return nan
+        return self._area(end_s) - self._area(begin_s)
+
+    def between(self, begin_s: float, end_s: float) -> tuple[tuple[float, float], ...]:
+        """The steps that hold between two moments: (from when on, value), the first at `begin_s`."""
+        first, last = bisect_right(self.times_s, begin_s), bisect_right(self.times_s, end_s)
+        inside = [(self.times_s[i], self.values[i]) for i in range(first, last) if self.times_s[i] < end_s]
+        found = [(begin_s, self.at(begin_s)), *inside]
+        return tuple(step for k, step in enumerate(found) if k == 0 or step[1] != found[k - 1][1])
+
+    def until(self, now_s: float) -> float:
+        """The first moment after this one at which there is no value any more; inf if it stays."""
+        first = bisect_right(self.times_s, now_s)
+        return next((self.times_s[i] for i in range(first, len(self.times_s)) if isnan(self.values[i])), inf)
+
+    @cached_property
+    def _areas(self) -> np.ndarray:
+        """Value times seconds from the first moment to each; what is not known counts 0 and is found by `_gaps_between`."""
+        known = np.nan_to_num(np.array(self.values))
+        return np.concatenate([[0.0], np.cumsum(known[:-1] * np.diff(self.times_s))])
+
+    @cached_property
+    def _gaps(self) -> np.ndarray:
+        """How many of the steps before each have no value."""
+        return np.concatenate([[0], np.cumsum(np.isnan(self.values))])
+
+    def _gaps_between(self, begin_s: float, end_s: float) -> bool:
+        first = bisect_right(self.times_s, begin_s) - 1
+        last = bisect_right(self.times_s, end_s) - 1
+        last -= self.times_s[last] == end_s  # a step that begins at the end has no part in it
+        return bool(self._gaps[last + 1] - self._gaps[first])
+
+    def _area(self, now_s: float) -> float:
+        index = bisect_right(self.times_s, now_s) - 1
+        value = self.values[index]
+        return float(self._areas[index]) + (0.0 if isnan(value) else value * (now_s - self.times_s[index]))
