@@ -19,6 +19,8 @@ TOLERANCE = 1e-9
 Basis = tuple[np.ndarray, np.ndarray]
 _LARGE = 8_000  # entries: above, the interior-point method is quicker where there is no basis to begin from
 _PRIMAL, _DUAL = 4, 1  # HiGHS's names for the two simplex methods
+_ANY, _DEVEX = -1, 1  # and for how it prices
+_BASIC = 1  # and for the state of what is in the basis
 _idle: list[Any] = []  # solvers between two programs: to make one takes as long as to solve a small program
 
 
@@ -123,6 +125,8 @@ def solve(program: Program, place: str, basis: Basis | None = None) -> Solution:
     solver = _idle.pop() if _idle else _solver(highspy)
     solver.setOptionValue("solver", "ipm" if basis is None and len(program.values) > _LARGE else "simplex")
     solver.setOptionValue("simplex_strategy", _PRIMAL if basis is None and _keeps_nothing(program) else _DUAL)
+    # Exact edge weights of a basis that was not grown here would take longer than all steps from it.
+    solver.setOptionValue("simplex_dual_edge_weight_strategy", _ANY if basis is None else _DEVEX)
     _pass(solver, program, place)
     if basis is not None:
         solver.setBasis(_began(basis, highspy))
@@ -165,6 +169,8 @@ def _began(basis: Basis, highspy: Any) -> Any:
     began.col_status = [states[code] for code in basis[0].tolist()]
     began.row_status = [states[code] for code in basis[1].tolist()]
     began.valid = True
+    # One that is as large as it has to be needs no completing; should it be singular, the solver mends it as it begins.
+    began.alien = int((basis[0] == _BASIC).sum() + (basis[1] == _BASIC).sum()) != len(basis[1])
     return began
 
 

@@ -8,8 +8,8 @@ import numpy as np
 
 from hocket.cluster.allocation import Allocation
 from hocket.cluster.policies._answer import answer
-from hocket.cluster.policies._lp import solve
 from hocket.cluster.policies._shares import Rows, Shares
+from hocket.cluster.session import Session, answered, solved
 from hocket.cluster.snapshot import Snapshot
 
 __all__ = ["PAPER", "allocate"]
@@ -17,8 +17,12 @@ __all__ = ["PAPER", "allocate"]
 PAPER = "Dissertation section 5.4.1; least attained service: Tiresias (Gu et al. 2019)"
 
 
-def allocate(snapshot: Snapshot) -> Allocation:
+def allocate(snapshot: Snapshot, session: Session | None = None) -> Allocation:
     """The allocation; its objective is the least normalised throughput of any job that can run."""
+    return answered(session, snapshot, lambda: _allocate(snapshot, session))
+
+
+def _allocate(snapshot: Snapshot, session: Session | None) -> Allocation:
     shares = Shares(snapshot, (snapshot.weights,))
     groups, variables, steps = shares.throughput
     due = equal_share(snapshot)[shares.member] * snapshot.weights[shares.member] / shares.scale
@@ -33,7 +37,7 @@ def allocate(snapshot: Snapshot) -> Allocation:
     cost = np.zeros(shares.variables + 1)
     cost[least] = -1.0
     most = float((np.bincount(groups, steps, count) * shares.count / due).max(initial=0.0))
-    solution = solve(shares.program(cost, rows, extra=((0.0, most),)), "max-min fairness")
+    solution = solved(session, shares, shares.program(cost, rows, extra=((0.0, most),)), "max-min fairness")
     return answer(shares, solution.x, solution.duals, -solution.objective, solution.gap)
 
 

@@ -3,11 +3,10 @@
 Steps of unlike jobs are added up as they are, as in the dissertation: jobs of short steps come first.
 """
 
-
 from hocket.cluster.allocation import Allocation
 from hocket.cluster.policies._answer import answer
-from hocket.cluster.policies._lp import solve
 from hocket.cluster.policies._shares import Shares
+from hocket.cluster.session import Session, answered, solved
 from hocket.cluster.snapshot import Snapshot
 
 __all__ = ["PAPER", "allocate"]
@@ -15,11 +14,15 @@ __all__ = ["PAPER", "allocate"]
 PAPER = "Dissertation section 6.4.1"
 
 
-def allocate(snapshot: Snapshot) -> Allocation:
+def allocate(snapshot: Snapshot, session: Session | None = None) -> Allocation:
     """The allocation; its objective is the sum of all throughputs, in steps a second."""
+    return answered(session, snapshot, lambda: _allocate(snapshot, session))
+
+
+def _allocate(snapshot: Snapshot, session: Session | None) -> Allocation:
     shares = Shares(snapshot)
     steps = shares.steps_first + shares.steps_second
     # In units of the fastest, so that the solver's tolerances are relative.
     unit = float(steps.max(initial=0.0)) or 1.0
-    solution = solve(shares.program(-steps / unit), "maximum total throughput")
+    solution = solved(session, shares, shares.program(-steps / unit), "maximum total throughput")
     return answer(shares, solution.x, solution.duals, -solution.objective * unit, solution.gap)
