@@ -1,0 +1,229 @@
+"""Levels: water filling. Everybody's throughput rises at its own rate until nobody's can.
+
+In each round a linear program says how far all that are not yet stuck can rise together. A group whose level has a price is
+stuck: in no best answer does it get more, so it can get more only where somebody gets less. So is one that runs all the time
+where it is fastest, and one that waits while each way to run it costs others something. Where prices are degenerate and some
+that are stuck have none, the next round cannot raise the level and finds the others. So no mixed-integer program is needed: a
+round fixes at least one group, and the level rises in as many rounds as there are levels.
+
+One solver is kept for all rounds; between them only bounds and rates change. Pairs enter when prices say that they would help;
+each answer is verified against the program with all of them.
+Source: section 5.4.3 (there, bottlenecks are found with binary variables); complementary slackness.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hocket.cluster.allocation import ALONE
+from hocket.cluster.policies._lp import TOLERANCE, Infeasible, Program, SolverTrouble
+from hocket.cluster.policies._shares import Shares
+
+PRICE = 1e-7  # below, a price counts as none: those of levels, times their rates, add up to 1 in each round
+_SLACK = 2 * TOLERANCE  # that floors get, so that what an answer reached within its tolerance is not out of reach
+_MOST_SLACK = 1e-7
+_RISE, _SHORT, _OWN = 0, 1, 2  # variables of the solver before those of the shares
+_ENTRANTS = 4  # times the groups: pairs that enter at a time
+
+
+@dataclass(frozen=True, eq=False)
+class Round:
+    """What one program answered: how far the level rises, times of all variables, duals of the rows, its gap."""
+
+    rise: float
+    times: np.ndarray
+    duals: np.ndarray
+    gap: float
+
+
+class Levels:
+    """The program of one round, kept between rounds: maximize c subject to level[g] + rate[g] c <= what a job of g gets.
+
+    Attributes:
+        due: steps a second, by group; what a job gets is its throughput in these. reach: the most that a job can get.
+    """
+
+    def __init__(self, shares: Shares, due: np.ndarray, place: str) -> None:
+        """
+        Arguments:
+            place: for messages.
+        """
+        self.shares, self.due, self.place = shares, due, place
+        count, limits = shares.groups, shares.limits
+        self._first_level = len(limits.lower)
+        groups, variables, steps = shares.throughput
+        self.reach = np.zeros(count)
+        np.maximum.at(self.reach, groups, steps * shares.count[groups] / due[groups])
+        levels = self._first_level + np.arange(count)
+        self._cost = np.append(np.zeros(shares.variables), -1.0)
+        self._upper = np.append(shares.count[shares.first], 0.0)
+        self._rows = np.concatenate([limits.rows, self._first_level + groups, levels])
+        self._columns = np.concatenate([limits.columns, variables, np.full(count, shares.variables)])
+        self._values = np.concatenate([limits.values, steps / due[groups], np.zeros(count)])
+        self._row_lower = np.concatenate([limits.lower, np.zeros(count)])
+        self._row_upper = np.concatenate([limits.upper, np.full(count, np.inf)])
+        self._rates = np.zeros(count)
+        self._starts, self._matrix_rows, self._matrix_values = self._by_column()
+        self._inside = np.flatnonzero(shares.second == ALONE)
+        self._slack = _SLACK
+        self._own_cost, self._most_short = np.array([-1.0, 0.0]), 0.0
+        self._solver: Any = None
+
+    def round(self, rates: np.ndarray, levels: np.ndarray) -> Round:
+        """How far everybody can rise at these rates, from these levels.
+
+        Raises:
+            SolverTrouble: the solver gave up.
+        """
+        rising = rates > 0
+        most = 1 + 2 * float(((self.reach - levels)[rising] / rates[rising]).clip(min=0).min())
+        self._upper[-1] = most
+        self._row_lower[self._first_level :] = levels - self._slack
+        self._change(rates)
+        if not self._solve():
+            self._make_room()
+            if not self._solve():
+                raise Infeasible(f"{self.place}: nothing keeps the constraints")
+        answer = self._solver.getSolution()
+        found, duals = np.array(answer.col_value), np.array(answer.row_dual)
+        times = np.zeros(self.shares.variables)
+        times[self._inside] = found[_OWN:]
+        rise = float(found[_RISE])
+        gap = abs(rise + self._program().bound(duals)) / max(1.0, rise)
+        return Round(max(0.0, rise), times, duals, gap)
+
+    def blocked(self, duals: np.ndarray) -> np.ndarray:
+        """Groups that no variable of theirs could give more without a price."""
+        reduced = self._program().transposed(-duals)[:-1]
+        cheap = reduced <= PRICE
+        shares = self.shares
+        ways = np.bincount(shares.first[cheap], minlength=shares.groups)
+        both = cheap & (shares.second != ALONE)
+        return (ways + np.bincount(shares.second[both], minlength=shares.groups)) == 0
+
+    def _solve(self) -> bool:
+        """Whether there is an answer; in it are all variables that help."""
+        while self._run():
+            entrants = self._entrants(np.array(self._solver.getSolution().row_dual))
+            if not len(entrants):
+                return True
+            self._enter(entrants)
+        return False
+
+    def _make_room(self) -> None:
+        """Levels that were reached with pairs may be out of reach without them: let pairs enter until they are not.
+
+        What then still lacks is within the solver's tolerance, and floors are lowered by it.
+        """
+        self._aim(np.array([0.0, 1.0]), float(self._row_lower[self._first_level :].max()))
+        if not self._solve():
+            raise SolverTrouble(f"{self.place}: no answer where there must be one")
+        short = 2 * float(self._solver.getSolution().col_value[_SHORT]) + TOLERANCE
+        self._slack += short
+        if self._slack > _MOST_SLACK:
+            raise Infeasible(f"{self.place}: levels that were reached are {self._slack} too high")
+        self._row_lower[self._first_level :] -= short
+        self._aim(np.array([-1.0, 0.0]), 0.0)
+        self._change(self._rates)
+
+    def _aim(self, cost: np.ndarray, short: float) -> None:
+        """Change what the solver's own variables cost, and by how much floors may be missed."""
+        self._own_cost, self._most_short = cost, short
+        self._solver.changeColsCost(_OWN, np.arange(_OWN, dtype=np.int32), cost)
+        self._solver.changeColBounds(_SHORT, 0.0, short)
+
+    def _program(self) -> Program:
+        lower = np.zeros(len(self._cost))
+        return Program(
+            self._cost, lower, self._upper, self._row_lower, self._row_upper, self._rows, self._columns, self._values
+        )  # fmt: skip
+
+    def _by_column(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The matrix without rates, column by column; entries that repeat are added up."""
+        kept = self._columns < self.shares.variables
+        rows, columns, values = self._rows[kept], self._columns[kept], self._values[kept]
+        order = np.lexsort((rows, columns))
+        rows, columns, values = rows[order], columns[order], values[order]
+        fresh = np.ones(len(rows), dtype=bool)
+        fresh[1:] = (rows[1:] != rows[:-1]) | (columns[1:] != columns[:-1])
+        values = np.add.reduceat(values, np.flatnonzero(fresh))
+        starts = np.searchsorted(columns[fresh], np.arange(self.shares.variables + 1))
+        return starts, rows[fresh].astype(np.int32), values
+
+    def _part(self, columns: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Starts, rows and values of these columns."""
+        sizes = self._starts[columns + 1] - self._starts[columns]
+        starts = np.concatenate([[0], np.cumsum(sizes)])
+        at = np.repeat(self._starts[columns] - starts[:-1], sizes) + np.arange(starts[-1])
+        return starts.astype(np.int32), self._matrix_rows[at], self._matrix_values[at]
+
+    def _change(self, rates: np.ndarray) -> None:
+        """Bounds and rates as they are now, in the solver."""
+        if self._solver is None:
+            self._rates = rates.copy()
+            self._values[-len(rates) :] = -rates
+            self._solver = self._new()
+            return
+        for g in np.flatnonzero(rates != self._rates).tolist():
+            self._solver.changeCoeff(self._first_level + g, _RISE, -rates[g])
+        self._rates = rates.copy()
+        self._values[-len(rates) :] = -rates
+        rows = np.arange(self._first_level, len(self._row_lower), dtype=np.int32)
+        lower, upper = self._row_lower[self._first_level :], self._row_upper[self._first_level :]
+        self._solver.changeRowsBounds(len(rows), rows, lower, upper)
+        self._solver.changeColBounds(_RISE, 0.0, self._upper[-1])
+
+    def _new(self) -> Any:
+        import highspy
+
+        solver = highspy.Highs()  # type: ignore[no-untyped-call]
+        solver.setOptionValue("output_flag", False)
+        solver.setOptionValue("threads", 1)
+        solver.setOptionValue("primal_feasibility_tolerance", TOLERANCE)
+        solver.setOptionValue("dual_feasibility_tolerance", TOLERANCE)
+        rising = np.flatnonzero(self._rates)
+        starts, rows, values = self._part(self._inside)
+        model = highspy.HighsLp()
+        part = self._inside
+        model.num_col_, model.num_row_ = _OWN + len(part), len(self._row_lower)
+        model.col_cost_ = np.concatenate([self._own_cost, np.zeros(len(part))])
+        model.col_lower_ = np.zeros(_OWN + len(part))
+        model.col_upper_ = np.concatenate([[self._upper[-1], self._most_short], self._upper[part]])
+        model.row_lower_, model.row_upper_ = self._row_lower, self._row_upper
+        model.a_matrix_.format_ = highspy.MatrixFormat.kColwise
+        every = self._first_level + np.arange(len(self._rates))
+        begun = len(rising) + len(every)
+        model.a_matrix_.start_ = np.concatenate([[0, len(rising)], starts + begun]).astype(np.int32)
+        model.a_matrix_.index_ = np.concatenate([every[rising], every, rows]).astype(np.int32)
+        model.a_matrix_.value_ = np.concatenate([-self._rates[rising], np.ones(len(every)), values])
+        solver.passModel(model)
+        return solver
+
+    def _run(self) -> bool:
+        """Whether there is an answer with the variables that are in the solver; what fails from a basis is tried without."""
+        self._solver.run()
+        if self._solver.getModelStatus().name != "kOptimal":
+            self._solver = self._new()
+            self._solver.run()
+        status = self._solver.getModelStatus().name
+        if status not in ("kOptimal", "kInfeasible"):
+            raise SolverTrouble(f"{self.place}: {self._solver.modelStatusToString(self._solver.getModelStatus())}")
+        return bool(status == "kOptimal")
+
+    def _entrants(self, duals: np.ndarray) -> np.ndarray:
+        """Variables outside of the solver that would help, not too many at a time."""
+        if len(self._inside) == self.shares.variables:
+            return self._inside[:0]
+        reduced = -self._program().transposed(duals)[:-1]
+        reduced[self._inside] = 0.0
+        better = np.flatnonzero(reduced < -TOLERANCE)
+        most = _ENTRANTS * self.shares.groups
+        return better if len(better) <= most else better[np.argpartition(reduced[better], most)[:most]]
+
+    def _enter(self, columns: np.ndarray) -> None:
+        starts, rows, values = self._part(columns)
+        count = len(columns)
+        none = np.zeros(count)
+        self._solver.addCols(count, none, none, self._upper[columns], len(rows), starts[:-1], rows, values)
+        self._inside = np.append(self._inside, columns)

@@ -1,0 +1,113 @@
+"""Water: levels of throughput that rise until everybody is stuck, and the allocation that then stands."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from hocket.cluster.allocation import Allocation, Reason
+from hocket.cluster.policies._answer import answer
+from hocket.cluster.policies._levels import PRICE, Levels
+from hocket.cluster.policies._lp import SolverTrouble
+from hocket.cluster.policies._shares import Shares
+from hocket.cluster.policies.max_min_fairness import equal_share
+
+_SAME = 1e-9  # of levels
+
+
+@dataclass(eq=False)
+class Water:
+    """How far the levels have risen.
+
+    Attributes:
+        level: what a job of each group gets; stuck: who gets no more; step: by group, after how many rises it was.
+        full, busy: by group: types that were full, and whether its time was, when it was; shapes (groups, types), (groups,).
+        times: of the variables. rises: that were. first: how far the first went. gap: the largest.
+    """
+
+    level: np.ndarray
+    stuck: np.ndarray
+    step: np.ndarray
+    full: np.ndarray
+    busy: np.ndarray
+    times: np.ndarray
+    rises: int = 0
+    first: float = 0.0
+    gap: float = 0.0
+
+
+def still(shares: Shares) -> Water:
+    """Water before the first rise."""
+    count, types = shares.groups, len(shares.snapshot.types)
+    none = np.zeros(count, dtype=bool)
+    steps, full = np.zeros(count, dtype=np.int64), np.zeros((count, types), dtype=bool)
+    return Water(np.zeros(count), none, steps, full, none.copy(), np.zeros(shares.variables))
+
+
+def moved(water: Water, before: Shares, shares: Shares) -> Water:
+    """The same water, among groups that are made anew; jobs of one group have the same level."""
+    runs = shares.group >= 0
+    level = np.bincount(shares.group[runs], water.level[before.group[runs]], shares.groups) / shares.count
+    was = before.group[shares.member]
+    state = level, water.stuck[was], water.step[was], water.full[was], water.busy[was]
+    return Water(*state, np.zeros(shares.variables), water.rises, water.first, water.gap)
+
+
+def fill(levels: Levels, water: Water, rates: Callable[[np.ndarray], np.ndarray | None]) -> None:
+    """Raise the water until all are stuck, or nobody is to rise.
+
+    Arguments:
+        rates: from who is stuck to everybody's rates, 0 for those who wait; None to stop.
+    """
+    shares = levels.shares
+    price_of_types = slice(shares.groups, shares.groups + len(shares.snapshot.types))
+    while not water.stuck.all():
+        rate = rates(water.stuck)
+        if rate is None:
+            return
+        found = levels.round(rate, water.level)
+        water.times, water.gap = found.times, max(water.gap, found.gap)
+        if water.rises == 0:
+            water.first = found.rise
+        risen = rate * found.rise
+        water.rises += int(risen.max() > _SAME)
+        water.level = water.level + risen
+        ends = levels.reach - water.level <= _SAME * levels.reach
+        priced = found.duals[-shares.groups :] * rate > PRICE
+        stuck = (rate > 0) & (priced | ends)
+        waits = (rate == 0) & ~water.stuck
+        if waits.any():
+            stuck |= waits & levels.blocked(found.duals)
+        fresh = stuck & ~water.stuck
+        water.stuck = water.stuck | stuck
+        water.step[fresh] = water.rises
+        water.full[fresh] = found.duals[price_of_types] < -_SAME
+        water.busy[fresh] = ((found.duals[: shares.groups] < -_SAME) | ends)[fresh]
+        if not fresh.any():
+            raise SolverTrouble(f"{levels.place}: a round that fixes nobody")
+
+
+def dues(shares: Shares) -> np.ndarray:
+    """Steps a second of a job of each group with an equal share of all workers; of one that runs only spread, its best."""
+    if not shares.groups:
+        return np.zeros(0)
+    due = equal_share(shares.snapshot)[shares.member]
+    return np.where(due > 0, due, shares.snapshot.throughputs[shares.member].max(axis=1))
+
+
+def told(shares: Shares, water: Water) -> Allocation:
+    """The allocation, with the level at which each job got stuck and what held it."""
+    found = answer(shares, water.times, np.zeros(shares.groups + len(shares.snapshot.types)), water.first, water.gap)
+    texts = [_reason(shares, water, g) for g in range(shares.groups)]
+    groups = shares.group.tolist()
+    return replace(found, reasons=tuple(texts[g] if g >= 0 else found.reasons[j] for j, g in enumerate(groups)))
+
+
+def _reason(shares: Shares, water: Water, g: int) -> Reason:
+    names = [worker.name for worker, full in zip(shares.snapshot.types, water.full[g].tolist(), strict=True) if full]
+    where = f"level {water.step[g]} of {water.rises}, {water.level[g]:.3g} of its equal share"
+    if water.busy[g]:
+        return Reason(f"{where}: it runs all the time", "faster workers, or more of the fastest that it has")
+    listed = " and ".join(names)
+    verb = "is" if len(names) == 1 else "are"
+    return Reason(f"{where}: {listed} {verb} full", f"more workers of {listed}")

@@ -1,0 +1,105 @@
+"""Two levels of policy: weighted fairness between entities, and inside each of them fairness or first in, first out.
+
+Each entity's weight is divided among those of its jobs that are not stuck: by their own weights, or all of it to the first in
+line. Jobs rise at the rates of what they are given, by their scale factors; when one is stuck, what it was given goes to others
+of its entity. A job that nobody owns belongs to the entity without a name; an entity that the snapshot does not list has
+weight 1 and shares fairly.
+
+A job's throughput is measured against an equal share of all workers, as in max-min fairness. The public policy does the same,
+and takes a job for stuck when it cannot rise by 1e-4 of its level; here it is stuck when it cannot rise at all.
+
+Jobs that are alike and share fairly are one group. Of a line, those that still wait or that ended at one level are alike; the
+next few are told apart, and when the line has moved past them the groups are made anew.
+"""
+
+from functools import partial
+
+import numpy as np
+
+from hocket.cluster.allocation import Allocation
+from hocket.cluster.policies._levels import Levels
+from hocket.cluster.policies._shares import Shares
+from hocket.cluster.policies._water import Water, dues, fill, moved, still, told
+from hocket.cluster.snapshot import Entity, Snapshot
+
+__all__ = ["PAPER", "allocate"]
+
+PAPER = "Dissertation section 5.4.3: multi-level fairness, and fairness with FIFO inside"
+
+_AHEAD = 16  # of each line, jobs that are told apart; with pairs every one of them costs a variable for each other group
+_AHEAD_OF_PAIRS = 4
+_DECIMALS = 9  # to which levels of jobs that ended are alike
+
+
+def allocate(snapshot: Snapshot) -> Allocation:
+    """The allocation; its objective is how far all entities could rise together, for a weight of 1."""
+    teams = _Teams(snapshot)
+    shares = Shares(snapshot, teams.keys())
+    water = still(shares)
+    while True:
+        rates = partial(teams.rates, shares)
+        fill(Levels(shares, dues(shares), "hierarchical policy"), water, rates)
+        if water.stuck.all():
+            return told(shares, water)
+        before = shares
+        shares = Shares(snapshot, teams.keys(shares, water))
+        water = moved(water, before, shares)
+
+
+class _Teams:
+    """Who belongs to whom, and who is first in each line.
+
+    Attributes:
+        team: of each job. lines: by team that is first in, first out: those of its jobs that can run, in order.
+    """
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
+        named = {entity.name: entity for entity in snapshot.entities}
+        at: dict[str, int] = {}
+        self.team = np.array([at.setdefault(a.job.entity, len(at)) for a in snapshot.jobs], dtype=np.int64)
+        teams = [named.get(name, Entity(name)) for name in at]
+        self._weight = np.array([team.weight for team in teams])
+        fits = snapshot.scale[:, None] <= snapshot.workers[snapshot.type_of]
+        able = ((snapshot.throughputs > 0) & fits).any(axis=1)
+        self.lines = {
+            k: np.flatnonzero(able & (self.team == k)) for k, team in enumerate(teams) if team.policy == "fifo"
+        }
+        self._stand = np.zeros(len(teams), dtype=np.int64)
+        self._ahead = _AHEAD if snapshot.pairs is None else _AHEAD_OF_PAIRS
+
+    def keys(self, shares: Shares | None = None, water: Water | None = None) -> tuple[np.ndarray, ...]:
+        """What tells jobs apart that run alike: team, weight, place in line, and level for those of a line that ended.
+
+        Arguments:
+            shares, water: as they stand; None before the first rise.
+        """
+        weight = self._snapshot.weights.copy()
+        place, level = np.zeros(len(weight)), np.zeros(len(weight))
+        for line in self.lines.values():
+            weight[line] = 0.0
+            waits = line
+            if shares is not None and water is not None:
+                ended = water.stuck[shares.group[line]]
+                place[line[ended]] = -1.0
+                level[line[ended]] = np.round(water.level[shares.group[line[ended]]], _DECIMALS)
+                waits = line[~ended]
+            place[waits[: self._ahead]] = np.arange(1, len(waits[: self._ahead]) + 1)
+        return self.team, weight, place, level
+
+    def rates(self, shares: Shares, stuck: np.ndarray) -> np.ndarray | None:
+        """How fast each group rises; None when one that is to rise is not told apart from others of its line."""
+        team = self.team[shares.member]
+        part = np.where(stuck, 0.0, self._snapshot.weights[shares.member])
+        part[np.isin(team, list(self.lines))] = 0.0
+        total = np.bincount(team, part * shares.count, len(self._weight))
+        rate = np.divide(part, total[team], out=np.zeros_like(part), where=part > 0)
+        for k, line in self.lines.items():
+            while self._stand[k] < len(line) and stuck[shares.group[line[self._stand[k]]]]:
+                self._stand[k] += 1
+            if self._stand[k] < len(line):
+                first = shares.group[line[self._stand[k]]]
+                if shares.count[first] > 1:
+                    return None
+                rate[first] = 1.0
+        return rate * self._weight[team] / shares.scale

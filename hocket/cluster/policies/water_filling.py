@@ -1,0 +1,31 @@
+"""Max-min fairness with water filling: the job that gets least gets as much as it can, then the next one, and so on.
+
+What a job gets is measured as in max-min fairness: relative to its due, its weight and its scale factor. Where that policy
+stops, the jobs that can have more without taking from others still rise, at equal rates, until each is stuck. The answer is
+the lexicographically greatest: no job gets more in any allocation where all that get less, or as much, keep theirs. It is
+Pareto efficient.
+
+The public policy takes a job for stuck when it cannot rise by 1e-4 of its level; here it is stuck when it cannot rise at all.
+"""
+
+import numpy as np
+
+from hocket.cluster.allocation import Allocation
+from hocket.cluster.policies._levels import Levels
+from hocket.cluster.policies._water import dues, fill, still, told
+from hocket.cluster.policies._shares import Shares
+from hocket.cluster.snapshot import Snapshot
+
+__all__ = ["PAPER", "allocate"]
+
+PAPER = "Dissertation section 5.4.3, water filling for a single level"
+
+
+def allocate(snapshot: Snapshot) -> Allocation:
+    """The allocation; its objective is the least normalised throughput of any job that can run, as in max-min fairness."""
+    shares = Shares(snapshot, (snapshot.weights,))
+    levels = Levels(shares, dues(shares), "water filling")
+    water = still(shares)
+    rates = snapshot.weights[shares.member] / shares.scale
+    fill(levels, water, lambda stuck: np.where(stuck, 0.0, rates))
+    return told(shares, water)
