@@ -22,13 +22,13 @@ class Settings:
         recompute_after_s: but not sooner than this after the last time, jobs that finished aside being left out meanwhile.
         order: who is next: "ratio", by X / f since the last allocation (section 5.5), or "deficit", by the time that the job
             was to have and had not, since it came, whatever allocations there were.
-        queue: "types", types one after the other, each with its own queue, as the public implementation has it; "global", one
-            queue of all, as Algorithm 2 can be read.
+        queue: "global", one queue of all types, as Algorithm 2 has it, or "types", types one after the other in their order, each
+            with its own queue, as the public implementation does.
         shuffle: take types in another order in every round, drawn from `seed`; the public implementation does it for policies
             that do not tell types apart.
         fill: give workers that nobody has a right to in a round to jobs that run there, whatever their allocation says.
-        balance: where the greedy choice is worth less than the allocation itself, make a better one: then what each job has
-            received stays within a constant of what it should have, see rounds.py.
+        balance_after: rounds that a job may be behind before a greedy choice that is worth less than the allocation gives way to
+            those that are owed most, see rounds.py; infinite to leave it as it is, as the public implementation does.
         checkpoint_s, restart_s: to save a job, and to load it again; charged when it moves.
         attempts: that a job has in a row before it is given up.
         seed: of all that is drawn.
@@ -38,10 +38,10 @@ class Settings:
     recompute: Literal["events", "rounds"] = "events"
     recompute_after_s: float = 0.0
     order: Literal["ratio", "deficit"] = "ratio"
-    queue: Literal["types", "global"] = "types"
+    queue: Literal["types", "global"] = "global"
     shuffle: bool = False
     fill: bool = True
-    balance: bool = True
+    balance_after: float = 2.0
     checkpoint_s: float = 0.0
     restart_s: float = 0.0
     attempts: int = 5
@@ -66,5 +66,7 @@ class Settings:
         ):
             if getattr(self, name) not in known:
                 raise InputError(f"settings: {name}", repr(getattr(self, name)), f"one of {', '.join(known)}")
+        if not self.balance_after >= 0:
+            raise InputError("settings: balance_after", str(self.balance_after), "a number of rounds >= 0")
         if self.attempts < 1:
             raise InputError("settings: attempts", str(self.attempts), ">= 1")

@@ -1,0 +1,363 @@
+"""Core: the scheduler as a state machine. An event and the time go in, commands come out.
+
+Rules of this file: nothing here asks for the time, waits, draws without a seed, or touches anything outside: two cores that were
+told the same events at the same times are in the same state and said the same. It does not know whether it is simulated.
+
+    core = Core(types, columns, policy, settings)
+    commands = core.handle(JobArrived(job, throughputs), now_s)
+
+Whoever drives it tells events in the order of time and carries out each command before the next event. A round begins when
+RoundEnded is told: the jobs that run in it are chosen (rounds.py) and placed (placement.py) first; only then are leases ended,
+renewed and given (floor.py), so that nobody is preempted for a job that does not start. Jobs that arrive during a round wait for
+the next; where none is under way, the core asks for one with WakeAt.
+Source: sections 5.3 and 5.5.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from math import isfinite
+
+import numpy as np
+
+from hocket.cluster.allocation import ALONE, Allocation
+from hocket.cluster.book import Book
+from hocket.cluster.events import (
+    Command,
+    Event,
+    JobArrived,
+    JobFailed,
+    JobFinished,
+    JobWithdrawn,
+    Note,
+    PriceChanged,
+    Progressed,
+    Refuse,
+    RoundEnded,
+    SharingMeasured,
+    Stop,
+    ThroughputMeasured,
+    WakeAt,
+    WorkersJoined,
+    WorkersLost,
+)
+from hocket.cluster.floor import Chosen, Floor, Running
+from hocket.cluster.lease import Lease
+from hocket.cluster.policies._lp import SolverTrouble
+from hocket.cluster.roster import Roster
+from hocket.cluster.rounds import balanced, by_debt, by_ratio, choose
+from hocket.cluster.settings import Settings
+from hocket.cluster.snapshot import Entity, Pairs, Snapshot
+from hocket.cluster.workers import Column, WorkerType
+from hocket.errors import InputError
+
+__all__ = ["Core", "Policy"]
+
+Policy = Callable[[Snapshot], Allocation]
+
+
+class Core:
+    """The state of a cluster, as far as the scheduler knows it.
+
+    Attributes:
+        roster: jobs. floor: workers and leases. book: the allocation, and what was received of it. To read only.
+    """
+
+    def __init__(
+        self,
+        types: Sequence[WorkerType],
+        columns: Sequence[Column],
+        policy: Policy,
+        settings: Settings | None = None,
+        kept: np.ndarray | None = None,
+        entities: tuple[Entity, ...] = (),
+        budget_usd: float | None = None,
+    ) -> None:
+        """
+        Arguments:
+            policy: from a snapshot to an allocation; it is asked again as `settings` say.
+            kept: what classes of jobs keep beside each other, see Pairs; None if jobs do not share workers.
+        """
+        self.settings = settings or Settings()
+        self.columns, self.entities, self.budget_usd = tuple(columns), entities, budget_usd
+        self._policy = policy
+        self._kept = None if kept is None else _with_nobody(kept)
+        self._type_of = np.array([c.type for c in self.columns], dtype=np.int64)
+        self._whole = np.array([c.consolidated for c in self.columns], dtype=bool)
+        self.roster = Roster(len(self.columns))
+        self.floor = Floor(types, columns)
+        self.book = Book(self.settings.round_s, self._type_of)
+        self.refused: dict[str, str] = {}
+        self.rounds = 0
+        self.now_s = 0.0
+        self.began_s: float | None = None  # the round that is under way
+        self.made_s: float | None = None  # the allocation
+        self.stale = self.must = self.changed = False  # it is to be made anew; at once; jobs came or went
+        self.asked = False  # for a round to begin, before any is under way
+
+    def handle(self, event: Event, now_s: float) -> list[Command]:
+        """What to do about an event.
+
+        Raises:
+            InputError: the event cannot be, such as a second job of one name; the state is as before.
+        """
+        if not self.now_s <= now_s < float("inf"):
+            raise InputError("event: time", f"{now_s:g} s", f"not before the last event's, {self.now_s:g} s")
+        told: list[Command] = _HANDLERS[type(event)](self, event, now_s)
+        self.now_s = now_s
+        if isinstance(event, RoundEnded):
+            self.asked = False
+        elif self.roster.slot and not self.floor.running and not self.asked:
+            self.asked = True
+            told.append(WakeAt(now_s))
+        return told
+
+    @property
+    def leases(self) -> tuple[Lease, ...]:
+        """That hold now."""
+        return tuple(running.lease for running in self.floor.running.values())
+
+    @property
+    def jobs(self) -> tuple[str, ...]:
+        """That are not finished, in the order in which they came."""
+        return tuple(self.roster.slot)
+
+    def snapshot(self, now_s: float) -> Snapshot:
+        """What a policy is told at this moment."""
+        roster, slots = self.roster, self.roster.slots()
+        pairs = None
+        if self._kept is not None:
+            classes = roster.sharing[slots]
+            pairs = Pairs(np.where(classes < 0, len(self._kept) - 1, classes), self._kept.copy())
+        return Snapshot(
+            tuple(self.floor.types),
+            self.columns,
+            roster.active(now_s),
+            roster.throughputs[slots],
+            pairs,
+            self.entities,
+            self.budget_usd,
+            now_s,
+        )
+
+    # Jobs come and go.
+
+    def _arrived(self, event: JobArrived, now_s: float) -> list[Command]:
+        place = f"job {event.job.id}"
+        if event.job.id in self.roster.slot:
+            raise InputError(place, "a job of this name", "a name that is free")
+        if len(event.throughputs) != len(self.columns):
+            raise InputError(f"{place}: throughputs", f"{len(event.throughputs)}", f"{len(self.columns)}, one a column")
+        if not all(isfinite(steps) and steps >= 0 for steps in event.throughputs):
+            raise InputError(f"{place}: throughputs", str(event.throughputs), "steps a second, >= 0")
+        classes = 0 if self._kept is None else len(self._kept) - 1
+        if self._kept is not None and event.sharing >= classes:
+            raise InputError(f"{place}: sharing", str(event.sharing), f"a class < {classes}, or -1")
+        self.roster.add(event.job, event.throughputs, event.sharing)
+        self.stale = self.changed = True
+        return []
+
+    def _progressed(self, event: Progressed, now_s: float) -> list[Command]:
+        slots = [self._slot(job) for job in event.jobs]
+        remaining = np.array(event.remaining_steps, dtype=float)
+        if len(slots) != len(remaining) or not (np.isfinite(remaining) & (remaining > 0)).all():
+            raise InputError("progress: remaining_steps", str(event.remaining_steps), "a number > 0 for each job")
+        for job, slot, steps in zip(event.jobs, slots, event.remaining_steps, strict=True):
+            if self.roster.attempts and steps < self.roster.remaining_steps[slot]:
+                self.roster.attempts.pop(job, None)
+        self.roster.remaining_steps[slots] = remaining
+        return []
+
+    def _finished(self, event: JobFinished, now_s: float) -> list[Command]:
+        self._slot(event.job)
+        return self._gone(event.job, "finished", now_s)
+
+    def _withdrawn(self, event: JobWithdrawn, now_s: float) -> list[Command]:
+        self._slot(event.job)
+        return self._gone(event.job, "withdrawn", now_s)
+
+    def _failed(self, event: JobFailed, now_s: float) -> list[Command]:
+        self._slot(event.job)
+        failed = self.roster.attempts.get(event.job, 0) + 1
+        reason = event.reason or "it failed"
+        if failed >= self.settings.attempts:
+            told = self._gone(event.job, reason, now_s)
+            return [*told, Refuse(event.job, f"given up after {failed} failed attempts in a row: {reason}")]
+        self.roster.attempts[event.job] = failed
+        return self._leaves(event.job, reason, now_s)
+
+    def _gone(self, job: str, reason: str, now_s: float) -> list[Command]:
+        told = self._leaves(job, reason, now_s)
+        self.roster.remove(job)
+        self.refused.pop(job, None)
+        self.floor.ran.discard(job)
+        self.stale = self.changed = True
+        return told
+
+    def _leaves(self, job: str, reason: str, now_s: float) -> list[Command]:
+        over = self.floor.leave(job)
+        if over is None:
+            return []
+        self._enter(over, now_s)
+        return [Stop(over.lease, reason)]
+
+    def _slot(self, job: str) -> int:
+        if job not in self.roster.slot:
+            raise InputError(f"job {job}", "no job of this name", "one that came and is not finished")
+        return self.roster.slot[job]
+
+    # Workers and figures change.
+
+    def _lost(self, event: WorkersLost, now_s: float) -> list[Command]:
+        self._check_workers(event.type, event.workers)
+        over = self.floor.lose(event.type, event.workers)
+        for running in over:
+            self._enter(running, now_s)
+        self.stale = self.must = True
+        return [Stop(running.lease, "its workers went away") for running in over]
+
+    def _joined(self, event: WorkersJoined, now_s: float) -> list[Command]:
+        self._check_workers(event.type, event.workers)
+        self.floor.join(event.type, event.workers)
+        self.stale = self.must = True
+        return []
+
+    def _check_workers(self, kind: int, workers: tuple[int, ...]) -> None:
+        if not 0 <= kind < len(self.floor.types):
+            raise InputError("workers: type", str(kind), f"an index < {len(self.floor.types)}")
+        if any(not 0 <= worker < _MOST_WORKERS for worker in workers):
+            raise InputError("workers", str(workers), f"numbers from 0 to {_MOST_WORKERS - 1}")
+
+    def _price(self, event: PriceChanged, now_s: float) -> list[Command]:
+        self._check_workers(event.type, ())
+        types = self.floor.types
+        types[event.type] = replace(types[event.type], price_usd_per_hour=event.price_usd_per_hour)
+        self.stale = True
+        return []
+
+    def _throughput(self, event: ThroughputMeasured, now_s: float) -> list[Command]:
+        slot = self._slot(event.job)
+        self._check_measured(f"job {event.job}: throughput", event.column, event.steps_per_s)
+        self.roster.throughputs[slot, event.column] = event.steps_per_s
+        self.stale = True
+        return []
+
+    def _sharing(self, event: SharingMeasured, now_s: float) -> list[Command]:
+        kept = self._kept
+        if kept is None or not (0 <= event.sharing < len(kept) - 1 and 0 <= event.beside < len(kept) - 1):
+            raise InputError(
+                "sharing", f"classes {event.sharing} and {event.beside}", "classes that the core was given"
+            )
+        self._check_measured("sharing: kept", event.column, event.kept)
+        self._check_measured("sharing: kept_beside", event.column, event.kept_beside)
+        kept[event.sharing, event.beside, event.column] = event.kept
+        kept[event.beside, event.sharing, event.column] = event.kept_beside
+        self.stale = True
+        return []
+
+    def _check_measured(self, place: str, column: int, value: float) -> None:
+        if not 0 <= column < len(self.columns):
+            raise InputError(f"{place}: column", str(column), f"an index < {len(self.columns)}")
+        if not (isfinite(value) and value >= 0):
+            raise InputError(place, str(value), "a number >= 0")
+
+    # Rounds.
+
+    def _round(self, event: RoundEnded, now_s: float) -> list[Command]:
+        for running in self.floor.running.values():
+            self._enter(running, now_s)
+        if self.began_s is not None:
+            self.book.pass_time(now_s - self.began_s)
+        told = self._allocate(now_s)
+        until_s = now_s + self.settings.round_s
+        overhead_s = self.settings.checkpoint_s + self.settings.restart_s
+        told += self.floor.turn(self._choose(), now_s, until_s, overhead_s)
+        self.began_s = now_s if self.floor.running else None
+        self.rounds += 1
+        if self.floor.running:
+            told.append(WakeAt(until_s))
+        return told
+
+    def _enter(self, running: Running, now_s: float) -> None:
+        """Put the time that a lease had into the book."""
+        self.book.run(running.entry, now_s - running.since_s, running.claimed)
+        running.since_s = now_s
+
+    def _allocate(self, now_s: float) -> list[Command]:
+        """Make the allocation anew if that is due, and open the book with it."""
+        settings, roster, slots, workers = self.settings, self.roster, self.roster.slots(), self.floor.workers
+        late = self.made_s is None or now_s - self.made_s >= settings.recompute_after_s
+        told: list[Command] = []
+        if len(slots) and (self.must or ((self.stale or settings.recompute == "rounds") and late)):
+            roster.count_isolated(np.where(self._whole, workers[self._type_of], 0))
+            try:
+                allocation = self._policy(self.snapshot(now_s))
+            except SolverTrouble as trouble:
+                told.append(Note(f"{trouble}; the last allocation holds on"))
+                self.changed = True
+            else:
+                self.book.open(allocation, slots, roster, workers, settings.fill)
+                told += self._refuse({roster.name(slots[j]): why for j, why in allocation.refused.items()})
+                told += [Note(allocation.note)] if allocation.note else []
+                self.made_s, self.stale, self.must, self.changed = now_s, False, False, False
+        if self.changed or self.must:
+            self.book.keep(slots, roster, workers, settings.fill)
+            self.changed = False
+        roster.recycle()
+        return told
+
+    def _refuse(self, refused: dict[str, str]) -> list[Command]:
+        new: list[Command] = [Refuse(job, why) for job, why in refused.items() if self.refused.get(job) != why]
+        self.refused = refused
+        return new
+
+    def _choose(self) -> list[Chosen]:
+        """Who runs in the round that begins."""
+        book, settings, entries = self.book, self.settings, self.book.entries
+        workers = self.floor.workers.tolist()
+        due_s = book.due_s()
+        if settings.order == "deficit":
+            chosen = choose(entries, by_debt(entries, book.received_s, due_s), workers)
+        else:
+            chosen = choose(entries, by_ratio(entries, book.received_s, book.owed_s, self._queues()), workers)
+            if not balanced(entries, chosen, due_s, settings.balance_after * settings.round_s):
+                chosen = choose(entries, by_debt(entries, book.received_s, due_s), workers)
+        claimed = (due_s[chosen] > 0).tolist()
+        first, second = entries.first[chosen].tolist(), entries.second[chosen].tolist()
+        column, need = entries.column[chosen].tolist(), entries.need[chosen].tolist()
+        name = self.roster.name
+        return [
+            Chosen((name(a),) if b == ALONE else (name(a), name(b)), c, n, e, own)
+            for a, b, c, n, e, own in zip(first, second, column, need, chosen.tolist(), claimed, strict=True)
+        ]
+
+    def _queues(self) -> list[int] | None:
+        """Types in the order of their queues."""
+        if self.settings.queue == "global":
+            return None
+        count = len(self.floor.types)
+        if not self.settings.shuffle:
+            return list(range(count))
+        return np.random.default_rng((self.settings.seed, self.rounds)).permutation(count).tolist()
+
+
+_MOST_WORKERS = 10**6  # of one type
+_HANDLERS: dict[type, Callable[..., list[Command]]] = {
+    JobArrived: Core._arrived,
+    Progressed: Core._progressed,
+    JobFinished: Core._finished,
+    JobFailed: Core._failed,
+    JobWithdrawn: Core._withdrawn,
+    RoundEnded: Core._round,
+    WorkersLost: Core._lost,
+    WorkersJoined: Core._joined,
+    PriceChanged: Core._price,
+    ThroughputMeasured: Core._throughput,
+    SharingMeasured: Core._sharing,
+}
+
+
+def _with_nobody(kept: np.ndarray) -> np.ndarray:
+    """One class more, at the end, that shares with nobody."""
+    found = np.zeros((kept.shape[0] + 1, kept.shape[1] + 1, kept.shape[2]))
+    found[:-1, :-1] = kept
+    return found

@@ -1,0 +1,116 @@
+"""Rounds: who runs next, so that the time that jobs receive comes to be what the allocation says.
+
+An allocation says which fraction of the time a job, or a pair, is to run on each column. In a round each runs or does not. Its
+priority is X / f, what it is to have by what it had (section 5.5); the highest that fits goes first, and whatever shares a job
+with it is out (Algorithm 2). f is the time received by the time that passed: of one type the published denominator, the time
+that all received on it, is the same for all, so that the order is the published one.
+
+How far the greedy choice can go astray. Let d be the time that is owed: X times the time that passed, less the time received.
+Each round adds X - S to it, in rounds, where S is 1 for who runs. There are finitely many choices S, so d stays within a constant
+that does not depend on the number of rounds as long as, whenever somebody is owed more than a few rounds, the choice is worth
+what the allocation is: sum of d S >= sum of d X (Block and Levin 1970, the perceptron cycling theorem). With workers of one type
+and jobs of one worker, the order by X / f does that. With scale factors and several types it may not: `balanced` tells, and the
+order by d is then better. An allocation that is no average of possible rounds, as of two jobs of two workers each on three
+workers, three quarters of the time each, is kept by no choice: then those who are owed most go first, and all get on.
+
+Time that nobody had a right to, because who has one is served or does not fit, is a gift: it is not held against who took it.
+Source: section 5.5; Gelfand et al. 2010 on the theorem.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from hocket.cluster.allocation import ALONE
+
+__all__ = ["Entries", "balanced", "by_debt", "by_ratio", "choose"]
+
+_NONE = 1e-9
+
+
+@dataclass(frozen=True, eq=False)
+class Entries:
+    """Who could run where: an allocation's entries, then those with fraction 0 that may fill what is left.
+
+    Attributes:
+        first, second: jobs, as indices < `jobs`; second is ALONE for one.
+        column: by entry. type: of workers, that of the column. need: workers.
+        fraction: of the time, X.
+        jobs: how many indices there are.
+    """
+
+    first: np.ndarray
+    second: np.ndarray
+    column: np.ndarray
+    type: np.ndarray
+    need: np.ndarray
+    fraction: np.ndarray
+    jobs: int
+
+    def __len__(self) -> int:
+        return len(self.first)
+
+
+def by_ratio(
+    entries: Entries, received: np.ndarray, owed: np.ndarray, types: Sequence[int] | None = None
+) -> np.ndarray:
+    """Entries by falling priority X / f; of one priority who is owed most first, then who came first.
+
+    Arguments:
+        received: time, by entry, > 0: a share of a round is counted in advance, so that new entries start by X.
+        owed: time, by entry.
+        types: in this order, each with its own queue; None for one queue of all.
+    """
+    keys = [np.arange(len(entries)), -entries.fraction, -owed, -entries.fraction / received]
+    if types is not None:
+        place = np.empty(max(types, default=0) + 1, dtype=np.int64)
+        place[list(types)] = np.arange(len(types))
+        keys.append(place[entries.type])
+    return np.lexsort(keys)
+
+
+def by_debt(entries: Entries, received: np.ndarray, owed: np.ndarray) -> np.ndarray:
+    """Entries by what they are owed; those that are owed nothing by their ratio."""
+    due = np.where(owed > _NONE, owed, 0.0)
+    return np.lexsort([np.arange(len(entries)), -entries.fraction / received, -due])
+
+
+def choose(entries: Entries, order: np.ndarray, workers: Sequence[int]) -> np.ndarray:
+    """Algorithm 2: down the order, whoever fits and shares no job with those before.
+
+    Arguments:
+        order: indices of entries.
+        workers: free, by type.
+    Returns:
+        indices of entries, in that order.
+    """
+    need, kind = entries.need[order].tolist(), entries.type[order].tolist()
+    first, second = entries.first[order].tolist(), entries.second[order].tolist()
+    busy = bytearray(entries.jobs)
+    free, left = list(workers), sum(workers)
+    chosen = []
+    for at, (n, k, a, b) in enumerate(zip(need, kind, first, second, strict=True)):
+        if n > free[k] or busy[a] or (b != ALONE and busy[b]):
+            continue
+        busy[a] = 1
+        if b != ALONE:
+            busy[b] = 1
+        free[k] -= n
+        left -= n
+        chosen.append(at)
+        if not left:
+            break
+    return order[np.array(chosen, dtype=np.int64)]
+
+
+def balanced(entries: Entries, chosen: np.ndarray, due: np.ndarray, slack: float) -> bool:
+    """Whether a choice keeps what is owed within bounds: nobody is owed more than `slack`, or it is worth the allocation.
+
+    Arguments:
+        due: what each entry is owed when the round ends, were nobody to run in it; same unit as slack.
+    """
+    if not len(due) or due.max() <= slack:
+        return True
+    worth = np.where(due > _NONE, due, 0.0) * entries.need
+    return bool(worth[chosen].sum() >= worth @ entries.fraction * (1 - _NONE))
