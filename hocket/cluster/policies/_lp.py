@@ -98,7 +98,7 @@ class Solution:
     @cached_property
     def basis(self) -> Basis | None:
         """States of columns and rows where simplex ended, for a later start; None where it has none."""
-        if not self._ended.valid:
+        if self._ended is None or not self._ended.valid:
             return None
         states = self._ended.col_status, self._ended.row_status
         columns, rows = (np.fromiter(map(int, part), np.int8, len(part)) for part in states)
@@ -120,6 +120,8 @@ def solve(program: Program, place: str, basis: Basis | None = None) -> Solution:
         Infeasible: no x keeps the constraints.
         SolverTrouble: the solver gave up.
     """
+    if not len(program.cost):
+        return _of_nothing(program, place)
     import highspy
 
     solver = _idle.pop() if _idle else _solver(highspy)
@@ -142,6 +144,13 @@ def solve(program: Program, place: str, basis: Basis | None = None) -> Solution:
     solution = Solution(x, duals, float(program.cost @ x), program.bound(duals), solver.getBasis())
     _idle.append(solver)
     return solution
+
+
+def _of_nothing(program: Program, place: str) -> Solution:
+    """The answer to a program without variables, which the solver does not take."""
+    if (program.row_lower > 0).any() or (program.row_upper < 0).any():
+        raise Infeasible(f"{place}: nothing keeps the constraints")
+    return Solution(np.zeros(0), np.zeros(len(program.row_lower)), 0.0, 0.0)
 
 
 def _solver(highspy: Any) -> Any:

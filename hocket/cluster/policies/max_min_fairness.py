@@ -38,12 +38,12 @@ def _allocate(snapshot: Snapshot, session: Session | None) -> Allocation:
     cost[least] = -1.0
     most = float((np.bincount(groups, steps, count) * shares.count / due).max(initial=0.0))
     solution = solved(session, shares, shares.program(cost, rows, extra=((0.0, most),)), "max-min fairness")
-    return answer(shares, solution.x, solution.duals, -solution.objective, solution.gap)
+    return answer(shares, solution.x, solution.duals, float(solution.x[least]), solution.gap)
 
 
 def equal_share(snapshot: Snapshot) -> np.ndarray:
-    """Steps a second of each job with an equal share of time on every worker; shape (jobs,)."""
-    workers = snapshot.workers[snapshot.type_of]
-    consolidated = np.array([column.consolidated for column in snapshot.columns])
-    part = np.where(consolidated, workers, 0.0)
-    return snapshot.throughputs @ (part / part.sum())
+    """Steps a second of each job with an equal share of time on every worker, as it runs best on each; shape (jobs,)."""
+    best = np.zeros((len(snapshot.jobs), len(snapshot.types)))
+    for column, own in enumerate(snapshot.columns):
+        np.maximum(best[:, own.type], snapshot.throughputs[:, column], out=best[:, own.type])
+    return best @ (snapshot.workers / max(snapshot.workers.sum(), 1.0))
