@@ -73,7 +73,8 @@ def read(
             place = f"{path}: SpotPriceHistory.{number}"
             if change.InstanceType not in instances:
                 found = f"InstanceType {change.InstanceType!r}"
-                step = nearest(change.InstanceType, instances) or "Give its accelerators in `instances`."
+                near = nearest(change.InstanceType, instances)
+                step = f"{near} Otherwise give its accelerators in `instances`.".lstrip()
                 raise InputError(place, found, f"one of {', '.join(instances)}", step)
             zone = change.AvailabilityZone
             key = PriceKey("aws", region_of(zone, "aws", f"{place}.AvailabilityZone"), zone, change.InstanceType)
