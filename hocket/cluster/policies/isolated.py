@@ -1,0 +1,69 @@
+"""Isolated: every job has its n-th of every type of worker to itself, whether it is good at it or not.
+
+What heterogeneity-aware policies are measured against, and what finish-time fairness compares a job's fate with. A job is never
+given more time than there is: where its n-th part of all workers, by its scale factor, is more than one job can use, all its
+parts shrink alike.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+
+from hocket.cluster.allocation import ALONE, Allocation, Reason
+from hocket.cluster.policies._shares import Shares
+from hocket.cluster.policies.max_min_fairness import equal_share
+from hocket.cluster.session import Session
+from hocket.cluster.snapshot import Snapshot
+
+__all__ = ["PAPER", "allocate", "isolated_times", "least_share"]
+
+PAPER = "Dissertation sections 5.4.1 and 5.4.4; Dominant Resource Fairness (Ghodsi et al. 2011)"
+
+
+def allocate(snapshot: Snapshot, session: Session | None = None) -> Allocation:
+    """The allocation; its objective is the least normalised throughput of any job that can run, as for max-min fairness."""
+    times = isolated_times(snapshot)
+    job, column = np.nonzero(times)
+    found = Allocation(job, np.full(len(job), ALONE), column, times[job, column], 0.0, refused=_refused(snapshot))
+    there = len(snapshot.jobs) - len(found.refused)
+    part = Reason(f"it has its part, one of {there}, of every type", "more workers, or fewer jobs")
+    busy = Reason("it runs all the time", "a policy that gives it more of the workers it is fastest on")
+    told = [busy if always else part for always in (times.sum(axis=1) >= 1 - 1e-9).tolist()]
+    for j, why in found.refused.items():
+        told[j] = Reason(why, "other workers, or a smaller scale factor")
+    return replace(found, objective=least_share(snapshot, found), reasons=tuple(told))
+
+
+def _refused(snapshot: Snapshot) -> dict[int, str]:
+    fits = snapshot.scale[:, None] <= snapshot.workers[snapshot.type_of]
+    return {} if ((snapshot.throughputs > 0) & fits).any(axis=1).all() else Shares(snapshot).refused
+
+
+def isolated_times(snapshot: Snapshot) -> np.ndarray:
+    """Time of each job on each column with its n-th of every type; shape (jobs, columns); 0 where it does not run.
+
+    On a type with two columns it stands in the one where it is faster. Jobs that can run nowhere do not count among the n.
+    """
+    refused = np.isin(np.arange(len(snapshot.jobs)), list(_refused(snapshot)))
+    jobs, columns = snapshot.throughputs.shape
+    workers = snapshot.workers[snapshot.type_of]
+    time = workers / max((~refused).sum(), 1) / snapshot.scale[:, None]
+    steps = snapshot.throughputs
+    better = np.ones((jobs, columns), dtype=bool)
+    for c in range(columns):
+        for other in np.flatnonzero(snapshot.type_of == snapshot.type_of[c]).tolist():
+            if other != c:
+                better[:, c] &= (steps[:, c] > steps[:, other]) | ((steps[:, c] == steps[:, other]) & (c < other))
+    time = np.where(better, time, 0.0)
+    time /= np.maximum(time.sum(axis=1, keepdims=True), 1.0)
+    runs = (steps > 0) & (snapshot.scale[:, None] <= workers) & ~refused[:, None]
+    return np.where(runs, time, 0.0)
+
+
+def least_share(snapshot: Snapshot, found: Allocation) -> float:
+    """The least normalised throughput of any job that can run; 0 without such."""
+    due = equal_share(snapshot) * snapshot.weights / snapshot.scale
+    counts = due > 0
+    counts[list(found.refused)] = False
+    shares = found.throughput(snapshot)[counts] / due[counts]
+    return float(shares.min()) if len(shares) else 0.0

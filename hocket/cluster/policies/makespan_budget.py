@@ -1,0 +1,147 @@
+"""Makespan within a budget: all jobs are finished as early as the money allows.
+
+At a makespan of M seconds job m has a throughput of at least remaining / M, and what is used in M seconds costs no more than
+the budget. The dissertation halves the range of M until it is small. Here the least M without a budget comes first; then, as
+long as M is too dear, the duals of the cheapest way to keep M bound the cost of every longer one, and the next M is the least
+at which that bound is within the budget. So every M on the way is below the answer, and the last one is it.
+Without a budget it is the makespan policy. All that runs is paid for until the end, as in the dissertation's formula.
+"""
+
+import numpy as np
+
+from hocket.cluster.allocation import Allocation, Reason
+from hocket.cluster.policies._lines import Lines
+from hocket.cluster.policies._lp import Program, SolverTrouble, solve
+from hocket.cluster.policies._pace import Found, Kept, Pace, at_pace, least, root
+from hocket.cluster.policies._prices import HOUR_S, cost_per_hour
+from hocket.cluster.policies._shares import Shares
+from hocket.cluster.policies._windows import spread
+from hocket.cluster.session import Session, answered
+from hocket.cluster.snapshot import Snapshot
+from hocket.errors import InputError
+
+__all__ = ["PAPER", "allocate"]
+
+PAPER = "Dissertation section 6.4.3"
+_PLACE = "makespan within a budget"
+_STEPS = 100
+_CLOSE = 1e-9
+
+
+def allocate(snapshot: Snapshot, session: Session | None = None) -> Allocation:
+    """The allocation; its objective is the seconds until the last job that can run is finished.
+
+    Raises:
+        InputError: no time is long enough to finish all jobs within the budget.
+    """
+    return answered(session, snapshot, lambda: _allocate(snapshot))
+
+
+def _allocate(snapshot: Snapshot) -> Allocation:
+    jobs = len(snapshot.jobs)
+    pace = Pace(snapshot.remaining_steps, np.ones(jobs), np.zeros(jobs))
+    apart, above = np.zeros(jobs), 0.0
+    while True:
+        shares = Shares(snapshot, (apart,))
+        lines = Lines(shares)
+        if not shares.groups:
+            empty = np.zeros(0, dtype=np.int64)
+            reasons = tuple(_refusal(shares, j) for j in range(jobs))
+            return Allocation(empty, empty, empty, np.zeros(0), 0.0, 0.0, reasons, shares.refused)
+        found = least(lines, pace, _PLACE, above)
+        kept, above, dear = _within(lines, found, pace, snapshot.budget_usd)
+        entries, torn = spread(lines, kept.solution.x, kept.demand)
+        if not torn:
+            break
+        apart[torn] = np.array(torn) + 1.0
+    plain = Allocation(*entries, 0.0, 0.0, (), shares.refused)
+    runs = shares.group >= 0
+    with np.errstate(divide="ignore"):
+        ends_s = pace.alone(plain.throughput(snapshot))
+    last_s = float(ends_s[runs].max())
+    gap = max(kept.solution.gap, last_s / above - 1)
+    reasons = _reasons(lines, found, pace, ends_s, dear)
+    return Allocation(*entries, last_s, gap, reasons, shares.refused)
+
+
+def _within(lines: Lines, found: Found, pace: Pace, budget_usd: float | None) -> tuple[Kept, float, bool]:
+    """What costs least at the least makespan that is within the budget, that makespan, and whether the budget made it longer."""
+    cost = cost_per_hour(lines.shares) / HOUR_S
+    unit = float(cost.max()) or 1.0
+    if budget_usd is not None:
+        dearest = _least_cost_usd(lines, cost)
+        if budget_usd < dearest * (1 - _CLOSE):
+            wanted = f"{dearest:.2f} or more, which the jobs cost at least"
+            raise InputError("budget_usd", f"{budget_usd:.2f}", wanted, "Raise the budget, or take jobs out")
+    now, cuts, basis = found.pace, found.cuts, found.basis
+    for _ in range(_STEPS):
+        kept = at_pace(cuts, pace, now, cost / unit, _PLACE, basis)
+        cuts, basis = kept.cuts, None
+        paid_usd = float(cost @ kept.solution.x) * now
+        if budget_usd is None or paid_usd <= budget_usd * (1 + _CLOSE):
+            return kept, now, now > found.pace
+        now = max(_affordable(kept, pace, now, budget_usd / unit), now)
+    raise SolverTrouble(f"{_PLACE}: {_STEPS} steps were not enough")
+
+
+def _affordable(kept: Kept, pace: Pace, now: float, budget: float) -> float:
+    """The least makespan at which the duals of another do not show that it costs more than the budget."""
+    runs = kept.cuts.lines.shares.group >= 0
+    rest = kept.solution.bound - float(kept.prices @ kept.cuts.asked(kept.demand))
+
+    def dearness(at: float) -> tuple[float, float]:
+        demand, change = np.where(runs, pace.demand(at), 0.0), np.where(runs, pace.change(at), 0.0)
+        rate = rest + float(kept.prices @ kept.cuts.asked(demand))
+        return at * rate - budget, rate + at * float(kept.prices @ kept.cuts.slopes(demand, change))
+
+    return root(dearness, now)
+
+
+def _least_cost_usd(lines: Lines, cost: np.ndarray) -> float:
+    """What all jobs cost if there is no hurry: every group's work is done where it is cheapest."""
+    shares = lines.shares
+    runs = shares.group >= 0
+    work = np.bincount(shares.group[runs], shares.snapshot.remaining_steps[runs], shares.groups)
+    rows = lines.group
+    values = lines.steps / work[rows]
+    longest = np.zeros(shares.variables)
+    np.maximum.at(longest, lines.variable, 1 / values)
+    unit = float((cost * longest).max()) or 1.0
+    # In units of the longest that any of it can take, so that figures are near 1.
+    program = Program(
+        cost * longest / unit,
+        np.zeros(shares.variables),
+        np.ones(shares.variables),
+        np.ones(shares.groups),
+        np.full(shares.groups, np.inf),
+        rows,
+        lines.variable,
+        values * longest[lines.variable],
+    )
+    return solve(program, _PLACE).bound * unit
+
+
+def _refusal(shares: Shares, job: int) -> Reason:
+    return Reason(shares.refused[job], "other workers, or a smaller scale factor")
+
+
+def _reasons(lines: Lines, found: Found, pace: Pace, ends_s: np.ndarray, dear: bool) -> tuple[Reason, ...]:
+    shares = lines.shares
+    types = shares.snapshot.types
+    own_s = pace.alone(np.append(lines.fastest, 1.0)[shares.group])
+    last_s = ends_s[shares.group >= 0].max()
+    full = [types[k].name for k in np.flatnonzero(np.abs(found.duals[shares.groups :]) > 1e-9).tolist()]
+    told = []
+    for j, group in enumerate(shares.group.tolist()):
+        if group < 0:
+            told.append(_refusal(shares, j))
+        elif ends_s[j] < last_s * (1 - 1e-6):
+            told.append(Reason(f"it is finished in {ends_s[j]:.0f} s, before the last one"))
+        elif dear:
+            told.append(Reason("the budget: sooner would cost more", "a larger budget"))
+        elif own_s[j] >= last_s * (1 - 1e-6):
+            told.append(Reason(f"even always on its fastest workers it needs {own_s[j]:.0f} s", "faster workers"))
+        else:
+            names = " and ".join(full) or "workers"
+            told.append(Reason(f"all jobs are to end together, and {names} are full", f"more workers of {names}"))
+    return tuple(told)

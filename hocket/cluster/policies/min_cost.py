@@ -1,0 +1,35 @@
+"""Least cost: as much throughput for a dollar as there can be.
+
+The dissertation's objective is a sum over jobs of throughput over cost; read so, a moment on its cheapest type makes a job's
+term as large as it gets, whatever its share. The public policy adds up throughput on each type over the type's price, and this
+does the same: every worker is to be where its price buys most steps. A price is that of one worker, whatever the scale factor.
+A program that is linear over linear, all throughput over all cost, is in min_cost_slo.py: it makes sense only with deadlines.
+"""
+
+from hocket.cluster.allocation import Allocation
+from hocket.cluster.policies._answer import answer
+from hocket.cluster.policies._prices import priced
+from hocket.cluster.policies._shares import Shares
+from hocket.cluster.session import Session, answered, solved
+from hocket.cluster.snapshot import Snapshot
+
+__all__ = ["PAPER", "allocate"]
+
+PAPER = "Dissertation section 6.4.2"
+
+
+def allocate(snapshot: Snapshot, session: Session | None = None) -> Allocation:
+    """The allocation; its objective is the sum of throughputs over prices, steps a second for a dollar an hour.
+
+    Raises:
+        InputError: a type has no price.
+    """
+    return answered(session, snapshot, lambda: _allocate(snapshot, session))
+
+
+def _allocate(snapshot: Snapshot, session: Session | None) -> Allocation:
+    shares = Shares(snapshot)
+    worth = (shares.steps_first + shares.steps_second) / priced(snapshot)[shares.column]
+    unit = float(worth.max(initial=0.0)) or 1.0
+    solution = solved(session, shares, shares.program(-worth / unit), "least cost")
+    return answer(shares, solution.x, solution.duals, -solution.objective * unit, solution.gap)

@@ -1,0 +1,106 @@
+"""Least cost with deadlines: as much throughput for a dollar as there can be while every job that has a deadline meets it.
+
+Objective and prices are those of min_cost.py; a job of remaining steps whose deadline is in t seconds has a throughput of at
+least remaining / t. Where deadlines conflict, the jobs that are given up are told why and take part without (_deadlines.py).
+With `ratio` the objective is all throughput over all that is paid, a program linear over linear, solved as a sequence of linear
+ones: cheap workers only, beyond what deadlines need.
+The public policy takes seconds from now as they are given, and drops all deadlines if it cannot meet them all.
+"""
+
+import numpy as np
+
+from hocket.cluster.allocation import Allocation, Reason
+from hocket.cluster.policies._answer import answer
+from hocket.cluster.policies._deadlines import alone, due, together
+from hocket.cluster.policies._lines import Lines, best
+from hocket.cluster.policies._lp import Infeasible, Solution, SolverTrouble
+from hocket.cluster.policies._prices import cost_per_hour, priced
+from hocket.cluster.policies._shares import Shares
+from hocket.cluster.policies._windows import spread
+from hocket.cluster.session import Session, answered
+from hocket.cluster.snapshot import Snapshot
+
+__all__ = ["PAPER", "allocate"]
+
+PAPER = "Dissertation sections 6.4.2 and 6.4.3; ratio: Dinkelbach 1967"
+_PLACE = "least cost with deadlines"
+_STEPS = 100
+
+
+def allocate(snapshot: Snapshot, session: Session | None = None, ratio: bool = False) -> Allocation:
+    """The allocation; its objective is the sum of throughputs over prices, steps a second for a dollar an hour.
+
+    Arguments:
+        ratio: the objective is to be the sum of throughputs over the sum of what is paid; its gap is that of the last program.
+
+    Raises:
+        InputError: a type has no price.
+    """
+    return answered(session, snapshot, lambda: _allocate(snapshot, ratio))
+
+
+def _allocate(snapshot: Snapshot, ratio: bool) -> Allocation:
+    prices = priced(snapshot)
+    demand, late = due(snapshot)
+    apart, floor = np.zeros(len(snapshot.jobs)), 0
+    for _ in range(_STEPS):
+        shares = Shares(snapshot, (apart,))
+        lines = Lines(shares)
+        demand[shares.group < 0] = 0.0
+        hopeless = alone(lines, demand)
+        late |= hopeless
+        demand[list(hopeless)] = 0.0
+        worth = (shares.steps_first + shares.steps_second) / prices[shares.column]
+        try:
+            solution, objective = _ratio(lines, demand) if ratio else _sum(lines, demand, worth)
+        except Infeasible:
+            gone, least = together(lines, demand, _PLACE)
+            if not gone.any():
+                demand *= 1 - 1e-9  # they fit to the solver's tolerance, and it needs a little room
+            floor = max(floor, least)
+            late |= dict.fromkeys(np.flatnonzero(gone).tolist(), "deadlines of others leave it too little")
+            demand[gone] = 0.0
+            continue
+        entries, torn = spread(lines, solution.x, demand)
+        if not torn:
+            break
+        apart[torn] = np.array(torn) + 1.0
+    else:
+        raise SolverTrouble(f"{_PLACE}: {_STEPS} steps were not enough")
+    plain = answer(shares, solution.x, solution.duals, objective, solution.gap)
+    reasons = _reasons(shares, plain.reasons, demand, late)
+    lost = len(set(late) - set(shares.refused))
+    note = f"{lost} deadlines cannot be met; of those that could be each by itself, at least {floor}" if lost else ""
+    return Allocation(*entries, objective, solution.gap, reasons, shares.refused, note)
+
+
+def _sum(lines: Lines, demand: np.ndarray, worth: np.ndarray) -> tuple[Solution, float]:
+    unit = float(worth.max(initial=0.0)) or 1.0
+    solution, _, _ = best(lines.start(demand), demand, -worth / unit, _PLACE)
+    return solution, -solution.objective * unit
+
+
+def _ratio(lines: Lines, demand: np.ndarray) -> tuple[Solution, float]:
+    """All throughput over all cost: the number r at which the most of throughput - r cost is 0."""
+    shares = lines.shares
+    steps, cost = shares.steps_first + shares.steps_second, cost_per_hour(shares)
+    unit = float(steps.max(initial=0.0)) or 1.0
+    cuts, reached = lines.start(demand), 0.0
+    for _ in range(_STEPS):
+        solution, cuts, _ = best(cuts, demand, -(steps - reached * cost) / unit, _PLACE)
+        paid = float(cost @ solution.x)
+        now = float(steps @ solution.x) / paid if paid > 0 else reached
+        if now <= reached * (1 + 1e-12):
+            return solution, reached
+        reached = now
+    raise SolverTrouble(f"{_PLACE}: {_STEPS} steps were not enough")
+
+
+def _reasons(shares: Shares, plain: tuple[Reason, ...], demand: np.ndarray, late: dict[int, str]) -> tuple[Reason, ...]:
+    told = list(plain)
+    for j in np.flatnonzero(demand > 0).tolist():
+        told[j] = Reason(f"its deadline asks for {demand[j]:.4g} steps a second; {plain[j].binding}", plain[j].change)
+    for j, why in late.items():
+        if shares.group[j] >= 0:
+            told[j] = Reason(f"its deadline is given up: {why}", "a later deadline, or more workers")
+    return tuple(told)

@@ -1,0 +1,82 @@
+"""Makespan within a budget: against the makespan policy, against one program with every job by itself, and by hand."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from hocket.cluster.job import Job
+from hocket.cluster.policies import makespan, makespan_budget
+from hocket.cluster.policies._lp import Infeasible, solve
+from hocket.cluster.policies._shares import Rows, Shares
+from hocket.cluster.snapshot import Active, Snapshot
+from hocket.cluster.workers import Column, WorkerType
+from hocket.errors import InputError
+from tests.cluster.crowds import assert_it_can_be, crowd
+from tests.cluster.gavel import references, snapshot
+
+TYPES = WorkerType("v100", 1, 1, 3.6), WorkerType("k80", 1, 1, 0.36)  # 0.1 and 0.01 cents a second
+
+
+def _one(budget_usd: float | None) -> Snapshot:
+    """A job of 1,000 steps, 4 steps a second on a V100 and 1 on a K80: there it costs 0.25, here 0.1 dollars."""
+    jobs = (Active(Job("job", "a", 1e3), 1000.0),)
+    return Snapshot(TYPES, (Column(0), Column(1)), jobs, np.array([[4.0, 1.0]]), budget_usd=budget_usd)
+
+
+def test_one_job_by_hand() -> None:
+    """With 0.25 dollars it is on the V100 for 250 s; with 0.1 on the K80 for 1,000 s; with 0.175 half of each."""
+    for budget, makespan_s in ((None, 250.0), (0.5, 250.0), (0.25, 250.0), (0.1, 1000.0), (0.175, 625.0)):
+        found = makespan_budget.allocate(_one(budget))
+        assert found.objective == pytest.approx(makespan_s)
+        assert found.gap <= 1e-6
+    assert found.reasons[0].change == "a larger budget"
+
+
+def test_too_little_money_is_told() -> None:
+    """With the least that would do."""
+    with pytest.raises(InputError, match=r"budget_usd: found 0.09; expected 0.10 or more"):
+        makespan_budget.allocate(_one(0.09))
+
+
+@pytest.mark.parametrize("name", sorted({r["input"] for r in references("min_total_duration_perf", 128)}))
+@pytest.mark.parametrize("pairs", [False, True])
+def test_without_a_budget_it_is_the_makespan(name: str, pairs: bool) -> None:
+    """On the public snapshots, with pairs and without."""
+    given = snapshot(name, pairs=pairs and "single" in name)
+    found = makespan_budget.allocate(given)
+    assert found.objective == pytest.approx(makespan.allocate(given).objective, rel=1e-6)
+    assert_it_can_be(given, found)
+
+
+def _cost_usd(given: Snapshot, makespan_s: float) -> float:
+    """The least cost of a makespan, with a group a job."""
+    shares = Shares(given, (np.arange(len(given.jobs)),))
+    groups, variables, steps = shares.throughput
+    wanted = given.remaining_steps[shares.member] / makespan_s
+    rows = Rows(groups, variables, steps / wanted[groups], np.ones(shares.groups), np.full(shares.groups, np.inf))
+    cost = given.prices[shares.column] * shares.scale[shares.first] / 3600
+    return solve(shares.program(cost, rows), "test").objective * makespan_s
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 10**6), st.booleans(), st.booleans(), st.integers(2, 12), st.floats(1.001, 3.0))
+def test_nothing_less_can_be(seed: int, pairs: bool, spread: bool, jobs: int, longer: float) -> None:
+    """With jobs as groups of their own, the makespan that was found is within the budget and one of a millionth less is not."""
+    given = crowd(seed, jobs, pairs, spread)
+    free = makespan_budget.allocate(given)
+    assume(free.objective > 0)
+    assert_it_can_be(given, free)
+    with pytest.raises(Infeasible):
+        _cost_usd(given, free.objective * (1 - 1e-6))
+    budget = _cost_usd(given, free.objective * longer)
+    assume(budget < _cost_usd(given, free.objective * (1 + 1e-8)) * (1 - 1e-6))
+    found = makespan_budget.allocate(replace(given, budget_usd=budget))
+    assert_it_can_be(given, found)
+    assert found.gap <= 1e-6
+    assert _cost_usd(given, found.objective * (1 + 1e-8)) <= budget * (1 + 1e-7)
+    assert _cost_usd(given, found.objective * (1 - 1e-5)) > budget * (1 + 1e-9)
+    paid = (found.fraction * given.prices[found.column] * given.scale[found.first]).sum() / 3600 * found.objective
+    assert paid <= budget * (1 + 1e-6)

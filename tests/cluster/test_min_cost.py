@@ -1,0 +1,64 @@
+"""Least cost against the public policy, and by hand."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hocket.cluster.job import Job
+from hocket.cluster.policies import min_cost
+from hocket.cluster.snapshot import Active, Pairs, Snapshot
+from hocket.cluster.workers import Column, WorkerType
+from hocket.errors import InputError
+from tests.cluster.crowds import assert_it_can_be
+from tests.cluster.gavel import references, snapshot
+
+TYPES = WorkerType("v100", 1, 1, 0.8), WorkerType("k80", 1, 1, 0.1)
+
+
+def _two() -> Snapshot:
+    """A job that a V100 makes 10 times as fast as a K80, and one that it makes 4 times as fast."""
+    jobs = Active(Job("keen", "a", 1e3), 100.0), Active(Job("dull", "b", 1e3), 100.0)
+    return Snapshot(TYPES, (Column(0), Column(1)), jobs, np.array([[10.0, 1.0], [4.0, 1.0]]))
+
+
+@pytest.mark.parametrize(
+    "reference", references("max_sum_throughput_normalized_by_cost_perf"), ids=lambda r: r["input"]
+)
+def test_the_objective_is_the_public_one(reference: dict[str, Any]) -> None:
+    """To 1e-6, with a gap that was verified."""
+    given = snapshot(reference["input"])
+    found = min_cost.allocate(given)
+    assert found.objective == pytest.approx(reference["eval"]["sum_throughput_per_cost"], rel=1e-6)
+    assert found.gap <= 1e-6
+    assert_it_can_be(given, found)
+
+
+def test_two_jobs_by_hand() -> None:
+    """Each is where the other is not: 10 / 0.8 + 1 / 0.1 is more than 4 / 0.8 + 1 / 0.1."""
+    found = min_cost.allocate(_two())
+    assert found.objective == pytest.approx(22.5)
+    assert found.dense(_two()) == pytest.approx(np.eye(2))
+
+
+def test_a_job_that_shares_counts_for_what_it_keeps() -> None:
+    """Both on the V100, with 0.9 of their speed each, and 3.6 / 0.8 more than the K80's 1 / 0.1 is not worth it: 22.5 stays.
+
+    Were the K80 as dear as the V100, it would be: 9 / 0.8 + 3.6 / 0.8 is more than 10 / 0.8 + 1 / 0.8.
+    """
+    pairs = Pairs(np.array([0, 1]), np.where(np.eye(2)[:, :, None] > 0, 0.0, np.array([0.9, 0.0])))
+    given = replace(_two(), pairs=pairs)
+    assert min_cost.allocate(given).objective == pytest.approx(22.5)
+    dear = replace(given, types=(TYPES[0], replace(TYPES[1], price_usd_per_hour=0.8)))
+    found = min_cost.allocate(dear)
+    assert found.objective == pytest.approx(12.6 / 0.8)
+    assert found.pairs.all()
+
+
+def test_a_type_without_a_price_is_told() -> None:
+    """Throughput for a dollar makes no sense for nothing."""
+    given = replace(_two(), types=(TYPES[0], WorkerType("k80", 1)))
+    with pytest.raises(InputError) as caught:
+        min_cost.allocate(given)
+    assert caught.value.place == "worker type k80: price_usd_per_hour"
