@@ -27,16 +27,15 @@ def answer(shares: Shares, times: np.ndarray, duals: np.ndarray, objective: floa
 
 
 def _reasons(shares: Shares, times: np.ndarray, duals: np.ndarray) -> tuple[Reason, ...]:
-    types = shares.snapshot.types
-    full = np.abs(duals[shares.groups : shares.groups + len(types)]) > _PRICE
-    busy = np.abs(duals[: shares.groups]) > _PRICE
-    runs = np.zeros((shares.groups, len(types)), dtype=bool)
-    kind = shares.snapshot.type_of[shares.column]
-    runs[shares.first, kind] = True
-    both = np.flatnonzero(shares.second != ALONE)
-    runs[shares.second[both], kind[both]] = True
-    codes = np.where(busy, -1, (runs & full) @ (1 << np.arange(len(types))))
-    by_code = {code: _reason(code, types) for code in np.unique(codes).tolist()}
+    types, kind = shares.snapshot.types, shares.snapshot.type_of[shares.column]
+    prices = np.abs(duals) > _PRICE
+    bits = (prices[shares.groups : shares.groups + len(types)] << np.arange(len(types)))[kind]
+    codes = np.zeros(shares.groups, dtype=np.int64)
+    np.bitwise_or.at(codes, shares.first, bits)
+    both = shares.second != ALONE
+    np.bitwise_or.at(codes, shares.second[both], bits[both])
+    codes[prices[: shares.groups]] = -1
+    by_code = {code: _reason(code, types) for code in set(codes.tolist())}
     told = [by_code[code] for code in codes.tolist()]
     if not shares.refused:
         return tuple([told[g] for g in shares.group.tolist()])

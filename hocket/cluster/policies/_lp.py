@@ -17,11 +17,13 @@ from hocket.errors import InternalError
 
 TOLERANCE = 1e-9
 Basis = tuple[np.ndarray, np.ndarray]
-_LARGE = 8_000  # entries: above, the interior-point method is quicker where there is no basis to begin from
+# Where there is no basis to begin from, by entries: the primal simplex method is quickest below the first number, the
+# interior-point method above the second, between them the dual simplex method.
+_SMALL, _LARGE = 350, 8_000
 _PRIMAL, _DUAL = 4, 1  # HiGHS's names for the two simplex methods
-_ANY, _DEVEX = -1, 1  # and for how it prices
 _BASIC = 1  # and for the state of what is in the basis
-_idle: list[Any] = []  # solvers between two programs: to make one takes as long as to solve a small program
+# Solvers between two programs, by method: to make one takes as long as to solve a small program.
+_idle: dict[str, list[Any]] = {"primal": [], "dual": [], "ipm": []}
 
 
 class SolverTrouble(InternalError):
@@ -54,10 +56,9 @@ class Program:
 
         A dual of the wrong sign counts as 0. Variables without bounds of their own make it -inf at the least error.
         """
-        y = np.where((y > 0) & np.isinf(self.row_lower) | (y < 0) & np.isinf(self.row_upper), 0.0, y)
+        y = np.where(np.isinf(np.where(y > 0, self.row_lower, self.row_upper)), 0.0, y)
         reduced = self.cost - self.transposed(y)
-        terms = (_least(y, self.row_lower, self.row_upper), _least(reduced, self.lower, self.upper))
-        return float(sum(term.sum() for term in terms))
+        return _least(y, self.row_lower, self.row_upper) + _least(reduced, self.lower, self.upper)
 
     def violation(self, x: np.ndarray) -> float:
         """By how much x breaks a constraint at most, relative to what the constraint asks."""
@@ -69,10 +70,11 @@ class Program:
         return float(max((over / (1 + sides)).max(initial=0.0), box.max(initial=0.0), 0.0))
 
 
-def _least(factors: np.ndarray, lower: np.ndarray, upper: np.ndarray) -> np.ndarray:
-    """The least of factor * v for lower <= v <= upper."""
-    side = np.where(factors > 0, lower, np.where(factors < 0, upper, 0.0))
-    return np.multiply(factors, side, out=np.zeros_like(side), where=factors != 0)
+def _least(factors: np.ndarray, lower: np.ndarray, upper: np.ndarray) -> float:
+    """The least of factors @ v for lower <= v <= upper."""
+    at = np.flatnonzero(factors)
+    factors = factors[at]
+    return float(factors @ np.where(factors > 0, lower[at], upper[at]))
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,25 +126,23 @@ def solve(program: Program, place: str, basis: Basis | None = None) -> Solution:
         return _of_nothing(program, place)
     import highspy
 
-    solver = _idle.pop() if _idle else _solver(highspy)
-    solver.setOptionValue("solver", "ipm" if basis is None and len(program.values) > _LARGE else "simplex")
-    solver.setOptionValue("simplex_strategy", _PRIMAL if basis is None and _keeps_nothing(program) else _DUAL)
-    # Exact edge weights of a basis that was not grown here would take longer than all steps from it.
-    solver.setOptionValue("simplex_dual_edge_weight_strategy", _ANY if basis is None else _DEVEX)
+    method = "dual" if basis is not None else _method(program)
+    idle = _idle[method]
+    solver = idle.pop() if idle else _solver(highspy, method)
     _pass(solver, program, place)
     if basis is not None:
         solver.setBasis(_began(basis, highspy))
     solver.run()
     status = solver.getModelStatus()
     if status in (highspy.HighsModelStatus.kInfeasible, highspy.HighsModelStatus.kUnboundedOrInfeasible):
-        _idle.append(solver)
+        idle.append(solver)
         raise Infeasible(f"{place}: nothing keeps the constraints")
     if status != highspy.HighsModelStatus.kOptimal:
         raise SolverTrouble(f"{place}: {solver.modelStatusToString(status)}")
     found = solver.getSolution()
     x, duals = np.array(found.col_value), np.array(found.row_dual)
     solution = Solution(x, duals, float(program.cost @ x), program.bound(duals), solver.getBasis())
-    _idle.append(solver)
+    idle.append(solver)
     return solution
 
 
@@ -153,12 +153,24 @@ def _of_nothing(program: Program, place: str) -> Solution:
     return Solution(np.zeros(0), np.zeros(len(program.row_lower)), 0.0, 0.0)
 
 
-def _solver(highspy: Any) -> Any:
+def _method(program: Program) -> str:
+    """The quickest where there is no basis to begin from."""
+    size = len(program.values)
+    if size > _LARGE:
+        return "ipm"
+    return "primal" if size < _SMALL and _keeps_nothing(program) else "dual"
+
+
+def _solver(highspy: Any, method: str) -> Any:
     solver = highspy.Highs()
     for option, value in (
         ("output_flag", False),
+        ("solver", "ipm" if method == "ipm" else "simplex"),
+        ("simplex_strategy", _PRIMAL if method == "primal" else _DUAL),
         ("threads", 1),
         ("presolve", "off"),  # there is little to take out of these programs
+        ("simplex_scale_strategy", 0),  # nor to be scaled
+        ("simplex_dual_edge_weight_strategy", 1),  # Devex: exact weights take longer than the steps that they spare
         ("primal_feasibility_tolerance", TOLERANCE),
         ("dual_feasibility_tolerance", TOLERANCE),
     ):
@@ -188,12 +200,12 @@ def _pass(solver: Any, program: Program, place: str) -> None:
     count, width = len(program.row_lower), len(program.cost)
     at = program.rows * width + program.columns
     order = np.argsort(at, kind="stable")
-    at, values = at[order], program.values[order]
-    first = np.ones(len(at), dtype=bool)
-    np.not_equal(at[1:], at[:-1], out=first[1:])
-    if not first.all():
-        values, at = np.add.reduceat(values, np.flatnonzero(first)), at[first]
-    columns, starts = at % width if width else at, np.searchsorted(at, np.arange(count + 1) * width)
+    at, columns, values = at[order], program.columns[order], program.values[order]
+    again = at[1:] == at[:-1]
+    if again.any():
+        first = np.flatnonzero(np.append(True, ~again))
+        at, columns, values = at[first], columns[first], np.add.reduceat(values, first)
+    starts = np.searchsorted(at, np.arange(count + 1) * width)
     status = solver.passModel(
         width, count, len(at), 2, 1, 0.0,  # by rows; to be minimised; nothing added to the objective
         program.cost, program.lower, program.upper, program.row_lower, program.row_upper,

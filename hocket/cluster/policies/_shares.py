@@ -17,7 +17,7 @@ from hocket.cluster.policies._lp import Program
 from hocket.cluster.snapshot import Snapshot
 
 _INFINITY = float("inf")
-_ODD = np.uint64(0x9E3779B97F4A7C15)
+_ODD, _SHIFT = np.uint64(0x9E3779B97F4A7C15), np.uint64(29)
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,14 +155,19 @@ def _alike(table: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     Columns are told apart by 64 mixed bits, which is quicker than to sort them; should two unlike ones have the same, they
     are sorted after all.
     """
-    bits = np.ascontiguousarray(table + 0.0).view(np.uint64)  # + 0.0: -0.0 is 0.0
-    bits = (bits ^ (bits >> np.uint64(29))) * _ODD
-    odds = np.cumprod(np.full(len(bits), _ODD), dtype=np.uint64)
-    mixed = (odds[:, None] * (bits ^ (bits >> np.uint64(32)))).sum(axis=0, dtype=np.uint64)
-    _, member, group, count = np.unique(mixed, return_index=True, return_inverse=True, return_counts=True)
+    bits = (table + 0.0).view(np.uint64)  # + 0.0: -0.0 is 0.0
+    bits = (bits ^ (bits >> _SHIFT)) * _ODD
+    bits ^= bits >> _SHIFT
+    mixed = (bits * np.cumprod(np.full(len(bits), _ODD))[:, None]).sum(axis=0)
+    order = np.argsort(mixed, kind="stable")
+    mixed = mixed[order]
+    starts = np.flatnonzero(np.append(True, mixed[1:] != mixed[:-1])[: len(mixed)])
+    member, count = order[starts], np.diff(starts, append=len(mixed))
+    group = np.empty(len(mixed), dtype=np.int64)
+    group[order] = np.repeat(np.arange(len(starts)), count)
     if not (table[:, member[group]] == table).all():
         _, member, group, count = np.unique(table, axis=1, return_index=True, return_inverse=True, return_counts=True)
-    return group.ravel(), member, count
+    return group, member, count
 
 
 def _refused(snapshot: Snapshot, jobs: np.ndarray) -> dict[int, str]:

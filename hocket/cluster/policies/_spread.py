@@ -20,17 +20,19 @@ def spread(group: np.ndarray, first: np.ndarray, second: np.ndarray, column: np.
         first, second, column, time: of variables, see Shares.
     """
     order = np.argsort(group, kind="stable")
-    starts = np.searchsorted(group[order], np.arange(group.max(initial=-1) + 2))
+    ends = np.cumsum(np.bincount(group + 1))
     used = time > _NONE
-    alone = np.flatnonzero(used & (second == ALONE))
-    sizes = starts[first[alone] + 1] - starts[first[alone]]
-    offset = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    jobs = order[np.repeat(starts[first[alone]], sizes) + offset]
-    parts = [(jobs, np.full(len(jobs), ALONE), np.repeat(column[alone], sizes), np.repeat(time[alone] / sizes, sizes))]
+    own = np.flatnonzero(used & (second == ALONE))
+    at, sizes = ends[first[own]], ends[first[own] + 1] - ends[first[own]]
+    offset = np.arange(sizes.sum()) + np.repeat(at - np.cumsum(sizes) + sizes, sizes)
+    jobs = order[offset]
+    parts = [(jobs, np.full(len(jobs), ALONE), np.repeat(column[own], sizes), np.repeat(time[own] / sizes, sizes))]
     for v in np.flatnonzero(used & (second != ALONE)).tolist():
-        a, b = order[starts[first[v]] : starts[first[v] + 1]], order[starts[second[v]] : starts[second[v] + 1]]
+        a, b = order[ends[first[v]] : ends[first[v] + 1]], order[ends[second[v]] : ends[second[v] + 1]]
         i, j, part = _circle(a) if first[v] == second[v] else _matched(a, b)
         parts.append((np.minimum(i, j), np.maximum(i, j), np.full(len(i), column[v]), part * time[v]))
+    if len(parts) == 1:
+        return parts[0]
     return tuple(np.concatenate([part[k] for part in parts]) for k in range(4))  # type: ignore[return-value]
 
 
