@@ -11,6 +11,7 @@ Source: weak majorisation; as the condition of preemptive scheduling on uniform 
 """
 
 from collections.abc import Callable
+from functools import cached_property
 
 import numpy as np
 
@@ -64,6 +65,8 @@ class Lines:
 
     def missing(self, times: np.ndarray, demand: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Group and rate of the row that is broken most, for groups where one is."""
+        if len(self.group) == self.shares.variables:
+            return self._missing_alone(times, demand)
         groups, rates = [], []
         order = np.argsort(self.shares.group, kind="stable")
         bounds = np.searchsorted(self.shares.group[order], np.arange(self.shares.groups + 1))
@@ -81,6 +84,24 @@ class Lines:
                 groups.append(g)
                 rates.append(levels[lack.argmax()])
         return np.array(groups, dtype=np.int64), np.array(rates)
+
+    def _missing_alone(self, times: np.ndarray, demand: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The same without pairs, where rates are few."""
+        every = self._every
+        short = every.asked(demand) - every.done(times)
+        order = np.lexsort((-short, every.group))
+        worst = order[np.diff(every.group[order], prepend=-1) > 0]
+        worst = worst[short[worst] > _MISSING]
+        return every.group[worst], every.rate[worst]
+
+    @cached_property
+    def _every(self) -> "Cuts":
+        """All rows of groups of several jobs."""
+        several = np.flatnonzero(self.shares.count > 1)
+        own = np.isin(self.group, several)
+        table = np.stack([self.group[own].astype(float), self.steps[own]])
+        table = np.unique(np.hstack([table, [several, np.zeros(len(several))]]), axis=1)
+        return Cuts(self, table[0].astype(np.int64), table[1])
 
 
 class Cuts:
@@ -112,6 +133,10 @@ class Cuts:
         """Right sides, for what jobs ask for."""
         over = np.maximum(demand[self._job] - self.rate[self._job_row], 0.0)
         return np.bincount(self._job_row, over, len(self.group)) / self.lines.most[self.group]
+
+    def done(self, times: np.ndarray) -> np.ndarray:
+        """Left sides, for the times of variables."""
+        return np.bincount(self._row, self._value * times[self._column], len(self.group))
 
     def slopes(self, demand: np.ndarray, change: np.ndarray) -> np.ndarray:
         """By how much right sides change where what jobs ask for changes by so much."""

@@ -1,45 +1,63 @@
-"""Makespan: all jobs are finished as early as can be.
+"""Makespan: all jobs are finished as early as can be, and what is left of workers goes where it does most.
 
-One program: the least part of any job's remaining steps that is done in a unit of time is to be as large as can be. The
-public policy looks for the makespan by halving, down to 5 %; this one is the optimum.
+The public policy looks for the makespan by halving, down to 5 %; this one is the optimum.
 """
 
 import numpy as np
 
-from hocket.cluster.allocation import Allocation
-from hocket.cluster.policies._answer import answer
-from hocket.cluster.policies._lp import solve
-from hocket.cluster.policies._shares import Rows, Shares
+from hocket.cluster.allocation import Allocation, Reason
+from hocket.cluster.policies._pace import Pace
+from hocket.cluster.policies._paced import Paced, paced
+from hocket.cluster.session import Session, answered
 from hocket.cluster.snapshot import Snapshot
 
 __all__ = ["PAPER", "allocate"]
 
 PAPER = "Dissertation section 5.4.2"
+_SAME = 1e-6  # relative: a job that ends so little before the last one ends with it
 
 
-def allocate(snapshot: Snapshot) -> Allocation:
+def allocate(snapshot: Snapshot, session: Session | None = None) -> Allocation:
     """The allocation; its objective is the seconds until the last job that can run is finished."""
-    shares = Shares(snapshot, (snapshot.remaining_steps,))
-    if not shares.groups:
-        return answer(shares, np.zeros(0), np.zeros(len(snapshot.types)), 0.0, 0.0)
-    groups, variables, steps = shares.throughput
-    remaining = snapshot.remaining_steps[shares.member]
-    count, least = shares.groups, shares.variables
-    fastest = np.zeros(count)
-    np.maximum.at(fastest, groups, steps * shares.count[groups])
-    alone_s = remaining / fastest
-    # A time of the right size, so that the program's figures are near 1: of the longest job, or of all work on all workers.
-    unit_s = max(alone_s.max(), (alone_s * shares.count * shares.scale).sum() / snapshot.workers.sum())
-    rows = Rows(
-        np.concatenate([groups, np.arange(count)]),
-        np.concatenate([variables, np.full(count, least)]),
-        np.concatenate([steps * unit_s / remaining[groups], np.full(count, -1.0)]),
-        np.zeros(count),
-        np.full(count, np.inf),
-    )
-    most = float((unit_s / alone_s).min())
-    cost = np.zeros(shares.variables + 1)
-    cost[least] = -1.0
-    solution = solve(shares.program(cost, rows, extra=((0.0, most),)), "makespan")
-    done = -solution.objective
-    return answer(shares, solution.x, solution.duals, float(unit_s / done), solution.gap / done)
+    return answered(session, snapshot, lambda: _allocate(snapshot))
+
+
+def _allocate(snapshot: Snapshot) -> Allocation:
+    jobs = len(snapshot.jobs)
+    pace = Pace(snapshot.remaining_steps, np.ones(jobs), np.zeros(jobs))
+    found = paced(snapshot, pace, "makespan")
+    if not isinstance(found, Paced):
+        none = np.zeros(0, dtype=np.int64)
+        reasons = tuple(_refusal(found.refused[j]) for j in range(jobs))
+        return Allocation(none, none, none, np.zeros(0), 0.0, 0.0, reasons, found.refused)
+    shares = found.lines.shares
+    runs = shares.group >= 0
+    throughput = Allocation(*found.entries, 0.0).throughput(snapshot)
+    ends_s = np.divide(snapshot.remaining_steps, throughput, out=np.zeros(jobs), where=runs)
+    last_s = float(ends_s.max())
+    gap = max(found.kept.solution.gap, last_s / found.found.pace - 1)
+    return Allocation(*found.entries, last_s, gap, _reasons(found, pace, ends_s), shares.refused)
+
+
+def _refusal(why: str) -> Reason:
+    return Reason(why, "other workers, or a smaller scale factor")
+
+
+def _reasons(found: Paced, pace: Pace, ends_s: np.ndarray) -> tuple[Reason, ...]:
+    shares, last_s = found.lines.shares, ends_s.max()
+    own_s = pace.alone(np.append(found.lines.fastest, 1.0)[shares.group])
+    types = shares.snapshot.types
+    full = [types[k].name for k in np.flatnonzero(np.abs(found.found.duals[shares.groups :]) > 1e-9).tolist()]
+    names = " and ".join(full) or "workers"
+    together = Reason(f"all jobs are to end together, and {names} are full", f"more workers of {names}")
+    told = []
+    for j, (group, end_s) in enumerate(zip(shares.group.tolist(), ends_s.tolist(), strict=True)):
+        if group < 0:
+            told.append(_refusal(shares.refused[j]))
+        elif end_s < last_s * (1 - _SAME):
+            told.append(Reason(f"it is finished in {end_s:.0f} s, before the last one"))
+        elif own_s[j] >= last_s * (1 - _SAME):
+            told.append(Reason(f"even always on its fastest workers it needs {own_s[j]:.0f} s", "faster workers"))
+        else:
+            told.append(together)
+    return tuple(told)
