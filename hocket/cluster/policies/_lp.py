@@ -17,11 +17,13 @@ from hocket.errors import InternalError
 
 TOLERANCE = 1e-9
 Basis = tuple[np.ndarray, np.ndarray]
-# Where there is no basis to begin from, by entries: the primal simplex method is quickest below the first number, the
-# interior-point method above the second, between them the dual simplex method.
-_SMALL, _LARGE = 350, 8_000
+# Where there is no basis to begin from, by entries: the primal simplex method is quickest below the first number, and where
+# there are so many columns a row; else the dual one; the interior-point method above the second number.
+_SMALL, _LARGE, _WIDE = 350, 8_000, 4
 _PRIMAL, _DUAL = 4, 1  # HiGHS's names for the two simplex methods
 _BASIC = 1  # and for the state of what is in the basis
+# What HiGHS calls its answers.
+_OPTIMAL, _IMPOSSIBLE = "Optimal", ("Infeasible", "Primal infeasible or unbounded")
 # Solvers between two programs, by method: to make one takes as long as to solve a small program.
 _idle: dict[str, list[Any]] = {"primal": [], "dual": [], "ipm": []}
 
@@ -112,7 +114,7 @@ class Infeasible(SolverTrouble):
 
 
 def solve(program: Program, place: str, basis: Basis | None = None) -> Solution:
-    """The best x.
+    """The best x. A method that gives up is followed by the others.
 
     Arguments:
         place: for messages.
@@ -126,24 +128,24 @@ def solve(program: Program, place: str, basis: Basis | None = None) -> Solution:
         return _of_nothing(program, place)
     import highspy
 
-    method = "dual" if basis is not None else _method(program)
-    idle = _idle[method]
-    solver = idle.pop() if idle else _solver(highspy, method)
-    _pass(solver, program, place)
-    if basis is not None:
-        solver.setBasis(_began(basis, highspy))
-    solver.run()
-    status = solver.getModelStatus()
-    if status in (highspy.HighsModelStatus.kInfeasible, highspy.HighsModelStatus.kUnboundedOrInfeasible):
+    first = "dual" if basis is not None else _method(program)
+    status = ""
+    for method in (first, *(other for other in _idle if other != first)):
+        idle = _idle[method]
+        solver = idle.pop() if idle else _solver(highspy, method)
+        _pass(solver, program, place)
+        if basis is not None and method == first:
+            solver.setBasis(_began(basis, highspy))
+        solver.run()
+        status = solver.modelStatusToString(solver.getModelStatus())
         idle.append(solver)
-        raise Infeasible(f"{place}: nothing keeps the constraints")
-    if status != highspy.HighsModelStatus.kOptimal:
-        raise SolverTrouble(f"{place}: {solver.modelStatusToString(status)}")
-    found = solver.getSolution()
-    x, duals = np.array(found.col_value), np.array(found.row_dual)
-    solution = Solution(x, duals, float(program.cost @ x), program.bound(duals), solver.getBasis())
-    idle.append(solver)
-    return solution
+        if status in _IMPOSSIBLE:
+            raise Infeasible(f"{place}: nothing keeps the constraints")
+        if status == _OPTIMAL:
+            found = solver.getSolution()
+            x, duals = np.array(found.col_value), np.array(found.row_dual)
+            return Solution(x, duals, float(program.cost @ x), program.bound(duals), solver.getBasis())
+    raise SolverTrouble(f"{place}: {status}")
 
 
 def _of_nothing(program: Program, place: str) -> Solution:
@@ -156,9 +158,9 @@ def _of_nothing(program: Program, place: str) -> Solution:
 def _method(program: Program) -> str:
     """The quickest where there is no basis to begin from."""
     size = len(program.values)
-    if size > _LARGE:
-        return "ipm"
-    return "primal" if size < _SMALL and _keeps_nothing(program) else "dual"
+    if (size < _SMALL or len(program.cost) > _WIDE * len(program.row_lower)) and _keeps_nothing(program):
+        return "primal"
+    return "dual" if size < _LARGE else "ipm"
 
 
 def _solver(highspy: Any, method: str) -> Any:
@@ -170,7 +172,9 @@ def _solver(highspy: Any, method: str) -> Any:
         ("threads", 1),
         ("presolve", "off"),  # there is little to take out of these programs
         ("simplex_scale_strategy", 0),  # nor to be scaled
-        ("simplex_dual_edge_weight_strategy", 1),  # Devex: exact weights take longer than the steps that they spare
+        # Devex and Dantzig's rule: better weights take longer than the steps that they spare.
+        ("simplex_dual_edge_weight_strategy", 1),
+        ("simplex_primal_edge_weight_strategy", 0),
         ("primal_feasibility_tolerance", TOLERANCE),
         ("dual_feasibility_tolerance", TOLERANCE),
     ):
