@@ -17,13 +17,24 @@ from typing import Any
 import numpy as np
 
 from hocket.cluster.allocation import ALONE
-from hocket.cluster.policies._lp import TOLERANCE, Infeasible, Program, SolverTrouble
+from hocket.cluster.policies._inherited import inherited
+from hocket.cluster.policies._lp import TOLERANCE, Basis, Infeasible, Program, SolverTrouble
 from hocket.cluster.policies._shares import Shares
 
 PRICE = 1e-7  # below, a price counts as none: those of levels, times their rates, add up to 1 in each round
 _SLACK = 2 * TOLERANCE  # that floors get, so that what an answer reached within its tolerance is not out of reach
 _MOST_SLACK = 1e-7
 _RISE, _SHORT, _OWN = 0, 1, 2  # variables of the solver before those of the shares
+# From where a round ended the next one is a few steps away, and the plainest primal method takes them soonest.
+_PLAIN = (
+    ("presolve", "off"),
+    ("simplex_strategy", 4),
+    ("simplex_primal_edge_weight_strategy", 0),
+    ("simplex_scale_strategy", 0),
+    ("primal_simplex_bound_perturbation_multiplier", 0.0),
+    ("dual_simplex_cost_perturbation_multiplier", 0.0),
+)
+_PATIENCE = 50  # times the rows: steps after which it is given up
 _ENTRANTS = 4  # times the groups: pairs that enter at a time
 
 
@@ -44,10 +55,11 @@ class Levels:
         due: steps a second, by group; what a job gets is its throughput in these. reach: the most that a job can get.
     """
 
-    def __init__(self, shares: Shares, due: np.ndarray, place: str) -> None:
+    def __init__(self, shares: Shares, due: np.ndarray, place: str, before: "Levels | None" = None) -> None:
         """
         Arguments:
             place: for messages.
+            before: of the same jobs in other groups: the first answer is sought near its last one.
         """
         self.shares, self.due, self.place = shares, due, place
         count, limits = shares.groups, shares.limits
@@ -69,6 +81,10 @@ class Levels:
         self._slack = _SLACK
         self._own_cost, self._most_short = np.array([-1.0, 0.0]), 0.0
         self._solver: Any = None
+        self._begin: Basis | None = None
+        if before is not None:
+            self._inside, *states = inherited(shares, before.shares, before._inside, _states(before._solver), _OWN)
+            self._begin = states[0], states[1]
 
     def round(self, rates: np.ndarray, levels: np.ndarray) -> Round:
         """How far everybody can rise at these rates, from these levels.
@@ -163,18 +179,20 @@ class Levels:
         if self._solver is None:
             self._rates = rates.copy()
             self._values[-len(rates) :] = -rates
+            self._told_lower = self._row_lower.copy()
             self._solver = self._new()
             return
         for g in np.flatnonzero(rates != self._rates).tolist():
             self._solver.changeCoeff(self._first_level + g, _RISE, -rates[g])
         self._rates = rates.copy()
         self._values[-len(rates) :] = -rates
-        rows = np.arange(self._first_level, len(self._row_lower), dtype=np.int32)
-        lower, upper = self._row_lower[self._first_level :], self._row_upper[self._first_level :]
-        self._solver.changeRowsBounds(len(rows), rows, lower, upper)
+        rows = np.flatnonzero(self._row_lower != self._told_lower).astype(np.int32)
+        self._solver.changeRowsBounds(len(rows), rows, self._row_lower[rows], self._row_upper[rows])
+        self._told_lower = self._row_lower.copy()
         self._solver.changeColBounds(_RISE, 0.0, self._upper[-1])
 
-    def _new(self) -> Any:
+    def _new(self, careful: bool = False) -> Any:
+        """A solver with the program as it is now."""
         import highspy
 
         solver = highspy.Highs()  # type: ignore[no-untyped-call]
@@ -182,6 +200,10 @@ class Levels:
         solver.setOptionValue("threads", 1)
         solver.setOptionValue("primal_feasibility_tolerance", TOLERANCE)
         solver.setOptionValue("dual_feasibility_tolerance", TOLERANCE)
+        for option, value in () if careful else _PLAIN:
+            solver.setOptionValue(option, value)
+        if not careful:
+            solver.setOptionValue("simplex_iteration_limit", _PATIENCE * len(self._row_lower))
         rising = np.flatnonzero(self._rates)
         starts, rows, values = self._part(self._inside)
         model = highspy.HighsLp()
@@ -198,18 +220,28 @@ class Levels:
         model.a_matrix_.index_ = np.concatenate([every[rising], every, rows]).astype(np.int32)
         model.a_matrix_.value_ = np.concatenate([-self._rates[rising], np.ones(len(every)), values])
         solver.passModel(model)
+        if self._begin is not None and not careful:
+            basis = highspy.HighsBasis()
+            states = [highspy.HighsBasisStatus(code) for code in range(5)]
+            basis.col_status = [states[code] for code in self._begin[0].tolist()]
+            basis.row_status = [states[code] for code in self._begin[1].tolist()]
+            solver.setBasis(basis)
+            self._begin = None
         return solver
 
     def _run(self) -> bool:
-        """Whether there is an answer with the variables that are in the solver; what fails from a basis is tried without."""
+        """Whether there is an answer with the variables that are in the solver.
+
+        What fails from where the last round ended is tried from nothing, with all that the solver has.
+        """
         self._solver.run()
         if self._solver.getModelStatus().name != "kOptimal":
-            self._solver = self._new()
+            self._solver = self._new(careful=True)
             self._solver.run()
-        status = self._solver.getModelStatus().name
-        if status not in ("kOptimal", "kInfeasible"):
-            raise SolverTrouble(f"{self.place}: {self._solver.modelStatusToString(self._solver.getModelStatus())}")
-        return bool(status == "kOptimal")
+        status = self._solver.getModelStatus()
+        if status.name not in ("kOptimal", "kInfeasible"):
+            raise SolverTrouble(f"{self.place}: {self._solver.modelStatusToString(status)}")
+        return bool(status.name == "kOptimal")
 
     def _entrants(self, duals: np.ndarray) -> np.ndarray:
         """Variables outside of the solver that would help, not too many at a time."""
@@ -227,3 +259,11 @@ class Levels:
         none = np.zeros(count)
         self._solver.addCols(count, none, none, self._upper[columns], len(rows), starts[:-1], rows, values)
         self._inside = np.append(self._inside, columns)
+
+
+def _states(solver: Any) -> Basis:
+    """Of columns and rows, where the solver ended."""
+    basis = solver.getBasis()
+    states = basis.col_status, basis.row_status
+    columns, rows = (np.fromiter(map(int, part), np.int8, len(part)) for part in states)
+    return columns, rows

@@ -88,11 +88,8 @@ def fill(levels: Levels, water: Water, rates: Callable[[np.ndarray], np.ndarray 
 
 
 def dues(shares: Shares) -> np.ndarray:
-    """Steps a second of a job of each group with an equal share of all workers; of one that runs only spread, its best."""
-    if not shares.groups:
-        return np.zeros(0)
-    due = equal_share(shares.snapshot)[shares.member]
-    return np.where(due > 0, due, shares.snapshot.throughputs[shares.member].max(axis=1))
+    """Steps a second of a job of each group with an equal share of time on every worker."""
+    return equal_share(shares.snapshot)[shares.member]
 
 
 def told(shares: Shares, water: Water) -> Allocation:
@@ -104,10 +101,11 @@ def told(shares: Shares, water: Water) -> Allocation:
 
 
 def _reason(shares: Shares, water: Water, g: int) -> Reason:
-    names = [worker.name for worker, full in zip(shares.snapshot.types, water.full[g].tolist(), strict=True) if full]
     where = f"level {water.step[g]} of {water.rises}, {water.level[g]:.3g} of its equal share"
     if water.busy[g]:
         return Reason(f"{where}: it runs all the time", "faster workers, or more of the fastest that it has")
-    listed = " and ".join(names)
-    verb = "is" if len(names) == 1 else "are"
-    return Reason(f"{where}: {listed} {verb} full", f"more workers of {listed}")
+    snapshot = shares.snapshot
+    runs = np.unique(snapshot.type_of[snapshot.throughputs[shares.member[g]] > 0])
+    names = " and ".join(snapshot.types[k].name for k in runs.tolist() if water.full[g, k])
+    verb = "are" if " and " in names else "is"
+    return Reason(f"{where}: {names} {verb} full", f"more workers of {names}")

@@ -20,25 +20,33 @@ from hocket.cluster.allocation import Allocation
 from hocket.cluster.policies._levels import Levels
 from hocket.cluster.policies._shares import Shares
 from hocket.cluster.policies._water import Water, dues, fill, moved, still, told
+from hocket.cluster.session import Session, answered
 from hocket.cluster.snapshot import Entity, Snapshot
 
 __all__ = ["PAPER", "allocate"]
 
 PAPER = "Dissertation section 5.4.3: multi-level fairness, and fairness with FIFO inside"
 
-_AHEAD = 16  # of each line, jobs that are told apart; with pairs every one of them costs a variable for each other group
+_AHEAD = (
+    16  # of each line, jobs that are told apart; with pairs every one of them costs a variable for each other group
+)
 _AHEAD_OF_PAIRS = 4
 _DECIMALS = 9  # to which levels of jobs that ended are alike
 
 
-def allocate(snapshot: Snapshot) -> Allocation:
+def allocate(snapshot: Snapshot, session: Session | None = None) -> Allocation:
     """The allocation; its objective is how far all entities could rise together, for a weight of 1."""
+    return answered(session, snapshot, lambda: _allocate(snapshot))
+
+
+def _allocate(snapshot: Snapshot) -> Allocation:
     teams = _Teams(snapshot)
     shares = Shares(snapshot, teams.keys())
     water = still(shares)
+    levels: Levels | None = None
     while True:
-        rates = partial(teams.rates, shares)
-        fill(Levels(shares, dues(shares), "hierarchical policy"), water, rates)
+        levels = Levels(shares, dues(shares), "hierarchical policy", levels)
+        fill(levels, water, partial(teams.rates, shares))
         if water.stuck.all():
             return told(shares, water)
         before = shares
@@ -62,9 +70,10 @@ class _Teams:
         self._weight = np.array([team.weight for team in teams])
         fits = snapshot.scale[:, None] <= snapshot.workers[snapshot.type_of]
         able = ((snapshot.throughputs > 0) & fits).any(axis=1)
-        self.lines = {
-            k: np.flatnonzero(able & (self.team == k)) for k, team in enumerate(teams) if team.policy == "fifo"
-        }
+        self._in_line = np.array([team.policy == "fifo" for team in teams], dtype=bool)
+        came = np.argsort([active.job.arrived_s for active in snapshot.jobs], kind="stable")
+        came = came[able[came]]
+        self.lines = {k: came[self.team[came] == k] for k in np.flatnonzero(self._in_line).tolist()}
         self._stand = np.zeros(len(teams), dtype=np.int64)
         self._ahead = _AHEAD if snapshot.pairs is None else _AHEAD_OF_PAIRS
 
@@ -91,7 +100,7 @@ class _Teams:
         """How fast each group rises; None when one that is to rise is not told apart from others of its line."""
         team = self.team[shares.member]
         part = np.where(stuck, 0.0, self._snapshot.weights[shares.member])
-        part[np.isin(team, list(self.lines))] = 0.0
+        part[self._in_line[team]] = 0.0
         total = np.bincount(team, part * shares.count, len(self._weight))
         rate = np.divide(part, total[team], out=np.zeros_like(part), where=part > 0)
         for k, line in self.lines.items():

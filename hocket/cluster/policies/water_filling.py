@@ -12,8 +12,9 @@ import numpy as np
 
 from hocket.cluster.allocation import Allocation
 from hocket.cluster.policies._levels import Levels
-from hocket.cluster.policies._water import dues, fill, still, told
 from hocket.cluster.policies._shares import Shares
+from hocket.cluster.policies._water import dues, fill, still, told
+from hocket.cluster.session import Session, answered
 from hocket.cluster.snapshot import Snapshot
 
 __all__ = ["PAPER", "allocate"]
@@ -21,8 +22,12 @@ __all__ = ["PAPER", "allocate"]
 PAPER = "Dissertation section 5.4.3, water filling for a single level"
 
 
-def allocate(snapshot: Snapshot) -> Allocation:
+def allocate(snapshot: Snapshot, session: Session | None = None) -> Allocation:
     """The allocation; its objective is the least normalised throughput of any job that can run, as in max-min fairness."""
+    return answered(session, snapshot, lambda: _allocate(snapshot))
+
+
+def _allocate(snapshot: Snapshot) -> Allocation:
     shares = Shares(snapshot, (snapshot.weights,))
     levels = Levels(shares, dues(shares), "water filling")
     water = still(shares)
