@@ -214,10 +214,15 @@ def _cut(
         if not new:
             return found, cuts, prices
         cuts = cuts.with_more(group[new], rate[new])
-        basis = found.basis
-        if basis is not None:
-            basis = basis[0], np.append(basis[1], np.full(len(new), _BASIC, dtype=basis[1].dtype))
+        basis = extended(found.basis, len(new))
     raise SolverTrouble(f"{place}: rows are missing after {_ROUNDS} rounds")
+
+
+def extended(basis: Basis | None, rows: int) -> Basis | None:
+    """A basis for a program that has some more rows at its end."""
+    if basis is None:
+        return None
+    return basis[0], np.append(basis[1], np.full(rows, _BASIC, dtype=basis[1].dtype))
 
 
 def without_slack(found: Solution) -> Basis | None:

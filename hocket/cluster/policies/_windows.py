@@ -20,7 +20,7 @@ def spread(lines: Lines, times: np.ndarray, demand: np.ndarray) -> tuple[Entries
     """Entries of an allocation, and jobs that have to be groups of their own before they hold, if there are such.
 
     Arguments:
-        times: of the variables. demand: steps a second, by job.
+        times: of the variables. demand: steps a second, by job; those who ask for more than there is take the fastest left.
     """
     shares = lines.shares
     order = np.argsort(shares.group, kind="stable")

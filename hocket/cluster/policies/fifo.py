@@ -1,0 +1,88 @@
+"""First in, first out, on types of workers that are not alike: who came first counts most.
+
+The dissertation's objective is a weighted sum: each job's throughput, in parts of what it does on its fastest workers alone,
+times how many jobs came after it, itself included. With `strict` it is a queue instead, as the public policy has it: one job
+after the other has the fastest workers that are left, all the time, and nobody overtakes; its objective is that of the other,
+which is at least as much.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+
+from hocket.cluster.allocation import Allocation
+from hocket.cluster.policies._answer import answer
+from hocket.cluster.policies._lines import Lines
+from hocket.cluster.policies._queue import queue, reasons
+from hocket.cluster.policies._ranks import Ranks
+from hocket.cluster.policies._shares import Shares
+from hocket.cluster.policies._windows import spread
+from hocket.cluster.session import Session, answered, solved
+from hocket.cluster.snapshot import Snapshot
+
+__all__ = ["PAPER", "allocate", "in_order"]
+
+PAPER = "Dissertation section 5.4.2"
+_PLACE = "first in, first out"
+_AHEAD = 1e30  # asked for in parts of a weight: more than there is, so that who weighs most is served first
+
+
+def allocate(snapshot: Snapshot, session: Session | None = None, strict: bool = False) -> Allocation:
+    """The allocation; its objective is the sum of normalised throughputs, each times the number of jobs from it to the last.
+
+    Arguments:
+        strict: a queue instead of the best sum.
+    """
+    return _queued(snapshot) if strict else answered(session, snapshot, lambda: _best(snapshot, session))
+
+
+def in_order(snapshot: Snapshot, found: Allocation) -> float:
+    """The objective of an allocation."""
+    return float((found.throughput(snapshot) / _fastest(snapshot) * _weights(snapshot)).sum())
+
+
+def _best(snapshot: Snapshot, session: Session | None) -> Allocation:
+    if snapshot.pairs is not None:
+        return _with_pairs(snapshot)
+    shares = Shares(snapshot, (_weights(snapshot),))
+    worth = _weights(snapshot)[shares.member] / max(len(snapshot.jobs), 1) / _fastest(snapshot)[shares.member]
+    program = shares.program(-worth[shares.first] * shares.steps_first)
+    solution = solved(session, shares, program, _PLACE)
+    plain = answer(shares, solution.x, solution.duals, 0.0, solution.gap)
+    return replace(plain, objective=in_order(snapshot, plain))
+
+
+def _with_pairs(snapshot: Snapshot) -> Allocation:
+    """By lines of jobs that run alike: with every job by itself there would be a variable for any two."""
+    weights = _weights(snapshot)
+    apart = np.zeros(len(snapshot.jobs))
+    while True:
+        shares = Shares(snapshot, (apart,))
+        lines = Lines(shares)
+        solution, gap = Ranks(lines, weights / max(len(weights), 1)).solve(_PLACE)
+        entries, torn = spread(lines, solution.x, _AHEAD * weights)
+        if not torn:
+            break
+        apart[torn] = np.array(torn) + 1.0
+    told = answer(shares, solution.x, solution.duals, 0.0, 0.0).reasons
+    plain = Allocation(*entries, 0.0, gap, told, shares.refused)
+    return Allocation(*entries, in_order(snapshot, plain), gap, told, shares.refused)
+
+
+def _queued(snapshot: Snapshot) -> Allocation:
+    refused = Shares(snapshot).refused
+    order = [j for j in range(len(snapshot.jobs)) if j not in refused]
+    found = queue(snapshot, order, overtake=False)
+    plain = found.allocation(0.0, (), refused)
+    return found.allocation(in_order(snapshot, plain), reasons(snapshot, found, order, refused), refused)
+
+
+def _weights(snapshot: Snapshot) -> np.ndarray:
+    return np.arange(len(snapshot.jobs), 0, -1.0)
+
+
+def _fastest(snapshot: Snapshot) -> np.ndarray:
+    """Steps a second on the fastest workers that have room for the job; 1 for those that can run nowhere."""
+    fits = snapshot.scale[:, None] <= snapshot.workers[snapshot.type_of]
+    fastest = np.where(fits, snapshot.throughputs, 0.0).max(axis=1, initial=0.0)
+    return np.where(fastest > 0, fastest, 1.0)
