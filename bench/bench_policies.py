@@ -1,0 +1,205 @@
+"""The policies beside the public ones, and beside a plain cvxpy formulation in the same run.
+
+    python bench/bench_policies.py [--largest 2048] [--only WORD] [--unlike]
+
+First, for every public snapshot: processor milliseconds of `allocate` (least of a few runs, each on a fresh snapshot, nothing
+kept), the public policy's seconds on that snapshot (cvxpy 1.1 with ECOS, one core, as published beside it), their ratio, what
+it is to be at least, and our objective over the public one. Then cvxpy, where it is installed. With --unlike: snapshots where
+all jobs differ, cold, and after one arrival or departure.
+"""
+
+import argparse
+import json
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import _plain_cvxpy as plain
+import numpy as np
+
+from hocket import registry
+from hocket.cluster.agnostic import agnostic
+from hocket.cluster.allocation import Allocation
+from hocket.cluster.job import Job
+from hocket.cluster.readers import gavel_snapshot, gavel_throughputs
+from hocket.cluster.session import Session
+from hocket.cluster.snapshot import Active, Snapshot
+from hocket.cluster.workers import Column, WorkerType
+
+FOLDER = Path(__file__).resolve().parents[2] / "shared" / "data" / "gavel"
+RUNS = 5
+COST = "max_sum_throughput_normalized_by_cost"
+
+
+@dataclass(frozen=True)
+class Case:
+    """A public policy and ours: what it is called, which part of its evaluation our objective is, what it is told."""
+
+    public: str
+    ours: str
+    told: str
+    pairs: bool = False
+    blind: bool = False
+    mixed: bool = False
+    waited: float = 1.0  # of the time since jobs came, how much the public policy knows of
+
+
+CASES = (
+    Case("max_min_fairness", "max_min_fairness", "min_maxmin_obj_agnostic", blind=True),
+    Case("max_min_fairness_perf", "max_min_fairness", "min_maxmin_obj"),
+    Case("max_min_fairness_packed", "max_min_fairness", "min_maxmin_obj", pairs=True),
+    Case("max_min_fairness_packed_jobtype", "max_min_fairness", "min_maxmin_obj", pairs=True),
+    Case("min_total_duration", "makespan", "", blind=True),
+    Case("min_total_duration_perf", "makespan", "makespan_s"),
+    Case("min_total_duration_packed", "makespan", "makespan_s", pairs=True),
+    Case("max_sum_throughput_perf", "max_sum_throughput", "sum_throughput"),
+    Case("finish_time_fairness", "finish_time_fairness", "", blind=True),
+    Case("finish_time_fairness_perf", "finish_time_fairness", "rho_max"),
+    Case("finish_time_fairness_packed", "finish_time_fairness", "rho_max", pairs=True),
+    Case(f"{COST}_perf", "min_cost", "sum_throughput_per_cost"),
+    Case(f"{COST}_perf_SLOs", "min_cost_slo", "sum_throughput_per_cost", waited=0.0),
+    Case(f"{COST}_packed_SLOs", "min_cost_slo", "sum_throughput_per_cost", pairs=True, waited=0.0),
+    Case("wf@none", "water_filling", "", blind=True),
+    Case("wf_perf@none", "water_filling", "min_maxmin_obj"),
+    Case("wf_packed@none", "water_filling", "", pairs=True),
+    Case("wf_perf@fair", "hierarchical", ""),
+    Case("wf_perf@mixed", "hierarchical", "", mixed=True),
+    Case("wf_packed@fair", "hierarchical", "", pairs=True),
+    Case("allox", "allox", ""),
+)
+
+
+def best_of(call: Callable[[Snapshot], Allocation], there: Snapshot) -> tuple[float, Allocation]:
+    """Least processor seconds of a few runs, each on a snapshot that nobody has looked at."""
+    least = float("inf")
+    for run in range(RUNS):
+        fresh = replace(there)
+        start = time.process_time()
+        found = call(fresh)
+        least = min(least, time.process_time() - start)
+        if least > 5 and run:
+            break
+    return least, found
+
+
+def beside_the_public_ones(largest: int, only: str) -> None:
+    """A line a policy and snapshot."""
+    references = json.loads((FOLDER / "policies" / "reference.json").read_text())
+    table = gavel_throughputs.read(FOLDER / "simulation_throughputs.json")
+    names = registry.names("hocket.cluster.policies")
+    print(f"{'public policy':50}{'snapshot':22}{'ours ms':>10}{'public s':>10}{'ratio':>9}{'asked':>6}  objective")
+    for case in CASES:
+        if only not in case.public or case.ours not in names:
+            continue
+        policy = registry.load("hocket.cluster.policies", case.ours, "policy")
+        for row in references:
+            if row["policy"] == case.public and row["ok"] and row["N"] <= largest:
+                _line(case, policy, row, table)
+
+
+def _line(case: Case, policy: ModuleType, row: dict[str, Any], table: Any) -> None:
+    path = FOLDER / "policies" / row["input"]
+    there = gavel_snapshot.read(path, table if case.pairs else None, mixed=case.mixed)
+    # The public policies were asked once: what they count from call to call is 0.
+    newly = (replace(active, elapsed_s=active.elapsed_s * case.waited, isolated_s=0.0) for active in there.jobs)
+    there = replace(there, jobs=tuple(newly))
+    if case.blind:
+        there = agnostic(there, [own.name for own in there.types].index("v100"))
+    seconds, found = best_of(policy.allocate, there)
+    ratio, asked = row["wall_median"] / seconds, 100 if row["wall_median"] > 10 else 10
+    told = f"{found.objective / row['eval'][case.told]:.9f}" if case.told else "-"
+    short = "" if ratio >= asked else " <"
+    name = row["input"].removesuffix(".json")
+    print(
+        f"{case.public:50}{name:22}{seconds * 1e3:>10.2f}{row['wall_median']:>10.3f}{ratio:>9.1f}{asked:>6}  {told}{short}"
+    )
+
+
+def beside_cvxpy(largest: int) -> None:
+    """The same programs written down plainly."""
+    version = plain.available()
+    if not version:
+        print("\ncvxpy is not installed: nothing to compare with (pip install cvxpy)")
+        return
+    print(
+        f"\n{'policy':22}{'snapshot':22}{'ours ms':>10}{'cvxpy ' + version + ' ms':>18}{'ratio':>9}  solver, objective"
+    )
+    for name in ("max_min_fairness", "makespan", "max_sum_throughput"):
+        policy = registry.load("hocket.cluster.policies", name, "policy")
+        for label, there in _plain_snapshots(largest):
+            seconds, found = best_of(policy.allocate, there)
+            for solver in ("HIGHS", "CLARABEL"):
+                value, theirs = getattr(plain, name)(there, solver)
+                print(
+                    f"{name:22}{label:22}{seconds * 1e3:>10.2f}{theirs * 1e3:>18.1f}{theirs / seconds:>9.1f}"
+                    f"  {solver} {found.objective / value:.9f}"
+                )
+
+
+def _plain_snapshots(largest: int) -> Iterator[tuple[str, Snapshot]]:
+    for size in (32, 128, 512, 2048):
+        if size <= largest:
+            yield f"N{size}_seed2_multi", gavel_snapshot.read(FOLDER / "policies" / f"N{size}_seed2_multi.json")
+    yield "256 unlike, 3 types", unlike(256, 3)
+
+
+def unlike(jobs: int, types: int, seed: int = 0) -> Snapshot:
+    """Jobs of the public kinds, each with a factor of its own for every type; workers for three jobs in four."""
+    rng = np.random.default_rng(seed)
+    known = gavel_snapshot.read(FOLDER / "policies" / "N2048_seed2_single.json").throughputs
+    steps = known[rng.integers(0, len(known), jobs)][:, np.arange(types) % known.shape[1]]
+    steps = steps * rng.uniform(0.5, 2, types) * rng.uniform(0.5, 1.5, (jobs, 1)) * rng.uniform(0.9, 1.1, (jobs, types))
+    each = tuple(
+        Active(Job(str(k), "one of its own", float(s)), float(s)) for k, s in enumerate(rng.uniform(1e3, 1e6, jobs))
+    )
+    kinds = tuple(WorkerType(f"type {k}", jobs * 3 // 4 // types) for k in range(types))
+    return Snapshot(kinds, tuple(Column(k) for k in range(types)), each, steps)
+
+
+def where_all_differ() -> None:
+    """Cold, and from the session's last answer after one job left or came."""
+    print(
+        f"\n{'policy':22}{'jobs':>8}{'types':>6}{'cold ms':>10}{'one leaves or comes: median ms':>32}{'worst':>8}  gap"
+    )
+    for name in ("max_min_fairness", "max_sum_throughput"):
+        policy = registry.load("hocket.cluster.policies", name, "policy")
+        for jobs, types, events in ((2048, 3, 20), (2048, 8, 20), (10_000, 8, 4)):
+            full = unlike(jobs + events, types)
+            rng, session = np.random.default_rng(1), Session()
+            there, taken, gap = list(range(jobs)), [], 0.0
+            for event in range(events + 1):
+                if event % 2:
+                    there.append(jobs + event - 1)
+                elif event:
+                    there.pop(int(rng.integers(len(there))))
+                snapshot = replace(full, jobs=tuple(full.jobs[j] for j in there), throughputs=full.throughputs[there])
+                start = time.process_time()
+                found = policy.allocate(snapshot, session)
+                taken.append((time.process_time() - start) * 1e3)
+                gap = max(gap, found.gap)
+            cold, warm = taken[0], taken[1:]
+            print(f"{name:22}{jobs:>8}{types:>6}{cold:>10.1f}{np.median(warm):>32.1f}{max(warm):>8.1f}  {gap:.0e}")
+
+
+def main() -> None:
+    """Print what was asked for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--largest", type=int, default=512, help="jobs of a snapshot (default 512)")
+    parser.add_argument("--only", default="", help="public policies whose names have this in them")
+    parser.add_argument("--unlike", action="store_true", help="and snapshots where all jobs differ")
+    asked = parser.parse_args()
+    if not FOLDER.is_dir():
+        print("the public snapshots do not lie beside the repository: nothing to compare with")
+        return
+    beside_the_public_ones(asked.largest, asked.only)
+    if not asked.only:
+        beside_cvxpy(asked.largest)
+    if asked.unlike:
+        where_all_differ()
+
+
+if __name__ == "__main__":
+    main()
