@@ -18,8 +18,9 @@ from hocket.errors import InternalError
 TOLERANCE = 1e-9
 Basis = tuple[np.ndarray, np.ndarray]
 # Where there is no basis to begin from, by entries: the primal simplex method is quickest below the first number, and where
-# there are so many columns a row; else the dual one; the interior-point method above the second number.
-_SMALL, _LARGE, _WIDE = 350, 8_000, 4
+# rows are few and columns many; else the dual one; the interior-point method above the second number.
+_SMALL, _LARGE = 350, 8_000
+_FEW, _WIDE = 1_000, 4  # rows; columns a row
 _PRIMAL, _DUAL = 4, 1  # HiGHS's names for the two simplex methods
 _BASIC = 1  # and for the state of what is in the basis
 # What HiGHS calls its answers.
@@ -157,8 +158,8 @@ def _of_nothing(program: Program, place: str) -> Solution:
 
 def _method(program: Program) -> str:
     """The quickest where there is no basis to begin from."""
-    size = len(program.values)
-    if (size < _SMALL or len(program.cost) > _WIDE * len(program.row_lower)) and _keeps_nothing(program):
+    size, columns, rows = len(program.values), len(program.cost), len(program.row_lower)
+    if (size < _SMALL or (rows < _FEW and columns > _WIDE * rows)) and _keeps_nothing(program):
         return "primal"
     return "dual" if size < _LARGE else "ipm"
 
