@@ -6,14 +6,14 @@ from dataclasses import replace
 import numpy as np
 
 from hocket.cluster.job import Job
-from hocket.cluster.policies._lp import Program, solve
+from hocket.cluster.policies._lp import Infeasible, Program, solve
 from hocket.cluster.policies.max_min_fairness import equal_share
 from hocket.cluster.snapshot import Active, Entity, Pairs, Snapshot
 from hocket.cluster.workers import Column, WorkerType
 
 EXACT = 1e-6
 NEARLY = 1e-5  # where what one job loses within the solver's tolerance may be a lot to another
-_SLACK = 1e-9
+_SLACK = 1e-9, 1e-8, 1e-7
 
 
 def crowd(
@@ -93,23 +93,28 @@ class Plain:
 
     def most(self, job: int, floors: np.ndarray) -> float:
         """The most that a job can get where each other has at least its floor."""
-        least = floors - _SLACK
-        least[job] = 0.0
-        return -self._best(-self._got[job], 0.0, np.zeros(len(floors)), least)
+        return -self._best(
+            -self._got[job], 0.0, np.zeros(len(floors)), np.where(np.arange(len(floors)) == job, 0, floors)
+        )
 
     def rise(self, rates: np.ndarray, floors: np.ndarray) -> float:
         """How far all can rise at these rates."""
-        return -self._best(np.zeros(self._got.shape[1]), -1.0, rates, floors - _SLACK)
+        return -self._best(np.zeros(self._got.shape[1]), -1.0, rates, floors)
 
     def _best(self, cost: np.ndarray, cost_of_rise: float, rates: np.ndarray, floors: np.ndarray) -> float:
         matrix = np.vstack([self._limits, self._got])
         matrix = np.hstack([matrix, np.append(np.zeros(len(self._limits)), -rates)[:, None]])
         rows, columns = np.nonzero(matrix)
-        lower = np.append(np.full(len(self._limits), -np.inf), floors)
         upper = np.append(self._most, np.full(len(floors), np.inf))
         bounds = np.zeros(matrix.shape[1]), np.append(np.ones(matrix.shape[1] - 1), 1e3)
         every = np.append(cost, cost_of_rise)
-        return solve(Program(every, *bounds, lower, upper, rows, columns, matrix[rows, columns]), "plain").objective
+        for slack in _SLACK:  # that floors get, which were reached within the solver's tolerance
+            lower = np.append(np.full(len(self._limits), -np.inf), floors - slack)
+            try:
+                return solve(Program(every, *bounds, lower, upper, rows, columns, matrix[rows, columns]), "").objective
+            except Infeasible:
+                continue
+        raise AssertionError("floors that were reached are out of reach")
 
 
 def filled(plain: Plain, rates: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
