@@ -1,0 +1,177 @@
+"""How far estimates of shared throughputs are from the truth, by how many pairs of a new job were measured.
+
+    python -m bench.bench_estimator [--seeds N] [--family] [--jct]
+
+Each of the 26 job types of the public table is left out in turn, and comes as new, with its throughputs alone and some measured
+pairs. The error is the mean absolute difference between the part of its throughput that a job keeps, as estimated and as
+published, over all pairs of it
+with the reference jobs that were not measured, both ways (all of a throughput is 1). --family leaves out all batch sizes of its
+model, so that nothing alike is known.
+
+    mean         the mean over reference jobs
+    alone        the reference job whose throughputs alone are nearest
+    nearest      the paper's: the reference job whose fingerprint is nearest, after completion
+    completed    the completed fingerprint
+    estimate     between the two: what the estimator answers, for pairs measured at random
+    told         the same, for the pairs that it asks for
+
+--jct: Figure 5.16, average job completion time on 12 workers (4 of each type) under max-min fairness: without sharing, with
+sharing by estimates (each job type left out in turn, with some pairs measured; pairs that ran are known from then on), and with
+sharing by the truth.
+"""
+
+import argparse
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from hocket.cluster._fingerprint import Fitting
+from hocket.cluster.estimator import Estimator, Measured
+from hocket.cluster.generate import continuous
+from hocket.cluster.metrics import summary
+from hocket.cluster.readers import throughputs_json
+from hocket.cluster.simulator import Options, policy_named, simulate
+from hocket.cluster.throughputs import Kind, ThroughputTable
+from hocket.cluster.workers import WorkerType
+
+COUNTS = (0, 1, 2, 4, 8, 16, 32)
+FITTINGS = {"nearest": Fitting(nearest_share=1.0), "completed": Fitting(nearest_share=0.0), "estimate": Fitting()}
+
+
+def without(table: ThroughputTable, kinds: set[Kind]) -> ThroughputTable:
+    """The table without some kinds, and with only the kinds of one worker."""
+    rows = [k for k, kind in enumerate(table.kinds) if kind not in kinds and kind[1] == 1]
+    part = np.ix_(rows, rows)
+    return replace(table, kinds=tuple(table.kinds[k] for k in rows), alone=table.alone[rows], beside=table.beside[part])
+
+
+def error(found: np.ndarray, truth: np.ndarray, measured: Sequence[tuple[int, int]], places: list[int]) -> float:
+    """Where nobody measured; arrays of shape (2, reference jobs, places)."""
+    unknown = np.zeros(truth.shape, dtype=bool)
+    unknown[:, :, places] = True
+    for reference, place in measured:
+        unknown[:, reference, place] = False
+    return float(np.abs(found - truth)[unknown].mean())
+
+
+def one(table: ThroughputTable, kind: Kind, family: bool, counts: Sequence[int], seed: int) -> list[dict[str, float]]:
+    """Errors of all methods for one job that is new, by number of pairs measured."""
+    model = kind[0].split(" (")[0]
+    out = {other for other in table.kinds if other == kind or (family and other[0].split(" (")[0] == model)}
+    reference, row = without(table, out), table.row[kind]
+    at = [table.row[k] for k in reference.kinds]
+    truth = np.stack([table.kept[row, at], table.kept[at, row]])
+    start = {
+        name: Estimator.of(reference, seed, fit).with_kind(kind, table.alone[row]) for name, fit in FITTINGS.items()
+    }
+    places = start["estimate"].fingerprints.places
+    every = [(r, c) for r in range(len(at)) for c in places]
+    random = [every[k] for k in np.random.default_rng(seed).permutation(len(every))]
+    told = [(reference.row[k], reference.column[p]) for k, p in start["estimate"].to_measure(kind, max(counts))]
+
+    def estimated(estimator: Estimator, pairs: list[tuple[int, int]]) -> float:
+        seen = (
+            Measured(
+                kind, reference.kinds[r], reference.places[c], table.beside[row, at[r], c], table.beside[at[r], row, c]
+            )
+            for r, c in pairs
+        )
+        kept = estimator.with_measured(seen).table.kept
+        return error(np.stack([kept[-1, :-1], kept[:-1, -1]]), truth, pairs, places)
+
+    far = np.log(reference.alone[:, places]) - np.log(table.alone[row, places])  # and in ratios between types
+    near = int((np.abs(far).sum(1) + np.abs(far[:, 1:] - far[:, :1]).sum(1)).argmin())
+    guesses = {
+        "mean": np.stack([reference.kept.mean(0), reference.kept.mean(1)]),
+        "alone": np.stack([reference.kept[near], reference.kept[:, near]]),
+    }
+    rows = []
+    for count in counts:
+        pairs = random[:count]
+        found = {name: error(guess, truth, pairs, places) for name, guess in guesses.items()}
+        found |= {name: estimated(estimator, pairs) for name, estimator in start.items()}
+        rows.append({**found, "told": estimated(start["estimate"], told[:count])})
+    return rows
+
+
+def errors(
+    seeds: int, family: bool, counts: Sequence[int] = COUNTS, kinds: Sequence[Kind] | None = None
+) -> list[dict[str, float]]:
+    """Mean errors by number of pairs measured."""
+    table = throughputs_json.packaged()
+    kinds = kinds or [kind for kind in table.kinds if kind[1] == 1]
+    found = [one(table, kind, family, counts, seed) for seed in range(seeds) for kind in kinds]
+    names = list(found[0][0])
+    return [{name: float(np.mean([job[k][name] for job in found])) for name in names} for k in range(len(counts))]
+
+
+def estimated_table(table: ThroughputTable, count: int, seed: int) -> ThroughputTable:
+    """Every kind as the others see it who have measured so many of its pairs; kinds of one worker."""
+    table = without(table, set())
+    size = len(table.kinds)
+    own, others = np.zeros(table.beside.shape), np.zeros(table.beside.shape)
+    for row, kind in enumerate(table.kinds):
+        at = [k for k in range(size) if k != row]
+        start = Estimator.of(without(table, {kind}), seed).with_kind(kind, table.alone[row])
+        asked = [(table.row[k], table.column[p], k, p) for k, p in start.to_measure(kind, count)]
+        kept = start.with_measured(
+            Measured(kind, k, p, table.beside[row, b, c], table.beside[b, row, c]) for b, c, k, p in asked
+        ).table.kept
+        own[row, at], own[row, row] = kept[-1, :-1], kept[-1, -1]
+        others[at, row], others[row, row] = kept[:-1, -1], kept[-1, -1]
+    kept = (own + others) / 2
+    shares = (kept > 0) & (kept.transpose(1, 0, 2) > 0)
+    return replace(table, beside=np.where(shares, kept, 0.0) * table.alone[:, None, :])
+
+
+def completion_times(rates: Sequence[float], jobs: int, count: int, seed: int) -> None:
+    """Print Figure 5.16's kind of figures."""
+    table = without(throughputs_json.packaged(), set())
+    known = estimated_table(table, count, seed)
+    types = tuple(WorkerType(name, 4, 4) for name in ("v100", "p100", "k80"))
+    first, last = jobs // 4, jobs * 3 // 4
+    print(f"average JCT in hours of jobs {first} to {last}; {count} pairs of each job type measured")
+    print(f"{'jobs/h':>7}{'no sharing':>12}{'estimates':>12}{'truth':>12}")
+    for rate in rates:
+        work = continuous(table, jobs, rate, seed)
+        ways = (
+            Options(last=last),
+            Options(space_sharing=True, known=known, last=last),
+            Options(space_sharing=True, last=last),
+        )
+        runs = (simulate(work, types, table, policy_named("max_min_fairness"), way) for way in ways)
+        hours = [summary(run, first, last).avg_jct_s / 3600 for run in runs]
+        print(f"{rate:>7.2f}" + "".join(f"{h:>12.2f}" for h in hours), flush=True)
+
+
+def main() -> None:
+    """Print the table, and what an estimate costs."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--family", action="store_true")
+    parser.add_argument("--jct", action="store_true")
+    given = parser.parse_args()
+    if given.jct:
+        for seed in range(given.seeds):
+            completion_times((0.6, 0.8, 1.0), 200, 4, seed)
+        return
+    rows = errors(given.seeds, given.family)
+    print("mean absolute error of the part of its throughput that a job keeps; 75 pairs in all")
+    print(f"{'pairs':>6}" + "".join(f"{name:>11}" for name in rows[0]))
+    for count, row in zip(COUNTS, rows, strict=True):
+        print(f"{count:>6}" + "".join(f"{value:>11.4f}" for value in row.values()))
+    table = throughputs_json.packaged()
+    kind = ("CycleGAN", 1)
+    began = time.process_time()
+    estimator = Estimator.of(without(table, {kind}), 0).with_kind(kind, table.alone[table.row[kind]])
+    estimator.nearest(kind)
+    fitted = time.process_time()
+    again = estimator.with_measured([Measured(kind, ("A3C", 1), ("v100", True), 1.0, 1.0)])
+    assert len(again.table.kinds) == 26
+    print(f"completion of the reference {fitted - began:.3f} s; a new estimate {time.process_time() - fitted:.4f} s")
+
+
+if __name__ == "__main__":
+    main()
