@@ -6,7 +6,7 @@ group has jobs; the rest is idle. Its jobs can have throughputs d exactly if for
     sum over options of time * max(rate - l, 0)  >=  sum over jobs of max(d - l, 0).
 
 The left side is linear in l between rates of options and the right side convex, so rows at 0 and at these rates are all that is
-needed; those that matter are found one after the other (`missing`). How jobs get their parts: windows.py.
+needed; those that matter are found one after the other (`missing`). How jobs get their parts: _windows.py.
 Source: weak majorisation; as the condition of preemptive scheduling on uniform machines (Horvath, Lam and Sethi 1977).
 """
 
@@ -160,8 +160,12 @@ class Cuts:
         return Rows(rows, columns, values, self.asked(demand), np.full(len(self.group), np.inf))
 
 
-def lack(cuts: Cuts, demand: np.ndarray, place: str) -> tuple[Solution, Cuts, np.ndarray]:
-    """By how much the demands cannot be met: the answer (its last variable and objective), rows, and the prices of these."""
+def lack(cuts: Cuts, demand: np.ndarray, place: str, basis: Basis | None = None) -> tuple[Solution, Cuts, np.ndarray]:
+    """By how much the demands cannot be met: the answer (its last variable and objective), rows, and the prices of these.
+
+    Arguments:
+        basis: of an answer for the same rows, to begin from.
+    """
     shares = cuts.lines.shares
     cost = np.zeros(shares.variables + 1)
     cost[-1] = 1.0
@@ -171,7 +175,7 @@ def lack(cuts: Cuts, demand: np.ndarray, place: str) -> tuple[Solution, Cuts, np
         rows = cuts.rows(demand, slack=shares.variables)
         return solve(shares.program(cost, rows, extra=((0.0, most),)), place, basis)
 
-    return _cut(cuts, demand, least, place)
+    return _cut(cuts, demand, least, place, basis)
 
 
 def best(
@@ -226,8 +230,14 @@ def extended(basis: Basis | None, rows: int) -> Basis | None:
 
 
 def without_slack(found: Solution) -> Basis | None:
-    """The basis of an answer of `lack` for `best` to begin from, where it is one."""
+    """The basis of an answer of `lack` for `best` to begin from; a row stands in for the slack where that is in it."""
     basis = found.basis
-    if basis is None or basis[0][-1] == _BASIC:
+    if basis is None:
         return None
-    return basis[0][:-1], basis[1]
+    rows = basis[1].copy()
+    if basis[0][-1] == _BASIC:
+        tight = np.flatnonzero(rows != _BASIC)
+        if not len(tight):
+            return None
+        rows[tight[-1]] = _BASIC
+    return basis[0][:-1], rows

@@ -74,9 +74,11 @@ def least(lines: Lines, pace: Pace, place: str, above: float = 0.0) -> Found:
     now = max(above, float(pace.alone(np.append(lines.fastest, 1.0)[shares.group])[runs].max()))
     cuts = lines.start(np.where(runs, pace.demand(now), 0.0))
     prices, duals = np.zeros(len(cuts.group)), np.zeros(limits)
+    basis: Basis | None = None
     for _ in range(_STEPS):
         demand = np.where(runs, pace.demand(now), 0.0)
-        found, cuts, lacking = lack(cuts, demand, place)
+        found, cuts, lacking = lack(cuts, demand, place, basis)
+        basis = found.basis
         if found.objective <= _LACKING:
             return Found(now, cuts, np.pad(prices, (0, len(cuts.group) - len(prices))), duals, without_slack(found))
         prices, duals = lacking, found.duals[:limits]
@@ -88,7 +90,7 @@ def least(lines: Lines, pace: Pace, place: str, above: float = 0.0) -> Found:
 
         later = root(bound, now)
         if later <= now * (1 + _CLOSE):
-            return Found(later, cuts, prices, duals)
+            return Found(later, cuts, prices, duals, without_slack(found))
         now = later
     raise SolverTrouble(f"{place}: {_STEPS} steps were not enough")
 
@@ -114,7 +116,7 @@ def at_pace(cuts: Cuts, pace: Pace, now: float, cost: np.ndarray, place: str, ba
         basis: of an answer for the same rows, to begin from.
     """
     runs = cuts.lines.shares.group >= 0
-    for room in (1e-10, 1e-9, 1e-8, 1e-7):
+    for room in (1e-9, 1e-8, 1e-7):
         demand = np.where(runs, pace.demand(now * (1 + room)), 0.0)
         try:
             solution, rows, prices = best(cuts, demand, cost, place, basis)

@@ -1,13 +1,13 @@
 """Ranks: the most of a weighted sum of throughputs where every job has a weight of its own.
 
-Jobs that run alike stand in the order of their weights along their group's line of rates (lines.py): nobody gains if a lighter
+Jobs that run alike stand in the order of their weights along their group's line of rates (_lines.py): nobody gains if a lighter
 one goes before. So what a group is worth is the sum over places k of (weight k - weight k+1) times what its first k jobs can do
 at most, which is concave in the group's times; any choice of a rate l for each place bounds it from above,
 
     what the first k do  <=  k l + sum over options of time * max(rate - l, 0),
 
 and the rate at place k of the line makes it exact there. Such bounds are added until they meet what the times are worth.
-Source: cutting planes (Kelley 1960); the line as in lines.py.
+Source: cutting planes (Kelley 1960); the line as in _lines.py.
 """
 
 from dataclasses import dataclass

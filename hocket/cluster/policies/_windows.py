@@ -1,6 +1,6 @@
 """Windows: how the jobs of a group get what they ask for out of the group's times.
 
-A group's times, fastest first, are a line as long as it has jobs (lines.py). The job that asks for most takes the stretch of
+A group's times, fastest first, are a line as long as it has jobs (_lines.py). The job that asks for most takes the stretch of
 length 1 whose mean is what it asks for, or the last one if that is faster; what is left serves the others, for it still does
 for every rate what they need. Jobs that ask for nothing share equally what is left in the end. Times beside another group are
 matched along both; those beside the group itself with its own other half, which works unless one job has more than half of them.

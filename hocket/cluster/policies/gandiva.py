@@ -44,9 +44,9 @@ def allocate(
     heads = [j for j in runs if partner[j] == ALONE or j < partner[j]]
     # A pair runs where both do, and has its share like a job; its faster column is that of its first job.
     steps = snapshot.throughputs[heads].copy()
-    for row, j in enumerate(heads):
+    for k, j in enumerate(heads):
         if partner[j] != ALONE:
-            steps[row] *= _able(snapshot, j, int(partner[j]))
+            steps[k] *= _able(snapshot, j, int(partner[j]))
     shared = replace(snapshot, jobs=tuple(snapshot.jobs[j] for j in heads), throughputs=steps, pairs=None)
     times = isolated_times(shared)
     row, column = np.nonzero(times)
