@@ -42,9 +42,10 @@ from hocket.cluster.events import (
 )
 from hocket.cluster.floor import Chosen, Floor, Running
 from hocket.cluster.lease import Lease
+from hocket.cluster.packing import pack
 from hocket.cluster.policies._lp import SolverTrouble
 from hocket.cluster.roster import Roster
-from hocket.cluster.rounds import balanced, by_debt, by_ratio, choose
+from hocket.cluster.rounds import balanced, by_debt, by_ratio, choose, enough, worth
 from hocket.cluster.settings import Settings
 from hocket.cluster.snapshot import Entity, Pairs, Snapshot
 from hocket.cluster.workers import Column, WorkerType
@@ -59,7 +60,8 @@ class Core:
     """The state of a cluster, as far as the scheduler knows it.
 
     Attributes:
-        roster: jobs. floor: workers and leases. book: the allocation, and what was received of it. To read only.
+        roster: jobs. floor: workers and leases. book: the allocation, and what was received of it. kept: as given, with one class
+            more, of jobs that share with nobody. All are to read only.
     """
 
     def __init__(
@@ -80,7 +82,7 @@ class Core:
         self.settings = settings or Settings()
         self.columns, self.entities, self.budget_usd = tuple(columns), entities, budget_usd
         self._policy = policy
-        self._kept = None if kept is None else _with_nobody(kept)
+        self.kept = None if kept is None else _with_nobody(kept)
         self._type_of = np.array([c.type for c in self.columns], dtype=np.int64)
         self._whole = np.array([c.consolidated for c in self.columns], dtype=bool)
         self.roster = Roster(len(self.columns))
@@ -93,6 +95,10 @@ class Core:
         self.made_s: float | None = None  # the allocation
         self.stale = self.must = self.changed = False  # it is to be made anew; at once; jobs came or went
         self.asked = False  # for a round to begin, before any is under way
+        self.search_at, self.search_every = (
+            0,
+            1,
+        )  # rounds: when next, and how seldom, where no choice keeps an allocation
 
     def handle(self, event: Event, now_s: float) -> list[Command]:
         """What to do about an event.
@@ -125,9 +131,9 @@ class Core:
         """What a policy is told at this moment."""
         roster, slots = self.roster, self.roster.slots()
         pairs = None
-        if self._kept is not None:
+        if self.kept is not None:
             classes = roster.sharing[slots]
-            pairs = Pairs(np.where(classes < 0, len(self._kept) - 1, classes), self._kept.copy())
+            pairs = Pairs(np.where(classes < 0, len(self.kept) - 1, classes), self.kept.copy())
         return Snapshot(
             tuple(self.floor.types),
             self.columns,
@@ -149,8 +155,8 @@ class Core:
             raise InputError(f"{place}: throughputs", f"{len(event.throughputs)}", f"{len(self.columns)}, one a column")
         if not all(isfinite(steps) and steps >= 0 for steps in event.throughputs):
             raise InputError(f"{place}: throughputs", str(event.throughputs), "steps a second, >= 0")
-        classes = 0 if self._kept is None else len(self._kept) - 1
-        if self._kept is not None and event.sharing >= classes:
+        classes = 0 if self.kept is None else len(self.kept) - 1
+        if self.kept is not None and event.sharing >= classes:
             raise InputError(f"{place}: sharing", str(event.sharing), f"a class < {classes}, or -1")
         self.roster.add(event.job, event.throughputs, event.sharing)
         self.stale = self.changed = True
@@ -242,7 +248,7 @@ class Core:
         return []
 
     def _sharing(self, event: SharingMeasured, now_s: float) -> list[Command]:
-        kept = self._kept
+        kept = self.kept
         if kept is None or not (0 <= event.sharing < len(kept) - 1 and 0 <= event.beside < len(kept) - 1):
             raise InputError(
                 "sharing", f"classes {event.sharing} and {event.beside}", "classes that the core was given"
@@ -300,7 +306,7 @@ class Core:
                 told += [Note(allocation.note)] if allocation.note else []
                 self.made_s, self.stale, self.must, self.changed = now_s, False, False, False
         if self.changed or self.must:
-            self.book.keep(slots, roster, workers, settings.fill)
+            self.book.keep(slots, roster, workers, settings.fill and settings.newcomers == "fill")
             self.changed = False
         roster.recycle()
         return told
@@ -312,23 +318,42 @@ class Core:
 
     def _choose(self) -> list[Chosen]:
         """Who runs in the round that begins."""
-        book, settings, entries = self.book, self.settings, self.book.entries
-        workers = self.floor.workers.tolist()
+        book, entries, name = self.book, self.book.entries, self.roster.name
         due_s = book.due_s()
-        if settings.order == "deficit":
-            chosen = choose(entries, by_debt(entries, book.received_s, due_s), workers)
-        else:
-            chosen = choose(entries, by_ratio(entries, book.received_s, book.owed_s, self._queues()), workers)
-            if not balanced(entries, chosen, due_s, settings.balance_after * settings.round_s):
-                chosen = choose(entries, by_debt(entries, book.received_s, due_s), workers)
+        chosen = self._chosen(due_s)
         claimed = (due_s[chosen] > 0).tolist()
         first, second = entries.first[chosen].tolist(), entries.second[chosen].tolist()
         column, need = entries.column[chosen].tolist(), entries.need[chosen].tolist()
-        name = self.roster.name
         return [
             Chosen((name(a),) if b == ALONE else (name(a), name(b)), c, n, e, own)
             for a, b, c, n, e, own in zip(first, second, column, need, chosen.tolist(), claimed, strict=True)
         ]
+
+    def _chosen(self, due_s: np.ndarray) -> np.ndarray:
+        """Entries that run, by what each is owed when the round ends."""
+        book, settings, entries = self.book, self.settings, self.book.entries
+        workers = self.floor.workers.tolist()
+        debt = by_debt(entries, book.received_s, due_s)
+        if settings.order == "deficit":
+            chosen = choose(entries, debt, workers)
+        else:
+            chosen = choose(entries, by_ratio(entries, book.received_s, book.owed_s, self._queues()), workers)
+        after = settings.balance_after
+        if after is None or due_s.max(initial=0.0) <= after * settings.round_s or balanced(entries, chosen, due_s):
+            return chosen
+        chosen = choose(entries, debt, workers)
+        if balanced(entries, chosen, due_s) or self.rounds < self.search_at:
+            return chosen
+        each = worth(entries, due_s)
+        found = pack(entries, each, workers, enough(entries, each))
+        if found is None:
+            self.search_every = min(2 * self.search_every, _MOST_ROUNDS)
+            self.search_at = self.rounds + self.search_every
+            return chosen
+        self.search_every = 1
+        before = np.zeros(len(entries), dtype=bool)
+        before[found] = True
+        return choose(entries, debt[np.argsort(~before[debt], kind="stable")], workers)
 
     def _queues(self) -> list[int] | None:
         """Types in the order of their queues."""
@@ -341,6 +366,7 @@ class Core:
 
 
 _MOST_WORKERS = 10**6  # of one type
+_MOST_ROUNDS = 64  # between two searches for a choice that there may not be
 _HANDLERS: dict[type, Callable[..., list[Command]]] = {
     JobArrived: Core._arrived,
     Progressed: Core._progressed,

@@ -8,10 +8,10 @@ that all received on it, is the same for all, so that the order is the published
 How far the greedy choice can go astray. Let d be the time that is owed: X times the time that passed, less the time received.
 Each round adds X - S to it, in rounds, where S is 1 for who runs. There are finitely many choices S, so d stays within a constant
 that does not depend on the number of rounds as long as, whenever somebody is owed more than a few rounds, the choice is worth
-what the allocation is: sum of d S >= sum of d X (Block and Levin 1970, the perceptron cycling theorem). With workers of one type
-and jobs of one worker, the order by X / f does that. With scale factors and several types it may not: `balanced` tells, and the
-order by d is then better. An allocation that is no average of possible rounds, as of two jobs of two workers each on three
-workers, three quarters of the time each, is kept by no choice: then those who are owed most go first, and all get on.
+what the allocation is: sum of d S >= sum of d X (Block and Levin 1970, the perceptron cycling theorem). With jobs of one worker
+the order by X / f mostly does that; with scale factors, or pairs, often not. `balanced` tells; the order by d is then better, and
+packing.py finds a choice where there is one. An allocation that is no average of possible rounds, as of two jobs of two workers
+each on three workers, three quarters of the time each, is kept by no choice: then those who are owed most go first.
 
 Time that nobody had a right to, because who has one is served or does not fit, is a gift: it is not held against who took it.
 Source: section 5.5; Gelfand et al. 2010 on the theorem.
@@ -24,7 +24,7 @@ import numpy as np
 
 from hocket.cluster.allocation import ALONE
 
-__all__ = ["Entries", "balanced", "by_debt", "by_ratio", "choose"]
+__all__ = ["Entries", "balanced", "by_debt", "by_ratio", "choose", "enough", "worth"]
 
 _NONE = 1e-9
 
@@ -104,13 +104,21 @@ def choose(entries: Entries, order: np.ndarray, workers: Sequence[int]) -> np.nd
     return order[np.array(chosen, dtype=np.int64)]
 
 
-def balanced(entries: Entries, chosen: np.ndarray, due: np.ndarray, slack: float) -> bool:
-    """Whether a choice keeps what is owed within bounds: nobody is owed more than `slack`, or it is worth the allocation.
+def worth(entries: Entries, due: np.ndarray) -> np.ndarray:
+    """What it is worth to run each entry in a round: what it is owed, on all its workers; nothing where nothing is owed."""
+    return np.where((due > _NONE) & (entries.fraction > 0), due, 0.0) * entries.need
+
+
+def balanced(entries: Entries, chosen: np.ndarray, due: np.ndarray) -> bool:
+    """Whether a choice is worth what the allocation itself is, and so keeps what is owed within bounds.
 
     Arguments:
-        due: what each entry is owed when the round ends, were nobody to run in it; same unit as slack.
+        due: what each entry is owed when the round ends, were nobody to run in it.
     """
-    if not len(due) or due.max() <= slack:
-        return True
-    worth = np.where(due > _NONE, due, 0.0) * entries.need
-    return bool(worth[chosen].sum() >= worth @ entries.fraction * (1 - _NONE))
+    each = worth(entries, due)
+    return bool(each[chosen].sum() >= enough(entries, each))
+
+
+def enough(entries: Entries, each: np.ndarray) -> float:
+    """What the allocation is worth, by what each entry is, but for rounding."""
+    return float(each @ entries.fraction) * (1 - _NONE)

@@ -27,8 +27,10 @@ class Settings:
         shuffle: take types in another order in every round, drawn from `seed`; the public implementation does it for policies
             that do not tell types apart.
         fill: give workers that nobody has a right to in a round to jobs that run there, whatever their allocation says.
+        newcomers: what of that, until the next allocation, goes to jobs that came since the last: "fill", as much as to others, or
+            "wait", nothing, as in the public implementation.
         balance_after: rounds that a job may be behind before a greedy choice that is worth less than the allocation gives way to
-            those that are owed most, see rounds.py; infinite to leave it as it is, as the public implementation does.
+            those that are owed most, see rounds.py; None to leave it as it is, as the public implementation does.
         checkpoint_s, restart_s: to save a job, and to load it again; charged when it moves.
         attempts: that a job has in a row before it is given up.
         seed: of all that is drawn.
@@ -41,7 +43,8 @@ class Settings:
     queue: Literal["types", "global"] = "global"
     shuffle: bool = False
     fill: bool = True
-    balance_after: float = 2.0
+    newcomers: Literal["fill", "wait"] = "fill"
+    balance_after: float | None = 2.0
     checkpoint_s: float = 0.0
     restart_s: float = 0.0
     attempts: int = 5
@@ -63,10 +66,13 @@ class Settings:
             ("recompute", ("events", "rounds")),
             ("order", ("ratio", "deficit")),
             ("queue", ("types", "global")),
+            ("newcomers", ("fill", "wait")),
         ):
             if getattr(self, name) not in known:
                 raise InputError(f"settings: {name}", repr(getattr(self, name)), f"one of {', '.join(known)}")
-        if not self.balance_after >= 0:
-            raise InputError("settings: balance_after", str(self.balance_after), "a number of rounds >= 0")
+        if self.balance_after == float("inf"):
+            object.__setattr__(self, "balance_after", None)  # the same, and files can say it
+        if self.balance_after is not None and not 0 <= self.balance_after < float("inf"):
+            raise InputError("settings: balance_after", str(self.balance_after), "a number of rounds >= 0, or nothing")
         if self.attempts < 1:
             raise InputError("settings: attempts", str(self.attempts), ">= 1")

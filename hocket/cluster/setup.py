@@ -1,0 +1,38 @@
+"""Setup: what a core starts from, as plain data, so that whoever has it and the events has the core."""
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+
+from hocket.cluster.core import Core, Policy
+from hocket.cluster.settings import Settings
+from hocket.cluster.snapshot import Entity
+from hocket.cluster.workers import Column, WorkerType
+
+__all__ = ["Setup"]
+
+
+@dataclass(frozen=True)
+class Setup:
+    """A cluster, a policy's name and settings.
+
+    Attributes:
+        policy: its name; what stands behind it is for the caller to find.
+        kept: what classes of jobs keep beside each other, see Pairs; shape (classes, classes, columns).
+    """
+
+    types: tuple[WorkerType, ...]
+    columns: tuple[Column, ...]
+    policy: str
+    settings: Settings = field(default_factory=Settings)
+    kept: tuple[tuple[tuple[float, ...], ...], ...] | None = None
+    entities: tuple[Entity, ...] = ()
+    budget_usd: float | None = None
+
+    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
+
+    def core(self, policy: Policy) -> Core:
+        """The core before any event."""
+        kept = None if self.kept is None else np.array(self.kept, dtype=float)
+        return Core(self.types, self.columns, policy, self.settings, kept, self.entities, self.budget_usd)

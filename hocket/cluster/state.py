@@ -1,0 +1,69 @@
+"""State: all that decides what a core will do, as plain data: to compare two cores, and to show one."""
+
+from typing import Any
+
+from hocket.cluster.core import Core
+
+__all__ = ["state_of"]
+
+
+def state_of(core: Core) -> dict[str, Any]:
+    """The state of a core; equal for two that will answer alike whatever comes."""
+    return {
+        "now_s": core.now_s,
+        "round": {
+            "number": core.rounds,
+            "began_s": core.began_s,
+            "asked": core.asked,
+            "search": [core.search_at, core.search_every],
+        },
+        "allocation": {"made_s": core.made_s, "stale": core.stale, "must": core.must, "changed": core.changed},
+        "jobs": _jobs(core),
+        "entries": _entries(core),
+        "leases": _leases(core),
+        "workers": [list(up) for up in core.floor.up],
+        "prices_usd_per_hour": [kind.price_usd_per_hour for kind in core.floor.types],
+        "kept": None if core.kept is None else core.kept.tolist(),
+        "refused": dict(core.refused),
+    }
+
+
+def _jobs(core: Core) -> dict[str, dict[str, Any]]:
+    roster = core.roster
+    return {
+        name: {
+            "slot": slot,
+            "remaining_steps": float(roster.remaining_steps[slot]),
+            "isolated_s": float(roster.isolated_s[slot]),
+            "throughputs": roster.throughputs[slot].tolist(),
+            "sharing": int(roster.sharing[slot]),
+            "owed_s": roster.owed_s[slot].tolist(),
+            "attempts": roster.attempts.get(name, 0),
+            "ran": name in core.floor.ran,
+        }
+        for name, slot in roster.slot.items()
+    }
+
+
+def _entries(core: Core) -> list[list[Any]]:
+    book = core.book
+    of = book.entries
+    columns = (of.first, of.second, of.column, of.fraction, book.received_s, book.owed_s)
+    return [list(row) for row in zip(*(column.tolist() for column in columns), strict=True)]
+
+
+def _leases(core: Core) -> list[dict[str, Any]]:
+    return [
+        {
+            "number": running.lease.number,
+            "jobs": list(running.lease.jobs),
+            "still": sorted(running.jobs),
+            "column": running.lease.column,
+            "workers": list(running.lease.workers),
+            "began_s": running.lease.began_s,
+            "since_s": running.since_s,
+            "entry": running.entry,
+            "claimed": running.claimed,
+        }
+        for running in core.floor.running.values()
+    ]
