@@ -17,6 +17,7 @@ import numpy as np
 
 from hocket.cluster.policies._lp import Basis, Solution, SolverTrouble, solve
 from hocket.cluster.policies._shares import Rows, Shares
+from hocket.cluster.session import Session, solved
 
 _ROUNDS = 200
 _MISSING = 1e-9  # of what a group could do in all
@@ -160,11 +161,13 @@ class Cuts:
         return Rows(rows, columns, values, self.asked(demand), np.full(len(self.group), np.inf))
 
 
-def lack(cuts: Cuts, demand: np.ndarray, place: str, basis: Basis | None = None) -> tuple[Solution, Cuts, np.ndarray]:
+def lack(
+    cuts: Cuts, demand: np.ndarray, place: str, basis: Basis | None = None, session: Session | None = None
+) -> tuple[Solution, Cuts, np.ndarray]:
     """By how much the demands cannot be met: the answer (its last variable and objective), rows, and the prices of these.
 
     Arguments:
-        basis: of an answer for the same rows, to begin from.
+        basis: of an answer for the same rows, to begin from. session: that may know one where there is none.
     """
     shares = cuts.lines.shares
     cost = np.zeros(shares.variables + 1)
@@ -172,8 +175,8 @@ def lack(cuts: Cuts, demand: np.ndarray, place: str, basis: Basis | None = None)
 
     def least(cuts: Cuts, basis: Basis | None) -> Solution:
         most = float(cuts.asked(demand).max(initial=0.0))
-        rows = cuts.rows(demand, slack=shares.variables)
-        return solve(shares.program(cost, rows, extra=((0.0, most),)), place, basis)
+        program = shares.program(cost, cuts.rows(demand, slack=shares.variables), extra=((0.0, most),))
+        return solved(session, shares, program, place) if basis is None else solve(program, place, basis)
 
     return _cut(cuts, demand, least, place, basis)
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from hocket.cluster.policies._lines import Cuts, Lines, best, lack, without_slack
 from hocket.cluster.policies._lp import Basis, Infeasible, Solution, SolverTrouble
+from hocket.cluster.session import Session
 
 _STEPS = 100
 _LACKING = 1e-11  # of what a group could do in all
@@ -62,11 +63,11 @@ class Kept:
     prices: np.ndarray
 
 
-def least(lines: Lines, pace: Pace, place: str, above: float = 0.0) -> Found:
+def least(lines: Lines, pace: Pace, place: str, above: float = 0.0, session: Session | None = None) -> Found:
     """The least pace.
 
     Arguments:
-        place: for messages. above: it is known to be no less.
+        place: for messages. above: it is known to be no less. session: where to begin, if it is known there.
     """
     shares = lines.shares
     limits = len(shares.limits.lower)
@@ -77,7 +78,7 @@ def least(lines: Lines, pace: Pace, place: str, above: float = 0.0) -> Found:
     basis: Basis | None = None
     for _ in range(_STEPS):
         demand = np.where(runs, pace.demand(now), 0.0)
-        found, cuts, lacking = lack(cuts, demand, place, basis)
+        found, cuts, lacking = lack(cuts, demand, place, basis, session)
         basis = found.basis
         if found.objective <= _LACKING:
             return Found(now, cuts, np.pad(prices, (0, len(cuts.group) - len(prices))), duals, without_slack(found))

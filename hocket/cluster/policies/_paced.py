@@ -1,7 +1,7 @@
 """Paced: the allocation at which the slowest job, by a measure of pace, is as fast as can be, and nothing is left idle.
 
-Jobs that run alike are one group, whatever they ask for (lines.py); the least pace comes first (pace.py), then the times that
-keep it and do most besides, then every job's part (windows.py). A job that its group cannot serve becomes a group of its own,
+Jobs that run alike are one group, whatever they ask for (_lines.py); the least pace comes first (_pace.py), then the times that
+keep it and do most besides, then every job's part (_windows.py). A job that its group cannot serve becomes a group of its own,
 and all is done again.
 """
 
@@ -14,6 +14,7 @@ from hocket.cluster.policies._pace import Found, Kept, Pace, at_pace, least
 from hocket.cluster.policies._shares import Shares
 from hocket.cluster.policies._spread import Entries
 from hocket.cluster.policies._windows import spread
+from hocket.cluster.session import Session
 from hocket.cluster.snapshot import Snapshot
 
 
@@ -27,11 +28,11 @@ class Paced:
     entries: Entries
 
 
-def paced(snapshot: Snapshot, pace: Pace, place: str) -> Paced | Shares:
+def paced(snapshot: Snapshot, pace: Pace, place: str, session: Session | None = None) -> Paced | Shares:
     """The answer; only the shares, with who is refused, if no job can run.
 
     Arguments:
-        place: for messages.
+        place: for messages. session: where to begin, if it is known there.
     """
     apart, above = np.zeros(len(snapshot.jobs)), 0.0
     while True:
@@ -39,7 +40,7 @@ def paced(snapshot: Snapshot, pace: Pace, place: str) -> Paced | Shares:
         if not shares.groups:
             return shares
         lines = Lines(shares)
-        found = least(lines, pace, place, above)
+        found = least(lines, pace, place, above, session)
         above = found.pace
         kept = at_pace(found.cuts, pace, found.pace, _least_idle(lines), place, found.basis)
         entries, torn = spread(lines, kept.solution.x, kept.demand)

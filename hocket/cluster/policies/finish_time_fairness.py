@@ -9,10 +9,9 @@ The public policy counts a job's isolated time from the moment it first sees the
 import numpy as np
 
 from hocket.cluster.allocation import Allocation, Reason
-from hocket.cluster.policies._lines import Lines
-from hocket.cluster.policies._pace import Found, Kept, Pace, at_pace, least
+from hocket.cluster.policies._pace import Pace
+from hocket.cluster.policies._paced import Paced, paced
 from hocket.cluster.policies._shares import Shares
-from hocket.cluster.policies._windows import spread
 from hocket.cluster.policies.isolated import isolated_times
 from hocket.cluster.session import Session, answered
 from hocket.cluster.snapshot import Snapshot
@@ -20,38 +19,26 @@ from hocket.cluster.snapshot import Snapshot
 __all__ = ["PAPER", "allocate", "rho"]
 
 PAPER = "Dissertation section 5.4.2; Themis (Mahajan et al. 2020)"
-_PLACE = "finish-time fairness"
 _AT_MOST = 1e-7  # relative: a job of this much less than the largest rho is one of those that hold it
 
 
 def allocate(snapshot: Snapshot, session: Session | None = None) -> Allocation:
     """The allocation; its objective is the largest rho of any job that can run, its gap against what no allocation is below."""
-    return answered(session, snapshot, lambda: _allocate(snapshot))
+    return answered(session, snapshot, lambda: _allocate(snapshot, session))
 
 
-def _allocate(snapshot: Snapshot) -> Allocation:
+def _allocate(snapshot: Snapshot, session: Session | None) -> Allocation:
     pace = _pace(snapshot)
-    apart, above = np.zeros(len(snapshot.jobs)), 0.0
-    while True:
-        shares = Shares(snapshot, (apart,))
-        lines = Lines(shares)
-        if not shares.groups:
-            empty = np.zeros(0, dtype=np.int64)
-            reasons = tuple(_refusal(shares, j) for j in range(len(snapshot.jobs)))
-            return Allocation(empty, empty, empty, np.zeros(0), 0.0, 0.0, reasons, shares.refused)
-        found = least(lines, pace, _PLACE, above)
-        above = found.pace
-        kept = _with_the_rest(lines, found, pace)
-        entries, torn = spread(lines, kept.solution.x, kept.demand)
-        if not torn:
-            break
-        apart[torn] = np.array(torn) + 1.0
-    plain = Allocation(*entries, 0.0, 0.0, (), shares.refused)
-    each = rho(snapshot, plain)
-    runs = shares.group >= 0
-    largest = float(each[runs].max())
-    gap = max(kept.solution.gap, largest / found.pace - 1)
-    return Allocation(*entries, largest, gap, _reasons(lines, found, pace, each), shares.refused)
+    found = paced(snapshot, pace, "finish-time fairness", session)
+    if not isinstance(found, Paced):
+        none = np.zeros(0, dtype=np.int64)
+        reasons = tuple(_refusal(found, j) for j in range(len(snapshot.jobs)))
+        return Allocation(none, none, none, np.zeros(0), 0.0, 0.0, reasons, found.refused)
+    refused = found.lines.shares.refused
+    each = rho(snapshot, Allocation(*found.entries, 0.0))
+    largest = float(np.delete(each, list(refused)).max())
+    gap = max(found.kept.solution.gap, largest / found.found.pace - 1)
+    return Allocation(*found.entries, largest, gap, _reasons(found, pace, each), refused)
 
 
 def rho(snapshot: Snapshot, found: Allocation) -> np.ndarray:
@@ -69,26 +56,16 @@ def _pace(snapshot: Snapshot) -> Pace:
     return Pace(snapshot.remaining_steps, counted + ends, snapshot.elapsed_s)
 
 
-def _with_the_rest(lines: Lines, found: Found, pace: Pace) -> Kept:
-    """Times at the least pace that do most besides."""
-    shares = lines.shares
-    fastest = np.append(lines.fastest, 1.0)
-    cost = -shares.steps_first / fastest[shares.first]
-    both = shares.second >= 0
-    cost[both] -= shares.steps_second[both] / fastest[shares.second[both]]
-    return at_pace(found.cuts, pace, found.pace, cost, _PLACE, found.basis)
-
-
 def _refusal(shares: Shares, job: int) -> Reason:
     return Reason(shares.refused[job], "other workers, or a smaller scale factor")
 
 
-def _reasons(lines: Lines, found: Found, pace: Pace, each: np.ndarray) -> tuple[Reason, ...]:
-    shares = lines.shares
+def _reasons(found: Paced, pace: Pace, each: np.ndarray) -> tuple[Reason, ...]:
+    shares = found.lines.shares
     snapshot = shares.snapshot
-    own = pace.alone(np.append(lines.fastest, 1.0)[shares.group])
+    own = pace.alone(np.append(found.lines.fastest, 1.0)[shares.group])
     largest = each[shares.group >= 0].max()
-    full = np.flatnonzero(np.abs(found.duals[shares.groups :]) > _AT_MOST)
+    full = np.flatnonzero(np.abs(found.found.duals[shares.groups :]) > _AT_MOST)
     names = " and ".join(snapshot.types[k].name for k in full.tolist())
     told = []
     for j, group in enumerate(shares.group.tolist()):
