@@ -1,0 +1,188 @@
+"""Machine: what jobs do on the workers that they are given; the world around the core, in a simulation.
+
+Rules of this file: figures of all jobs are arrays by place in the workload. A job's steps are counted when something happens to
+it, at the speed that a throughput table says; beside another job it is the pair's speed, until the round ends.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from hocket.cluster.job import Job
+from hocket.cluster.lease import Lease
+from hocket.cluster.metrics import Record, Span
+from hocket.cluster.throughputs import ThroughputTable
+from hocket.cluster.workers import Column, WorkerType
+
+_LEAST = 1e-9  # steps: what is left to a job that is not finished
+_PER_HOUR = 3600.0
+
+
+class _Held:
+    """A lease that holds: places of its jobs, and from when it is not paid yet."""
+
+    __slots__ = ("jobs", "lease", "left", "paid_s", "type")
+
+    def __init__(self, lease: Lease, jobs: tuple[int, ...], kind: int, now_s: float) -> None:
+        self.lease, self.jobs, self.type, self.paid_s = lease, jobs, kind, now_s
+        self.left = len(jobs)
+
+
+class Machine:
+    """Jobs, and the leases that hold.
+
+    Attributes:
+        running: jobs that hold workers, with the number of their lease, in the order in which they started.
+        remaining: steps, by job. finished_s: by job, None before.
+        finishes: (when, job) of those that finish in this round, the latest first.
+        ends_s: when the last job of this round has nothing more to do in it.
+        spans: leases that are over.
+    """
+
+    def __init__(
+        self,
+        jobs: Sequence[Job],
+        types: Sequence[WorkerType],
+        columns: Sequence[Column],
+        table: ThroughputTable,
+        whole_steps: bool,
+    ) -> None:
+        count = len(jobs)
+        self.jobs, self.types, self.columns, self.whole_steps = jobs, types, columns, whole_steps
+        self.place = {job.id: k for k, job in enumerate(jobs)}
+        self.rows = table.rows(jobs)
+        self.alone: list[list[float]] = table.throughputs(self.rows, types, columns).tolist()
+        at = [table.column[types[c.type].name, c.consolidated] for c in columns]
+        self._beside = table.beside[:, :, at]
+        self.remaining = np.array([job.steps for job in jobs])
+        self.speed, self.since_s = np.zeros(count), np.zeros(count)
+        self.started_s: list[float | None] = [None] * count
+        self.finished_s: list[float | None] = [None] * count
+        self.worker_s, self.cost_usd = [[0.0] * len(types) for _ in jobs], [0.0] * count
+        self.preemptions = [0] * count
+        self.refused: dict[int, str] = {}
+        self.prices = [t.price_usd_per_hour for t in types]
+        self.running: dict[int, int] = {}
+        self.held: dict[int, _Held] = {}
+        self.finishes: list[tuple[float, int]] = []
+        self.ends_s = self.settled_s = 0.0
+        self.spans: list[Span] = []
+
+    def start(self, lease: Lease, overhead_s: Sequence[float], now_s: float) -> None:
+        """Jobs begin on workers; the overhead goes by before their first step."""
+        jobs = tuple([self.place[name] for name in lease.jobs])
+        self.held[lease.number] = _Held(lease, jobs, self.columns[lease.column].type, now_s)
+        for j, lost_s, speed in zip(jobs, overhead_s, self.speeds(jobs, lease.column), strict=True):
+            self.running[j] = lease.number
+            self.speed[j], self.since_s[j] = speed, now_s + lost_s
+            if self.started_s[j] is None:
+                self.started_s[j] = now_s
+            self.refused.pop(j, None)
+
+    def speeds(self, jobs: tuple[int, ...], column: int) -> tuple[float, ...]:
+        """Steps a second of one job, or of two side by side."""
+        if len(jobs) == 1:
+            return (self.alone[jobs[0]][column],)
+        a, b = self.rows[jobs[0]], self.rows[jobs[1]]
+        return float(self._beside[a, b, column]), float(self._beside[b, a, column])
+
+    def settle(self, now_s: float) -> list[int]:
+        """Count the steps up to now of all jobs that run; the jobs."""
+        found = np.fromiter(self.running, dtype=np.int64, count=len(self.running))
+        self._count(found, now_s)
+        self.settled_s = now_s
+        return found.tolist()
+
+    def _count(self, jobs: np.ndarray, now_s: float) -> None:
+        done = self._steps(self.speed[jobs] * np.maximum(now_s - self.since_s[jobs], 0.0))
+        self.remaining[jobs] = np.maximum(self.remaining[jobs] - done, _LEAST)
+        self.since_s[jobs] = np.maximum(self.since_s[jobs], now_s)
+
+    def _steps(self, amount: np.ndarray) -> np.ndarray:
+        """What of an amount of steps counts: whole ones, if asked for; a job too slow for one a round is not held up."""
+        if not self.whole_steps:
+            return amount
+        whole = np.floor(amount + 1e-6)
+        return np.where(whole < 1, amount, whole)
+
+    def plan(self, until_s: float) -> None:
+        """Find out who finishes in this round, which ends then at the latest."""
+        jobs = np.fromiter(self.running, dtype=np.int64, count=len(self.running))
+        self.finishes, self.ends_s = [], until_s
+        if not len(jobs):
+            return
+        speed, since_s = self.speed[jobs], self.since_s[jobs]
+        able = self._steps(speed * np.maximum(until_s - since_s, 0.0))
+        moves = speed > 0
+        done = moves & (self.remaining[jobs] <= able)
+        goal = np.where(done, self.remaining[jobs], able)
+        ends_s = np.where(moves, since_s + np.divide(goal, speed, out=np.zeros(len(jobs)), where=moves), until_s)
+        if not self.whole_steps:
+            ends_s = np.where(done, ends_s, until_s)
+        self.ends_s = min(until_s, float(ends_s.max()))
+        self.finishes = sorted(zip(ends_s[done].tolist(), jobs[done].tolist(), strict=True), reverse=True)
+
+    def finish(self, job: int, now_s: float) -> None:
+        """A job did its last step; with the last one of it the lease is over."""
+        self.remaining[job], self.finished_s[job] = 0.0, now_s
+        number = self.running.pop(job)
+        held = self.held[number]
+        held.left -= 1
+        if not held.left:
+            self._over(number, now_s)
+
+    def leave(self, lease: Lease, now_s: float, saved: bool) -> None:
+        """A lease ends; saved: what its jobs did up to now counts."""
+        held = self.held.get(lease.number)
+        if held is None:
+            return
+        jobs = [j for j in held.jobs if self.running.get(j) == lease.number]
+        if saved and now_s > self.settled_s:
+            self._count(np.array(jobs, dtype=np.int64), now_s)
+        for j in jobs:
+            del self.running[j]
+            self.preemptions[j] += 1
+        self._over(lease.number, now_s)
+
+    def _over(self, number: int, now_s: float) -> None:
+        held = self.held.pop(number)
+        self._pay(held, now_s)
+        self.spans.append(Span(held.jobs, held.type, len(held.lease.workers), held.lease.began_s, now_s))
+
+    def _pay(self, held: _Held, now_s: float) -> None:
+        amount = (now_s - held.paid_s) * len(held.lease.workers) / len(held.jobs)
+        for j in held.jobs:
+            self.worker_s[j][held.type] += amount
+            self.cost_usd[j] += amount * self.prices[held.type] / _PER_HOUR
+        held.paid_s = now_s
+
+    def price(self, kind: int, usd_per_hour: float, now_s: float) -> None:
+        """A type costs something else from now on."""
+        for held in self.held.values():
+            if held.type == kind:
+                self._pay(held, now_s)
+        self.prices[kind] = usd_per_hour
+
+    def close(self, now_s: float) -> None:
+        """The simulation is over: what runs is counted and paid up to now."""
+        self.settle(now_s)
+        for number in list(self.held):
+            self._over(number, now_s)
+
+    def records(self, count: int, table: ThroughputTable) -> tuple[Record, ...]:
+        """What became of the first so many jobs."""
+        at = [table.column[t.name, True] for t in self.types]
+        alone = table.alone[self.rows[:count]][:, at].tolist()
+        return tuple(
+            Record(
+                self.jobs[k],
+                tuple(alone[k]),
+                self.started_s[k],
+                self.finished_s[k],
+                tuple(self.worker_s[k]),
+                self.cost_usd[k],
+                self.preemptions[k],
+                self.refused.get(k, ""),
+            )
+            for k in range(count)
+        )

@@ -1,0 +1,325 @@
+"""Simulator: drives the core with a workload. Time is in the events: between two of them nothing is looked at.
+
+It tells the core what a service would tell it (arrivals, progress, finishes, ends of rounds), and carries out its commands on a
+machine whose jobs do what a throughput table says.
+
+Where the paper does not say what happens, a setting does, here or in settings.py; PUBLIC and `public` are the ways of the public
+simulator (stanford-futuredata/gavel, simulate() at commit c4fa400), found out from what it does:
+    a round of 360 s ends as soon as nothing of it runs any more; workers of a job that finishes wait for that end;
+    a job does whole steps in a round; its JCT counts from when it came;
+    allocations are made anew when a job came or went, but at least 1,920 s after the last time, and who came waits for that;
+    types of workers have queues of their own, one after the other; policies blind to types shuffle them;
+    moving a job costs nothing.
+Source: sections 5.5 and 5.7.1.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from math import inf
+
+import numpy as np
+
+from hocket.cluster.agnostic import agnostic
+from hocket.cluster.allocation import ALONE, Allocation
+from hocket.cluster.core import Core, Policy
+from hocket.cluster.events import (
+    Command,
+    Event,
+    JobArrived,
+    JobFinished,
+    Note,
+    Preempt,
+    PriceChanged,
+    Progressed,
+    Refuse,
+    Renew,
+    RoundEnded,
+    SharingMeasured,
+    Start,
+    Stop,
+    WakeAt,
+    WorkersJoined,
+    WorkersLost,
+)
+from hocket.cluster.machine import Machine
+from hocket.cluster.metrics import Run
+from hocket.cluster.session import Session
+from hocket.cluster.settings import Settings
+from hocket.cluster.snapshot import Entity, Snapshot
+from hocket.cluster.throughputs import ThroughputTable
+from hocket.cluster.workers import WorkerType
+from hocket.cluster.workload import Workload
+from hocket.errors import InputError
+from hocket.registry import load
+
+_PATIENCE = 100  # rounds in which nothing runs and nothing is to come
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a simulation does besides the core's settings.
+
+    Attributes:
+        settings: of the core.
+        space_sharing: jobs may share workers, two at a time.
+        spread: jobs of several workers may stand on separate servers, at what the table says for that.
+        whole_steps: a job does whole steps in a round, and waits with what is left of the round.
+        cut_rounds: a round ends as soon as nothing of it runs any more.
+        last: stop when the jobs before this place are finished, from `first` on; None for all.
+        known: what the core is told about throughputs, if not the truth; what it is told about pairs is put right as soon as
+            they ran.
+        entities, budget_usd: for policies that want them.
+    """
+
+    settings: Settings = field(default_factory=Settings)
+    space_sharing: bool = False
+    spread: bool = False
+    whole_steps: bool = False
+    cut_rounds: bool = True
+    first: int = 0
+    last: int | None = None
+    known: ThroughputTable | None = None
+    entities: tuple[Entity, ...] = ()
+    budget_usd: float | None = None
+
+
+PUBLIC = Settings(recompute_after_s=1920.0, queue="types", newcomers="wait", balance_after=None)
+
+
+def public(blind: bool = False, seed: int = 0) -> Options:
+    """Options as the public simulator has them; blind: for policies that do not tell types apart."""
+    return Options(replace(PUBLIC, shuffle=blind, seed=seed), whole_steps=True)
+
+
+def policy_named(name: str, blind: bool = False) -> Policy:
+    """A policy with a memory of its own, from one snapshot to the next; blind: as it is for one who sees no types.
+
+    Raises:
+        InputError: there is none of this name.
+    """
+    module, session = load("hocket.cluster.policies", name, "policy"), Session()
+
+    def allocate(snapshot: Snapshot) -> Allocation:
+        found: Allocation = module.allocate(agnostic(snapshot) if blind else snapshot, session)
+        return evenly(found, snapshot) if blind else found
+
+    return allocate
+
+
+def evenly(allocation: Allocation, snapshot: Snapshot) -> Allocation:
+    """The same time for each job, on every type in proportion to its workers, as far as there are so many.
+
+    Who sees no types has no reason to prefer one. Of all answers that are as good, a solver's vertex may leave types out; the
+    public policies' interior-point solver ends in the middle.
+    """
+    workers = snapshot.workers[snapshot.type_of]
+    consolidated = np.array([c.consolidated for c in snapshot.columns])
+    runs = (snapshot.throughputs > 0) & consolidated & (snapshot.scale[:, None] <= workers)
+    share = runs * workers
+    total = share.sum(axis=1, keepdims=True)
+    times = np.bincount(allocation.first, allocation.fraction, len(snapshot.jobs))
+    fraction = times[:, None] * np.divide(share, total, out=np.zeros_like(share), where=total > 0)
+    used = np.zeros(len(snapshot.types))
+    np.add.at(used, snapshot.type_of, snapshot.scale @ fraction)
+    fraction *= np.minimum(1.0, snapshot.workers / np.maximum(used, 1e-12))[snapshot.type_of]
+    first, column = np.nonzero(fraction)
+    return replace(
+        allocation,
+        first=first,
+        second=np.full(len(first), ALONE),
+        column=column,
+        fraction=fraction[first, column],
+    )
+
+
+def simulate(
+    workload: Workload,
+    types: Sequence[WorkerType],
+    table: ThroughputTable,
+    policy: Policy,
+    options: Options | None = None,
+    given: Sequence[tuple[float, Event]] = (),
+) -> Run:
+    """What becomes of a workload on some workers.
+
+    Arguments:
+        table: the truth about throughputs.
+        given: what else happens, in the order of time: prices that change, workers that come and go.
+
+    Raises:
+        InputError: jobs or types that the table does not have, or events that cannot be.
+    """
+    if not types:
+        raise InputError("worker types", "none", "one or more")
+    return _Simulation(workload, tuple(types), table, policy, options or Options(), given).run()
+
+
+class _Simulation:
+    """One run; the loop, and how each command is carried out."""
+
+    def __init__(
+        self,
+        workload: Workload,
+        types: tuple[WorkerType, ...],
+        table: ThroughputTable,
+        policy: Policy,
+        options: Options,
+        given: Sequence[tuple[float, Event]],
+    ) -> None:
+        self.options, self.types, self.table, self.given = options, types, table, given
+        columns = table.columns(types, options.spread)
+        self.machine = Machine(workload.jobs, types, columns, table, options.whole_steps)
+        self.jobs = workload.jobs
+        known = options.known or table
+        self._rows = known.rows(workload.jobs)
+        self._known = known.throughputs(self._rows, types, columns).tolist()
+        kept = known.pairs(self._rows, types, columns).kept if options.space_sharing else None
+        self._measured: set[tuple[int, int, int]] | None = set() if options.known and options.space_sharing else None
+        self._policy, self.allocations = policy, 0
+        self.core = Core(types, columns, self._asked, options.settings, kept, options.entities, options.budget_usd)
+        self.now_s, self.wake_s, self.round_s, self.until_s = 0.0, inf, inf, 0.0
+        self.came = self.gone = self.rounds = self.idle = 0
+        self.up, self.up_since_s = [t.workers for t in types], [0.0] * len(types)
+        self.capacity_s = [0.0] * len(types)
+        self.notes: dict[str, None] = {}
+        counted = range(len(self.jobs))[options.first : options.last]
+        self.waiting = set(counted)
+
+    def _asked(self, snapshot: Snapshot) -> Allocation:
+        self.allocations += 1
+        return self._policy(snapshot)
+
+    def run(self) -> Run:
+        while self._goes_on() and self.step():
+            pass
+        self.machine.close(self.now_s)
+        for kind in range(len(self.types)):
+            self._workers(kind, 0)
+        return Run(
+            self.types,
+            self.machine.records(self.came, self.table),
+            tuple(self.machine.spans),
+            self.now_s,
+            self.rounds,
+            self.allocations,
+            tuple(self.capacity_s),
+            tuple(self.notes),
+        )
+
+    def _goes_on(self) -> bool:
+        """Whether any of the jobs that count can still finish: those that are refused, if something is to happen."""
+        refused = self.machine.refused
+        if not refused or self.gone < len(self.given) or (self.given and self.round_s < inf):
+            return bool(self.waiting)
+        return any(k not in refused for k in self.waiting)
+
+    def step(self) -> bool:
+        """The next event; False if nothing is to come. Of one time: finishes, what is given, arrivals, the round's end."""
+        machine = self.machine
+        finish_s = machine.finishes[-1][0] if machine.finishes else inf
+        given_s = self.given[self.gone][0] if self.gone < len(self.given) else inf
+        arrives_s = self.jobs[self.came].arrived_s if self.came < len(self.jobs) else inf
+        round_s = self.round_s
+        if not machine.running and self.options.cut_rounds and self.wake_s < inf:
+            round_s = min(self.wake_s, max(arrives_s, self.now_s))
+        next_s = min(finish_s, given_s, arrives_s, round_s)
+        if next_s == inf:
+            self.notes[f"{len(self.waiting)} jobs were left, to which the policy gives nothing"] = None
+            return False
+        self.now_s = max(self.now_s, next_s)
+        if next_s == finish_s:
+            self._finish()
+        elif next_s == given_s:
+            self._give(self.given[self.gone][1])
+            self.gone += 1
+        elif next_s == arrives_s:
+            job, k = self.jobs[self.came], self.came
+            self.came += 1
+            self._tell(JobArrived(job, tuple(self._known[k]), int(self._rows[k]) if self._shares else -1))
+        else:
+            return self._end_round(min(given_s, arrives_s))
+        return True
+
+    @property
+    def _shares(self) -> bool:
+        return self.options.space_sharing
+
+    def _finish(self) -> None:
+        _, k = self.machine.finishes.pop()
+        self.machine.finish(k, self.now_s)
+        self.waiting.discard(k)
+        self._tell(JobFinished(self.jobs[k].id))
+        if not self.machine.running and self.options.cut_rounds:
+            self.round_s = self.now_s
+
+    def _end_round(self, coming_s: float) -> bool:
+        machine = self.machine
+        ran = machine.settle(self.now_s)
+        if ran:
+            names = tuple([self.jobs[k].id for k in ran])
+            self._tell(Progressed(names, tuple(machine.remaining[ran].tolist())))
+        if self._measured is not None:
+            self._measure(self._measured)
+        self.wake_s = inf
+        self.rounds += 1
+        self._tell(RoundEnded())
+        self.until_s = self.now_s + self.options.settings.round_s if machine.running else self.now_s
+        machine.plan(self.until_s)
+        self.round_s = machine.ends_s if machine.running and self.options.cut_rounds else self.wake_s
+        self.idle = 0 if machine.running or coming_s < inf else self.idle + 1
+        if self.idle >= _PATIENCE:
+            self.notes[f"{len(self.waiting)} jobs were left: for {_PATIENCE} rounds nobody ran"] = None
+            return False
+        return True
+
+    def _measure(self, known: set[tuple[int, int, int]]) -> None:
+        """What pairs that ran in this round kept, once for each pair of classes on a column."""
+        machine = self.machine
+        for held in list(machine.held.values()):
+            if len(held.jobs) < 2:
+                continue
+            (a, b), column = held.jobs, held.lease.column
+            key = int(self._rows[a]), int(self._rows[b]), column
+            if key in known:
+                continue
+            known |= {key, (key[1], key[0], column)}
+            kept = np.array(machine.speeds(held.jobs, column)) / np.array(
+                [machine.alone[a][column], machine.alone[b][column]]
+            )
+            self._tell(SharingMeasured(*key, *kept.tolist()))
+
+    def _give(self, event: Event) -> None:
+        machine = self.machine
+        if isinstance(event, PriceChanged):
+            machine.price(event.type, event.price_usd_per_hour, self.now_s)
+        elif isinstance(event, WorkersLost | WorkersJoined):
+            change = len(event.workers) * (1 if isinstance(event, WorkersJoined) else -1)
+            self._workers(event.type, self.up[event.type] + change)
+        self._tell(event)
+        if machine.running:
+            machine.plan(self.until_s)
+            self.round_s = machine.ends_s if self.options.cut_rounds else self.wake_s
+
+    def _workers(self, kind: int, count: int) -> None:
+        self.capacity_s[kind] += self.up[kind] * (self.now_s - self.up_since_s[kind])
+        self.up[kind], self.up_since_s[kind] = count, self.now_s
+
+    def _tell(self, event: Event) -> None:
+        for command in self.core.handle(event, self.now_s):
+            self._carry_out(command)
+
+    def _carry_out(self, command: Command) -> None:
+        machine = self.machine
+        if isinstance(command, Start):
+            machine.start(command.lease, command.overhead_s, self.now_s)
+        elif isinstance(command, Preempt | Stop):
+            machine.leave(command.lease, self.now_s, isinstance(command, Preempt))
+        elif isinstance(command, WakeAt):
+            self.wake_s = command.at_s if self.options.cut_rounds else max(command.at_s, self.until_s)
+            self.round_s = min(self.round_s, self.wake_s) if machine.running else self.wake_s
+        elif isinstance(command, Refuse):
+            machine.refused[machine.place[command.job]] = command.reason
+        elif isinstance(command, Note):
+            self.notes[command.text] = None
+        else:
+            assert isinstance(command, Renew)  # its leases go on as they are

@@ -1,0 +1,246 @@
+"""The simulator: on cases worked out by hand, on laws that hold for any workload, and against the public one."""
+
+import json
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from hocket.cluster.events import PriceChanged, WorkersJoined, WorkersLost
+from hocket.cluster.first_come import FirstCome
+from hocket.cluster.generate import Draws, continuous, static
+from hocket.cluster.job import Job
+from hocket.cluster.metrics import Run, jct_s, summary, worker_seconds
+from hocket.cluster.readers import read_workload
+from hocket.cluster.readers.throughputs_json import packaged
+from hocket.cluster.settings import Settings
+from hocket.cluster.simulator import Options, policy_named, public, simulate
+from hocket.cluster.throughputs import ThroughputTable
+from hocket.cluster.workers import WorkerType
+from hocket.cluster.workload import Workload
+from hocket.errors import InputError
+
+FOLDER = Path(__file__).resolve().parents[3] / "shared" / "data" / "gavel" / "sim"
+PAPER = tuple(WorkerType(name, 36) for name in ("v100", "p100", "k80"))
+
+
+def table() -> ThroughputTable:
+    """One model, 10 steps a second on one worker, 7 beside another; 16 on two, of which it loses half when spread."""
+    beside = np.zeros((2, 2, 2))
+    beside[0, 0, 0] = 7.0
+    places = ("fast", True), ("fast", False)
+    return ThroughputTable(places, (("m", 1), ("m", 2)), np.array([[10.0, 10.0], [16.0, 8.0]]), beside)
+
+
+def jobs(*steps: float, scale: int = 1) -> Workload:
+    """All there at 0."""
+    return Workload(tuple(Job(str(k), "m", s, scale) for k, s in enumerate(steps)))
+
+
+def fair(work: Workload, workers: int = 1, options: Options | None = None, **more: float) -> Run:
+    """Under max-min fairness, on workers of one type, two a server."""
+    types = (WorkerType("fast", workers, 2, more.get("price", 0.0)),)
+    return simulate(work, types, table(), policy_named("max_min_fairness"), options)
+
+
+def finishes(run: Run) -> list[float]:
+    """Of all jobs."""
+    return [record.finished_s or 0.0 for record in run.records]
+
+
+def test_one_job_takes_its_steps() -> None:
+    """And no round is longer than what runs in it."""
+    run = fair(jobs(10_000.0))
+    assert finishes(run) == [1000.0]
+    assert run.ended_s == 1000.0
+    assert run.records[0].started_s == 0.0
+    assert run.records[0].preemptions == 0
+
+
+def test_two_jobs_take_turns() -> None:
+    """One worker, rounds of 360 s: the first is done after its third turn, the second after its own third."""
+    run = fair(jobs(10_000.0, 10_000.0))
+    assert sorted(finishes(run)) == [1720.0, 2000.0]
+    assert summary(run).utilization == pytest.approx(1.0)
+
+
+def test_jobs_wait_for_the_end_of_the_round() -> None:
+    """The second comes while the first runs, and has the other worker from the next round on."""
+    late = Workload((Job("0", "m", 10_000.0), Job("1", "m", 100.0, arrived_s=10.0)))
+    run = fair(late, workers=2)
+    assert run.records[1].started_s == 360.0
+    assert finishes(run) == [1000.0, 370.0]
+
+
+def test_a_round_ends_when_nothing_of_it_runs() -> None:
+    """Or, if that is asked for, only when its time is over."""
+    late = Workload((Job("0", "m", 100.0), Job("1", "m", 100.0, arrived_s=5.0)))
+    assert finishes(fair(late)) == [10.0, 20.0]
+    assert finishes(fair(late, options=Options(cut_rounds=False))) == [10.0, 370.0]
+
+
+def test_whole_steps_wait_with_what_is_left() -> None:
+    """Of rounds of 36.05 s, 0.05 s are lost to each; where nothing else runs, the round is cut to its steps."""
+    own = Settings(round_s=36.05)
+    slow = Options(own, whole_steps=True, cut_rounds=False)
+    assert finishes(fair(jobs(1000.0), options=slow)) == pytest.approx([2 * 36.05 + 280 / 10])
+    assert finishes(fair(jobs(1000.0), options=replace(slow, cut_rounds=True))) == pytest.approx([100.0])
+
+
+def test_moving_a_job_costs_time() -> None:
+    """Its first start is free; each time that it comes back it loses what saving and loading take."""
+    own = Settings(checkpoint_s=4.0, restart_s=6.0)
+    run = fair(jobs(10_000.0, 10_000.0), options=Options(own))
+    turns = sum(record.preemptions for record in run.records)
+    assert turns >= 4
+    assert max(finishes(run)) == pytest.approx(2000.0 + 10.0 * turns, abs=20.0)
+
+
+def test_two_jobs_share_a_worker() -> None:
+    """14 steps a second between them; what each holds is half of the worker."""
+    run = fair(jobs(7000.0, 7000.0), options=Options(space_sharing=True))
+    assert finishes(run) == [1000.0, 1000.0]
+    assert [record.worker_s for record in run.records] == [(500.0,), (500.0,)]
+    assert worker_seconds(run).tolist() == [1000.0]
+
+
+def test_what_pairs_do_is_measured() -> None:
+    """Told that sharing costs nothing, the core learns what it costs and still lets them share; told that it cannot be, it
+    never finds out."""
+    truth = table()
+    hopeful = ThroughputTable(truth.places, truth.kinds, truth.alone, truth.beside / 0.7)
+    blind = ThroughputTable(truth.places, truth.kinds, truth.alone, truth.beside * 0)
+    work = jobs(7000.0, 7000.0)
+    assert finishes(fair(work, options=Options(space_sharing=True, known=hopeful))) == [1000.0, 1000.0]
+    assert max(finishes(fair(work, options=Options(space_sharing=True, known=blind)))) == pytest.approx(1400.0)
+
+
+def test_jobs_of_several_workers_are_placed_together() -> None:
+    """Two a server, four workers: two jobs of two run at full speed, spread columns or not."""
+    for spread in (False, True):
+        run = fair(jobs(16_000.0, 16_000.0, scale=2), workers=4, options=Options(spread=spread))
+        assert finishes(run) == [1000.0, 1000.0]
+
+
+def test_prices_are_those_of_the_moment() -> None:
+    """Two dollars an hour for 500 s, then four."""
+    types = (WorkerType("fast", 1, 1, 2.0),)
+    given = [(500.0, PriceChanged(0, 4.0))]
+    run = simulate(jobs(10_000.0), types, table(), policy_named("max_min_fairness"), given=given)
+    assert run.records[0].cost_usd == pytest.approx((500 * 2 + 500 * 4) / 3600)
+
+
+def test_lost_workers_take_the_round_with_them() -> None:
+    """What was done since the round began is done again when the worker is back; meanwhile there is no capacity."""
+    types = (WorkerType("fast", 1),)
+    given = [(460.0, WorkersLost(0, (0,))), (1000.0, WorkersJoined(0, (0,)))]
+    run = simulate(jobs(10_000.0), types, table(), policy_named("max_min_fairness"), given=given)
+    assert finishes(run) == [1000.0 + (10_000 - 3600) / 10]
+    assert run.capacity_s == (460.0 + 640.0,)
+    assert run.records[0].preemptions == 1
+
+
+def test_a_job_that_fits_nowhere_is_refused() -> None:
+    """With the reason, and the others run."""
+    work = Workload((Job("0", "m", 100.0, 2), Job("1", "m", 100.0)))
+    run = fair(work)
+    assert "asks for 2 workers" in run.records[0].refused
+    assert run.records[1].finished_s == 10.0
+
+
+def test_what_the_table_does_not_have_is_refused() -> None:
+    """Job types and worker types; and no workers at all."""
+    with pytest.raises(InputError, match="job a: job_type"):
+        fair(Workload((Job("a", "x", 1.0),)))
+    with pytest.raises(InputError, match="worker type slow"):
+        simulate(jobs(1.0), (WorkerType("slow", 1),), table(), FirstCome())
+    with pytest.raises(InputError, match="worker types"):
+        simulate(jobs(1.0), (), table(), FirstCome())
+    with pytest.raises(InputError, match=r"policy: found 'max_min_fairnes'.*Did you mean 'max_min_fairness'"):
+        policy_named("max_min_fairnes")
+
+
+def test_first_come_stays_where_it_started() -> None:
+    """In order, and nobody who came later overtakes one that waits for two workers."""
+    work = Workload((Job("0", "m", 1000.0), Job("1", "m", 16_000.0, 2), Job("2", "m", 1000.0)))
+    types = (WorkerType("fast", 2, 2),)
+    run = simulate(work, types, table(), FirstCome(), Options(Settings(fill=False)))
+    assert finishes(run) == [100.0, 1100.0, 1200.0]
+    assert sum(record.preemptions for record in run.records) == 0
+
+
+def data(run: Run) -> str:
+    """All that a run says, as text."""
+    records = [asdict(record) for record in run.records]
+    return json.dumps([records, run.spans, run.ended_s, run.rounds, run.allocations, run.capacity_s, run.notes])
+
+
+def test_two_runs_with_one_seed_are_identical() -> None:
+    """To the byte, also where types are shuffled and workers shared; another seed is another run."""
+    small = tuple(WorkerType(t.name, 4, 4) for t in PAPER)
+    work = continuous(packaged(), 40, 2.0, 1, Draws(multiple=True))
+
+    def once(seed: int) -> str:
+        options = replace(public(blind=True, seed=seed), space_sharing=True)
+        return data(simulate(work, small, packaged(), policy_named("max_min_fairness", blind=True), options))
+
+    first = once(0)
+    assert first == once(0)
+    assert first != once(1)
+
+
+@given(st.integers(0, 10**6), st.booleans(), st.booleans(), st.integers(1, 3), st.booleans())
+@hypothesis_settings(max_examples=12, deadline=None)
+def test_laws_of_any_run(seed: int, multiple: bool, sharing: bool, servers: int, whole: bool) -> None:
+    """Every job finishes, after it came and not sooner than it could; workers are never held twice; shares add up."""
+    table = packaged()
+    types = tuple(WorkerType(t.name, 8 * servers, 8, 1.0) for t in PAPER)
+    work = static(table, 12, seed, Draws(multiple=multiple, durations_s=(900.0, 5000.0)))
+    options = Options(space_sharing=sharing, whole_steps=whole)
+    run = simulate(work, types, table, policy_named("max_min_fairness"), options)
+    assert len(run.records) == 12
+    for record in run.records:
+        assert record.finished_s is not None
+        fastest = max(record.throughputs)
+        assert record.finished_s - record.job.arrived_s >= record.job.steps / fastest * (1 - 1e-9)
+        assert record.cost_usd == pytest.approx(sum(record.worker_s) / 3600)
+    held = np.array([record.worker_s for record in run.records]).sum(axis=0)
+    assert held == pytest.approx(worker_seconds(run))
+    for kind, own in enumerate(types):
+        changes = [(s.began_s, s.workers) for s in run.spans if s.type == kind]
+        changes += [(s.ended_s, -s.workers) for s in run.spans if s.type == kind]
+        level = np.cumsum([by for _, by in sorted(changes)])
+        assert level.max(initial=0) <= own.workers
+
+
+REFERENCE = FOLDER / "reference.json"
+
+
+@pytest.mark.skipif(not REFERENCE.exists(), reason="the public simulator's answers are not beside the repository")
+@pytest.mark.parametrize(
+    ("key", "name", "blind"),
+    [
+        ("fifo", "", True),
+        ("max_min_fairness", "max_min_fairness", True),
+        ("max_min_fairness_perf", "max_min_fairness", False),
+    ],
+)
+def test_completion_times_are_the_public_simulators(key: str, name: str, blind: bool) -> None:
+    """Average JCT within 3 %, of jobs 300 to 499 as published, and of all that are finished in both."""
+    reference = json.loads(REFERENCE.read_text())[f"single_r4_s0_300_500__{key}"]
+    options = replace(public(blind), first=300, last=500)
+    if not name:
+        options = replace(options, settings=replace(options.settings, fill=False))
+    policy = policy_named(name, blind) if name else FirstCome()
+    run = simulate(read_workload(FOLDER / "single_r4_s0.json"), PAPER, packaged(), policy, options)
+    assert jct_s(run.records[300:500]).mean() == pytest.approx(reference["avg_jct_s"], rel=0.03)
+    public_s = {int(k): v for k, v in reference["jct_s"]["jct_s"].items()}
+    ours = {k: r.finished_s - r.job.arrived_s for k, r in enumerate(run.records) if r.finished_s is not None}
+    both = [k for k in public_s if k in ours]
+    assert len(both) > 1000
+    assert np.mean([ours[k] for k in both]) == pytest.approx(np.mean([public_s[k] for k in both]), rel=0.03)
+    assert summary(run).utilization == pytest.approx(reference["utilization"], abs=0.03)
