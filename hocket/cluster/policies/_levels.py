@@ -34,6 +34,7 @@ _PLAIN = (
     ("primal_simplex_bound_perturbation_multiplier", 0.0),
     ("dual_simplex_cost_perturbation_multiplier", 0.0),
 )
+_idle: list[Any] = []  # solvers between two programs: to make one takes as long as to solve a small program
 _PATIENCE = 50  # times the rows: steps after which it is given up
 _ENTRANTS = 4  # times the groups: pairs that enter at a time
 
@@ -59,7 +60,7 @@ class Levels:
         """
         Arguments:
             place: for messages.
-            before: of the same jobs in other groups: the first answer is sought near its last one.
+            before: of the same jobs in other groups: the first answer is sought near its last one, and it is closed.
         """
         self.shares, self.due, self.place = shares, due, place
         count, limits = shares.groups, shares.limits
@@ -81,10 +82,12 @@ class Levels:
         self._slack = _SLACK
         self._own_cost, self._most_short = np.array([-1.0, 0.0]), 0.0
         self._solver: Any = None
+        self._careful = False
         self._begin: Basis | None = None
         if before is not None:
             self._inside, *states = inherited(shares, before.shares, before._inside, _states(before._solver), _OWN)
             self._begin = states[0], states[1]
+            before.close()
 
     def round(self, rates: np.ndarray, levels: np.ndarray) -> Round:
         """How far everybody can rise at these rates, from these levels.
@@ -195,15 +198,10 @@ class Levels:
         """A solver with the program as it is now."""
         import highspy
 
-        solver = highspy.Highs()  # type: ignore[no-untyped-call]
-        solver.setOptionValue("output_flag", False)
-        solver.setOptionValue("threads", 1)
-        solver.setOptionValue("primal_feasibility_tolerance", TOLERANCE)
-        solver.setOptionValue("dual_feasibility_tolerance", TOLERANCE)
-        for option, value in () if careful else _PLAIN:
-            solver.setOptionValue(option, value)
+        solver = _idle.pop() if _idle and not careful else _solver(highspy, careful)
         if not careful:
             solver.setOptionValue("simplex_iteration_limit", _PATIENCE * len(self._row_lower))
+        self._careful = careful
         rising = np.flatnonzero(self._rates)
         starts, rows, values = self._part(self._inside)
         model = highspy.HighsLp()
@@ -228,6 +226,12 @@ class Levels:
             solver.setBasis(basis)
             self._begin = None
         return solver
+
+    def close(self) -> None:
+        """Leave the solver to others."""
+        if self._solver is not None and not self._careful:
+            _idle.append(self._solver)
+        self._solver = None
 
     def _run(self) -> bool:
         """Whether there is an answer with the variables that are in the solver.
@@ -259,6 +263,17 @@ class Levels:
         none = np.zeros(count)
         self._solver.addCols(count, none, none, self._upper[columns], len(rows), starts[:-1], rows, values)
         self._inside = np.append(self._inside, columns)
+
+
+def _solver(highspy: Any, careful: bool) -> Any:
+    solver = highspy.Highs()
+    solver.setOptionValue("output_flag", False)
+    solver.setOptionValue("threads", 1)
+    solver.setOptionValue("primal_feasibility_tolerance", TOLERANCE)
+    solver.setOptionValue("dual_feasibility_tolerance", TOLERANCE)
+    for option, value in () if careful else _PLAIN:
+        solver.setOptionValue(option, value)
+    return solver
 
 
 def _states(solver: Any) -> Basis:

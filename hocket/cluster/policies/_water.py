@@ -95,17 +95,26 @@ def dues(shares: Shares) -> np.ndarray:
 def told(shares: Shares, water: Water) -> Allocation:
     """The allocation, with the level at which each job got stuck and what held it."""
     found = answer(shares, water.times, np.zeros(shares.groups + len(shares.snapshot.types)), water.first, water.gap)
-    texts = [_reason(shares, water, g) for g in range(shares.groups)]
-    groups = shares.group.tolist()
-    return replace(found, reasons=tuple(texts[g] if g >= 0 else found.reasons[j] for j, g in enumerate(groups)))
+    types, kind = shares.snapshot.types, shares.snapshot.type_of[shares.column]
+    runs = np.zeros(water.full.shape, dtype=bool)
+    runs[shares.first, kind] = True
+    crowded = np.where(water.busy, 0, (runs & water.full) @ (1 << np.arange(len(types))))
+    by_code = {
+        code: " and ".join(own.name for k, own in enumerate(types) if code >> k & 1) for code in set(crowded.tolist())
+    }
+    steps = zip(water.step.tolist(), water.level.tolist(), crowded.tolist(), strict=True)
+    texts = [
+        _reason(f"level {k} of {water.rises}, {level:.3g} of its equal share", by_code[code])
+        for k, level, code in steps
+    ]
+    if not shares.refused:
+        return replace(found, reasons=tuple([texts[g] for g in shares.group.tolist()]))
+    groups = enumerate(shares.group.tolist())
+    return replace(found, reasons=tuple(texts[g] if g >= 0 else found.reasons[j] for j, g in groups))
 
 
-def _reason(shares: Shares, water: Water, g: int) -> Reason:
-    where = f"level {water.step[g]} of {water.rises}, {water.level[g]:.3g} of its equal share"
-    if water.busy[g]:
+def _reason(where: str, full: str) -> Reason:
+    """Of a group at some level that is held by types that are full, or by none: then it runs all the time."""
+    if not full:
         return Reason(f"{where}: it runs all the time", "faster workers, or more of the fastest that it has")
-    snapshot = shares.snapshot
-    runs = np.unique(snapshot.type_of[snapshot.throughputs[shares.member[g]] > 0])
-    names = " and ".join(snapshot.types[k].name for k in runs.tolist() if water.full[g, k])
-    verb = "are" if " and " in names else "is"
-    return Reason(f"{where}: {names} {verb} full", f"more workers of {names}")
+    return Reason(f"{where}: {full} {'are' if ' and ' in full else 'is'} full", f"more workers of {full}")

@@ -48,6 +48,7 @@ def _allocate(snapshot: Snapshot) -> Allocation:
         levels = Levels(shares, dues(shares), "hierarchical policy", levels)
         fill(levels, water, partial(teams.rates, shares))
         if water.stuck.all():
+            levels.close()
             return told(shares, water)
         before = shares
         shares = Shares(snapshot, teams.keys(shares, water))

@@ -33,4 +33,5 @@ def _allocate(snapshot: Snapshot) -> Allocation:
     water = still(shares)
     rates = snapshot.weights[shares.member] / shares.scale
     fill(levels, water, lambda stuck: np.where(stuck, 0.0, rates))
+    levels.close()
     return told(shares, water)
