@@ -79,6 +79,14 @@ def test_who_waits_joins_where_it_is_worth_it() -> None:
     assert found.throughput(given) == pytest.approx([1.0, 1.0, 0.0])
 
 
+@pytest.mark.parametrize("pairs", [None, Pairs(np.zeros(0, dtype=int), np.ones((1, 1, 1)))])
+def test_nobody(pairs: Pairs | None) -> None:
+    """No jobs, no allocation."""
+    given = Snapshot((WorkerType("v100", 2),), (Column(0),), (), np.ones((0, 1)), pairs)
+    assert fifo.allocate(given).objective == 0
+    assert len(fifo.allocate(given, strict=True).fraction) == 0
+
+
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 10**6), st.booleans(), st.booleans(), st.integers(1, 14))
 def test_it_is_the_best_sum(seed: int, pairs: bool, spread: bool, jobs: int) -> None:

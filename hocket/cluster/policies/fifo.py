@@ -58,6 +58,8 @@ def _with_pairs(snapshot: Snapshot) -> Allocation:
     apart = np.zeros(len(snapshot.jobs))
     while True:
         shares = Shares(snapshot, (apart,))
+        if not shares.groups:
+            return _best(replace(snapshot, pairs=None), None)
         lines = Lines(shares)
         solution, gap = Ranks(lines, weights / max(len(weights), 1)).solve(_PLACE)
         entries, torn = spread(lines, solution.x, _AHEAD * weights)

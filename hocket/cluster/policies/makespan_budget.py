@@ -142,7 +142,9 @@ def _reasons(lines: Lines, found: Found, pace: Pace, ends_s: np.ndarray, dear: b
             told.append(Reason("the budget: sooner would cost more", "a larger budget"))
         elif own_s[j] >= last_s * (1 - 1e-6):
             told.append(Reason(f"even always on its fastest workers it needs {own_s[j]:.0f} s", "faster workers"))
+        elif not full:
+            told.append(Reason("it need not end before the last one, and sooner would cost no less"))
         else:
-            names = " and ".join(full) or "workers"
+            names = " and ".join(full)
             told.append(Reason(f"all jobs are to end together, and {names} are full", f"more workers of {names}"))
     return tuple(told)

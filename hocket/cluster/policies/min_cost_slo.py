@@ -25,6 +25,7 @@ __all__ = ["PAPER", "allocate"]
 PAPER = "Dissertation sections 6.4.2 and 6.4.3; ratio: Dinkelbach 1967"
 _PLACE = "least cost with deadlines"
 _STEPS = 100
+_CONFLICT = "deadlines of others leave it too little"
 
 
 def allocate(snapshot: Snapshot, session: Session | None = None, ratio: bool = False) -> Allocation:
@@ -58,7 +59,7 @@ def _allocate(snapshot: Snapshot, ratio: bool) -> Allocation:
             if not gone.any():
                 demand *= 1 - 1e-9  # they fit to the solver's tolerance, and it needs a little room
             floor = max(floor, least)
-            late |= dict.fromkeys(np.flatnonzero(gone).tolist(), "deadlines of others leave it too little")
+            late |= dict.fromkeys(np.flatnonzero(gone).tolist(), _CONFLICT)
             demand[gone] = 0.0
             continue
         entries, torn = spread(lines, solution.x, demand)
@@ -69,8 +70,7 @@ def _allocate(snapshot: Snapshot, ratio: bool) -> Allocation:
         raise SolverTrouble(f"{_PLACE}: {_STEPS} steps were not enough")
     plain = answer(shares, solution.x, solution.duals, objective, solution.gap)
     reasons = _reasons(shares, plain.reasons, demand, late)
-    lost = len(set(late) - set(shares.refused))
-    note = f"{lost} deadlines cannot be met; of those that could be each by itself, at least {floor}" if lost else ""
+    note = _note([why for j, why in late.items() if shares.group[j] >= 0], floor)
     return Allocation(*entries, objective, solution.gap, reasons, shares.refused, note)
 
 
@@ -104,3 +104,13 @@ def _reasons(shares: Shares, plain: tuple[Reason, ...], demand: np.ndarray, late
         if shares.group[j] >= 0:
             told[j] = Reason(f"its deadline is given up: {why}", "a later deadline, or more workers")
     return tuple(told)
+
+
+def _note(late: list[str], floor: int) -> str:
+    conflicts = late.count(_CONFLICT)
+    told = []
+    if len(late) > conflicts:
+        told.append(f"{len(late) - conflicts} that nothing can meet")
+    if conflicts:
+        told.append(f"{conflicts} for those of others, of which at least {floor} had to go")
+    return f"deadlines are given up: {'; '.join(told)}" if told else ""
