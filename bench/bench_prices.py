@@ -10,9 +10,16 @@ from pathlib import Path
 
 from hocket.cluster.price_readers import public, throughputs
 from hocket.cluster.prices import figures, reductions
+from hocket.cluster.prices.journey import Moving
 from hocket.cluster.prices.rows import text
 
 BESIDE = Path(__file__).resolve().parents[2] / "shared" / "data" / "prices"
+
+WAYS = (
+    ("once a day", reductions.ONCE_A_DAY),
+    ("once an hour", Moving(3600.0)),
+    ("once a day, 1 GB and 10 minutes a move", Moving(reductions.DAY_S, 1e9, 600.0)),
+)
 
 
 def main() -> None:
@@ -40,6 +47,14 @@ def main() -> None:
     print("\nOnly days of which Azure's prices are known")
     print(text(reductions.cost_reduction(market, steps, reductions.PAPER, both)), end="")
     print(text(reductions.duration_effect(market, steps, begins_s=both)), end="")
+    print("\nWays to move, on the same days: largest and mean reduction of all models, most moves")
+    for name, moving in WAYS:
+        stages = (reductions.PAPER[3], reductions.with_moving(reductions.PAPER[4], moving))
+        for days in (1.0, 4.0, 16.0):
+            rows = reductions.duration_effect(market, steps, stages, both, (days,))
+            most = max(int(row.note.split()[-1]) for row in rows)
+            values = [row.value for row in rows]
+            print(f"  {name:<44} {days:4g} days {max(values):7.3f} {sum(values) / len(values):7.3f} {most:3d}")
     print("\nAll of the US, three clouds")
     print(text(reductions.cost_reduction(market, steps, reductions.WIDE, both)), end="")
 
