@@ -96,6 +96,18 @@ def test_it_is_the_lexicographic_optimum(seed: int, shared: bool) -> None:
 
 
 @given(seed=seeds, shared=st.booleans())
+@settings(max_examples=25, deadline=None)
+def test_the_water_rises_once_for_every_level(seed: int, shared: bool) -> None:
+    """As many rises are told as there are levels at which jobs end, and each job is told its own."""
+    there = crowd(seed, shared=shared)
+    found = water_filling.allocate(there)
+    ends = np.round(normalised(there, found.throughput(there)), 5)
+    told = [reason.binding.split(",")[0] for reason in found.reasons]
+    order = {float(end): k + 1 for k, end in enumerate(np.unique(ends))}
+    assert told == [f"level {order[float(end)]} of {len(order)}" for end in ends]
+
+
+@given(seed=seeds, shared=st.booleans())
 @settings(max_examples=40, deadline=None)
 def test_nobody_gets_more_without_somebody_getting_less(seed: int, shared: bool) -> None:
     """Pareto efficiency: where all others keep what they have, the most that a job can get is what it has."""

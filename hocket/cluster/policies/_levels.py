@@ -19,23 +19,14 @@ import numpy as np
 from hocket.cluster.allocation import ALONE
 from hocket.cluster.policies._inherited import inherited
 from hocket.cluster.policies._lp import TOLERANCE, Basis, Infeasible, Program, SolverTrouble
+from hocket.cluster.policies._matrix import Matrix
 from hocket.cluster.policies._shares import Shares
+from hocket.cluster.policies._solvers import begin, left, states, taken
 
 PRICE = 1e-7  # below, a price counts as none: those of levels, times their rates, add up to 1 in each round
 _SLACK = 2 * TOLERANCE  # that floors get, so that what an answer reached within its tolerance is not out of reach
 _MOST_SLACK = 1e-7
 _RISE, _SHORT, _OWN = 0, 1, 2  # variables of the solver before those of the shares
-# From where a round ended the next one is a few steps away, and the plainest primal method takes them soonest.
-_PLAIN = (
-    ("presolve", "off"),
-    ("simplex_strategy", 4),
-    ("simplex_primal_edge_weight_strategy", 0),
-    ("simplex_scale_strategy", 0),
-    ("primal_simplex_bound_perturbation_multiplier", 0.0),
-    ("dual_simplex_cost_perturbation_multiplier", 0.0),
-)
-_idle: list[Any] = []  # solvers between two programs: to make one takes as long as to solve a small program
-_PATIENCE = 50  # times the rows: steps after which it is given up
 _ENTRANTS = 4  # times the groups: pairs that enter at a time
 
 
@@ -53,16 +44,17 @@ class Levels:
     """The program of one round, kept between rounds: maximize c subject to level[g] + rate[g] c <= what a job of g gets.
 
     Attributes:
-        due: steps a second, by group; what a job gets is its throughput in these. reach: the most that a job can get.
+        reach: the most that a job of each group can get.
     """
 
     def __init__(self, shares: Shares, due: np.ndarray, place: str, before: "Levels | None" = None) -> None:
         """
         Arguments:
+            due: steps a second, by group; what a job gets is its throughput in these.
             place: for messages.
             before: of the same jobs in other groups: the first answer is sought near its last one, and it is closed.
         """
-        self.shares, self.due, self.place = shares, due, place
+        self.shares, self.place = shares, place
         count, limits = shares.groups, shares.limits
         self._first_level = len(limits.lower)
         groups, variables, steps = shares.throughput
@@ -76,8 +68,10 @@ class Levels:
         self._values = np.concatenate([limits.values, steps / due[groups], np.zeros(count)])
         self._row_lower = np.concatenate([limits.lower, np.zeros(count)])
         self._row_upper = np.concatenate([limits.upper, np.full(count, np.inf)])
-        self._rates = np.zeros(count)
-        self._starts, self._matrix_rows, self._matrix_values = self._by_column()
+        self._told_lower, self._rates = self._row_lower, np.zeros(count)
+        kept = self._columns < shares.variables
+        entries = self._rows[kept], self._columns[kept], self._values[kept]
+        self._matrix = Matrix(*entries, shares.variables)
         self._inside = np.flatnonzero(shares.second == ALONE)
         self._slack = _SLACK
         self._own_cost, self._most_short = np.array([-1.0, 0.0]), 0.0
@@ -85,8 +79,8 @@ class Levels:
         self._careful = False
         self._begin: Basis | None = None
         if before is not None:
-            self._inside, *states = inherited(shares, before.shares, before._inside, _states(before._solver), _OWN)
-            self._begin = states[0], states[1]
+            self._inside, *found = inherited(shares, before.shares, before._inside, states(before._solver), _OWN)
+            self._begin = found[0], found[1]
             before.close()
 
     def round(self, rates: np.ndarray, levels: np.ndarray) -> Round:
@@ -158,25 +152,6 @@ class Levels:
             self._cost, lower, self._upper, self._row_lower, self._row_upper, self._rows, self._columns, self._values
         )  # fmt: skip
 
-    def _by_column(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The matrix without rates, column by column; entries that repeat are added up."""
-        kept = self._columns < self.shares.variables
-        rows, columns, values = self._rows[kept], self._columns[kept], self._values[kept]
-        order = np.lexsort((rows, columns))
-        rows, columns, values = rows[order], columns[order], values[order]
-        fresh = np.ones(len(rows), dtype=bool)
-        fresh[1:] = (rows[1:] != rows[:-1]) | (columns[1:] != columns[:-1])
-        values = np.add.reduceat(values, np.flatnonzero(fresh))
-        starts = np.searchsorted(columns[fresh], np.arange(self.shares.variables + 1))
-        return starts, rows[fresh].astype(np.int32), values
-
-    def _part(self, columns: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Starts, rows and values of these columns."""
-        sizes = self._starts[columns + 1] - self._starts[columns]
-        starts = np.concatenate([[0], np.cumsum(sizes)])
-        at = np.repeat(self._starts[columns] - starts[:-1], sizes) + np.arange(starts[-1])
-        return starts.astype(np.int32), self._matrix_rows[at], self._matrix_values[at]
-
     def _change(self, rates: np.ndarray) -> None:
         """Bounds and rates as they are now, in the solver."""
         if self._solver is None:
@@ -198,12 +173,10 @@ class Levels:
         """A solver with the program as it is now."""
         import highspy
 
-        solver = _idle.pop() if _idle and not careful else _solver(highspy, careful)
-        if not careful:
-            solver.setOptionValue("simplex_iteration_limit", _PATIENCE * len(self._row_lower))
+        solver = taken(len(self._row_lower), careful)
         self._careful = careful
         rising = np.flatnonzero(self._rates)
-        starts, rows, values = self._part(self._inside)
+        starts, rows, values = self._matrix.part(self._inside)
         model = highspy.HighsLp()
         part = self._inside
         model.num_col_, model.num_row_ = _OWN + len(part), len(self._row_lower)
@@ -219,18 +192,14 @@ class Levels:
         model.a_matrix_.value_ = np.concatenate([-self._rates[rising], np.ones(len(every)), values])
         solver.passModel(model)
         if self._begin is not None and not careful:
-            basis = highspy.HighsBasis()
-            states = [highspy.HighsBasisStatus(code) for code in range(5)]
-            basis.col_status = [states[code] for code in self._begin[0].tolist()]
-            basis.row_status = [states[code] for code in self._begin[1].tolist()]
-            solver.setBasis(basis)
+            begin(solver, self._begin)
             self._begin = None
         return solver
 
     def close(self) -> None:
         """Leave the solver to others."""
         if self._solver is not None and not self._careful:
-            _idle.append(self._solver)
+            left(self._solver)
         self._solver = None
 
     def _run(self) -> bool:
@@ -258,27 +227,8 @@ class Levels:
         return better if len(better) <= most else better[np.argpartition(reduced[better], most)[:most]]
 
     def _enter(self, columns: np.ndarray) -> None:
-        starts, rows, values = self._part(columns)
+        starts, rows, values = self._matrix.part(columns)
         count = len(columns)
         none = np.zeros(count)
         self._solver.addCols(count, none, none, self._upper[columns], len(rows), starts[:-1], rows, values)
         self._inside = np.append(self._inside, columns)
-
-
-def _solver(highspy: Any, careful: bool) -> Any:
-    solver = highspy.Highs()
-    solver.setOptionValue("output_flag", False)
-    solver.setOptionValue("threads", 1)
-    solver.setOptionValue("primal_feasibility_tolerance", TOLERANCE)
-    solver.setOptionValue("dual_feasibility_tolerance", TOLERANCE)
-    for option, value in () if careful else _PLAIN:
-        solver.setOptionValue(option, value)
-    return solver
-
-
-def _states(solver: Any) -> Basis:
-    """Of columns and rows, where the solver ended."""
-    basis = solver.getBasis()
-    states = basis.col_status, basis.row_status
-    columns, rows = (np.fromiter(map(int, part), np.int8, len(part)) for part in states)
-    return columns, rows

@@ -13,6 +13,7 @@ from hocket.cluster.policies._shares import Shares
 from hocket.cluster.policies.max_min_fairness import equal_share
 
 _SAME = 1e-9  # of levels
+_NONE = 1e-12  # of prices of time and workers
 
 
 @dataclass(eq=False)
@@ -81,8 +82,8 @@ def fill(levels: Levels, water: Water, rates: Callable[[np.ndarray], np.ndarray 
         fresh = stuck & ~water.stuck
         water.stuck = water.stuck | stuck
         water.step[fresh] = water.rises
-        water.full[fresh] = found.duals[price_of_types] < -_SAME
-        water.busy[fresh] = ((found.duals[: shares.groups] < -_SAME) | ends)[fresh]
+        water.full[fresh] = found.duals[price_of_types] < -_NONE
+        water.busy[fresh] = ((found.duals[: shares.groups] < -_NONE) | ends)[fresh]
         if not fresh.any():
             raise SolverTrouble(f"{levels.place}: a round that fixes nobody")
 

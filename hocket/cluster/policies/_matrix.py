@@ -1,0 +1,27 @@
+"""A matrix by columns, of which some are asked for at a time."""
+
+import numpy as np
+
+
+class Matrix:
+    """Entries (row, column, value) in any order; those that repeat are added up."""
+
+    def __init__(self, rows: np.ndarray, columns: np.ndarray, values: np.ndarray, count: int) -> None:
+        """
+        Arguments:
+            count: columns that there are.
+        """
+        order = np.lexsort((rows, columns))
+        rows, columns, values = rows[order], columns[order], values[order]
+        fresh = np.ones(len(rows), dtype=bool)
+        fresh[1:] = (rows[1:] != rows[:-1]) | (columns[1:] != columns[:-1])
+        self._starts = np.searchsorted(columns[fresh], np.arange(count + 1))
+        self._rows = rows[fresh].astype(np.int32)
+        self._values = np.add.reduceat(values, np.flatnonzero(fresh))
+
+    def part(self, columns: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Starts, rows and values of these columns; of starts, one more than columns."""
+        sizes = self._starts[columns + 1] - self._starts[columns]
+        starts = np.append(0, np.cumsum(sizes))
+        at = np.repeat(self._starts[columns] - starts[:-1], sizes) + np.arange(starts[-1])
+        return starts.astype(np.int32), self._rows[at], self._values[at]
