@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hocket.cluster.allocation import ALONE, Allocation, Reason
+from hocket.cluster.policies._refusals import refusal
 from hocket.cluster.snapshot import Snapshot
 
 _WORTHWHILE = 1.5
@@ -117,5 +118,5 @@ def reasons(snapshot: Snapshot, found: Queued, order: list[int], refused: dict[i
         if column[j] >= 0:
             told[j] = beside if joined[j] else (first if fastest[j] else second)[column[j]]
     for j, why in refused.items():
-        told[j] = Reason(why, "other workers, or a smaller scale factor")
+        told[j] = refusal(why)
     return tuple(told)

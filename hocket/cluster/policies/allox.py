@@ -13,7 +13,7 @@ import numpy as np
 
 from hocket.cluster.allocation import ALONE, Allocation, Reason
 from hocket.cluster.policies._assign import assign
-from hocket.cluster.policies._shares import Shares
+from hocket.cluster.policies._refusals import refusals
 from hocket.cluster.session import Session
 from hocket.cluster.snapshot import Snapshot
 from hocket.errors import InputError
@@ -38,7 +38,7 @@ def allocate(
     Raises:
         InputError: more are placed on a type than it has workers.
     """
-    refused = dict(Shares(snapshot).refused)
+    refused = refusals(snapshot)
     for j in np.flatnonzero(snapshot.scale > 1).tolist():
         refused.setdefault(j, "it asks for more than one worker, and AlloX places jobs of one")
     free, column = _taken(snapshot, refused, placed or {})

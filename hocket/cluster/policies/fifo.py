@@ -15,6 +15,7 @@ from hocket.cluster.policies._answer import answer
 from hocket.cluster.policies._lines import Lines
 from hocket.cluster.policies._queue import queue, reasons
 from hocket.cluster.policies._ranks import Ranks
+from hocket.cluster.policies._refusals import fastest, refusals
 from hocket.cluster.policies._shares import Shares
 from hocket.cluster.policies._windows import spread
 from hocket.cluster.session import Session, answered, solved
@@ -72,7 +73,7 @@ def _with_pairs(snapshot: Snapshot) -> Allocation:
 
 
 def _queued(snapshot: Snapshot) -> Allocation:
-    refused = Shares(snapshot).refused
+    refused = refusals(snapshot)
     order = [j for j in range(len(snapshot.jobs)) if j not in refused]
     found = queue(snapshot, order, overtake=False)
     plain = found.allocation(0.0, (), refused)
@@ -85,6 +86,5 @@ def _weights(snapshot: Snapshot) -> np.ndarray:
 
 def _fastest(snapshot: Snapshot) -> np.ndarray:
     """Steps a second on the fastest workers that have room for the job; 1 for those that can run nowhere."""
-    fits = snapshot.scale[:, None] <= snapshot.workers[snapshot.type_of]
-    fastest = np.where(fits, snapshot.throughputs, 0.0).max(axis=1, initial=0.0)
-    return np.where(fastest > 0, fastest, 1.0)
+    steps = fastest(snapshot)
+    return np.where(steps > 0, steps, 1.0)

@@ -11,7 +11,7 @@ import numpy as np
 from hocket.cluster.allocation import Allocation, Reason
 from hocket.cluster.policies._pace import Pace
 from hocket.cluster.policies._paced import Paced, paced
-from hocket.cluster.policies._shares import Shares
+from hocket.cluster.policies._refusals import refusal
 from hocket.cluster.policies.isolated import isolated_times
 from hocket.cluster.session import Session, answered
 from hocket.cluster.snapshot import Snapshot
@@ -32,7 +32,7 @@ def _allocate(snapshot: Snapshot, session: Session | None) -> Allocation:
     found = paced(snapshot, pace, "finish-time fairness", session)
     if not isinstance(found, Paced):
         none = np.zeros(0, dtype=np.int64)
-        reasons = tuple(_refusal(found, j) for j in range(len(snapshot.jobs)))
+        reasons = tuple(refusal(found.refused[j]) for j in range(len(snapshot.jobs)))
         return Allocation(none, none, none, np.zeros(0), 0.0, 0.0, reasons, found.refused)
     refused = found.lines.shares.refused
     each = rho(snapshot, Allocation(*found.entries, 0.0))
@@ -56,10 +56,6 @@ def _pace(snapshot: Snapshot) -> Pace:
     return Pace(snapshot.remaining_steps, counted + ends, snapshot.elapsed_s)
 
 
-def _refusal(shares: Shares, job: int) -> Reason:
-    return Reason(shares.refused[job], "other workers, or a smaller scale factor")
-
-
 def _reasons(found: Paced, pace: Pace, each: np.ndarray) -> tuple[Reason, ...]:
     shares = found.lines.shares
     snapshot = shares.snapshot
@@ -70,7 +66,7 @@ def _reasons(found: Paced, pace: Pace, each: np.ndarray) -> tuple[Reason, ...]:
     told = []
     for j, group in enumerate(shares.group.tolist()):
         if group < 0:
-            told.append(_refusal(shares, j))
+            told.append(refusal(shares.refused[j]))
         elif own[j] >= largest * (1 - _AT_MOST):
             told.append(Reason(f"even always on its fastest workers its rho is {own[j]:.3g}", "faster workers"))
         elif each[j] >= largest * (1 - 10 * _AT_MOST) and names:

@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from hocket.cluster.allocation import ALONE, Allocation, Reason
-from hocket.cluster.policies._shares import Shares
+from hocket.cluster.policies._refusals import refusal, refusals
 from hocket.cluster.policies.isolated import allocate as isolated
 from hocket.cluster.policies.isolated import isolated_times, least_share
 from hocket.cluster.session import Session
@@ -33,7 +33,7 @@ def allocate(
         seed: of what is drawn.
         together: ids of jobs that were pairs before, such as `pairs_of` gives.
     """
-    refused = Shares(snapshot).refused
+    refused = refusals(snapshot)
     runs = [j for j in range(len(snapshot.jobs)) if j not in refused]
     if snapshot.pairs is None or snapshot.scale[runs].sum() <= snapshot.workers.sum():
         return isolated(snapshot)
@@ -104,7 +104,7 @@ def _helps(snapshot: Snapshot, a: int, b: int) -> bool:
 
 def _reason(snapshot: Snapshot, job: int, partner: int, refused: dict[int, str]) -> Reason:
     if job in refused:
-        return Reason(refused[job], "other workers, or a smaller scale factor")
+        return refusal(refused[job])
     if partner == ALONE:
         return Reason("it has an equal part of every type, alone", "more workers, or fewer jobs")
     name = snapshot.jobs[partner].job.id

@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 
 from hocket.cluster.allocation import ALONE, Allocation, Reason
-from hocket.cluster.policies._shares import Shares
+from hocket.cluster.policies._refusals import refusal, refusals
 from hocket.cluster.policies.max_min_fairness import equal_share
 from hocket.cluster.session import Session
 from hocket.cluster.snapshot import Snapshot
@@ -24,19 +24,14 @@ def allocate(snapshot: Snapshot, session: Session | None = None) -> Allocation:
     """The allocation; its objective is the least normalised throughput of any job that can run, as for max-min fairness."""
     times = isolated_times(snapshot)
     job, column = np.nonzero(times)
-    found = Allocation(job, np.full(len(job), ALONE), column, times[job, column], 0.0, refused=_refused(snapshot))
+    found = Allocation(job, np.full(len(job), ALONE), column, times[job, column], 0.0, refused=refusals(snapshot))
     there = len(snapshot.jobs) - len(found.refused)
     part = Reason(f"it has its part, one of {there}, of every type", "more workers, or fewer jobs")
     busy = Reason("it runs all the time", "a policy that gives it more of the workers it is fastest on")
     told = [busy if always else part for always in (times.sum(axis=1) >= 1 - 1e-9).tolist()]
     for j, why in found.refused.items():
-        told[j] = Reason(why, "other workers, or a smaller scale factor")
+        told[j] = refusal(why)
     return replace(found, objective=least_share(snapshot, found), reasons=tuple(told))
-
-
-def _refused(snapshot: Snapshot) -> dict[int, str]:
-    fits = snapshot.scale[:, None] <= snapshot.workers[snapshot.type_of]
-    return {} if ((snapshot.throughputs > 0) & fits).any(axis=1).all() else Shares(snapshot).refused
 
 
 def isolated_times(snapshot: Snapshot) -> np.ndarray:
@@ -44,7 +39,7 @@ def isolated_times(snapshot: Snapshot) -> np.ndarray:
 
     On a type with two columns it stands in the one where it is faster. Jobs that can run nowhere do not count among the n.
     """
-    refused = np.isin(np.arange(len(snapshot.jobs)), list(_refused(snapshot)))
+    refused = np.isin(np.arange(len(snapshot.jobs)), list(refusals(snapshot)))
     jobs, columns = snapshot.throughputs.shape
     workers = snapshot.workers[snapshot.type_of]
     time = workers / max((~refused).sum(), 1) / snapshot.scale[:, None]

@@ -14,6 +14,7 @@ from hocket.cluster.policies._lines import Lines
 from hocket.cluster.policies._lp import Program, SolverTrouble, solve
 from hocket.cluster.policies._pace import Found, Kept, Pace, at_pace, least, root
 from hocket.cluster.policies._prices import HOUR_S, cost_per_hour
+from hocket.cluster.policies._refusals import refusal
 from hocket.cluster.policies._shares import Shares
 from hocket.cluster.policies._windows import spread
 from hocket.cluster.session import Session, answered
@@ -46,7 +47,7 @@ def _allocate(snapshot: Snapshot) -> Allocation:
         lines = Lines(shares)
         if not shares.groups:
             empty = np.zeros(0, dtype=np.int64)
-            reasons = tuple(_refusal(shares, j) for j in range(jobs))
+            reasons = tuple(refusal(shares.refused[j]) for j in range(jobs))
             return Allocation(empty, empty, empty, np.zeros(0), 0.0, 0.0, reasons, shares.refused)
         found = least(lines, pace, _PLACE, above)
         kept, above, dear = _within(lines, found, pace, snapshot.budget_usd)
@@ -122,10 +123,6 @@ def _least_cost_usd(lines: Lines, cost: np.ndarray) -> float:
     return solve(program, _PLACE).bound * unit
 
 
-def _refusal(shares: Shares, job: int) -> Reason:
-    return Reason(shares.refused[job], "other workers, or a smaller scale factor")
-
-
 def _reasons(lines: Lines, found: Found, pace: Pace, ends_s: np.ndarray, dear: bool) -> tuple[Reason, ...]:
     shares = lines.shares
     types = shares.snapshot.types
@@ -135,7 +132,7 @@ def _reasons(lines: Lines, found: Found, pace: Pace, ends_s: np.ndarray, dear: b
     told = []
     for j, group in enumerate(shares.group.tolist()):
         if group < 0:
-            told.append(_refusal(shares, j))
+            told.append(refusal(shares.refused[j]))
         elif ends_s[j] < last_s * (1 - 1e-6):
             told.append(Reason(f"it is finished in {ends_s[j]:.0f} s, before the last one"))
         elif dear:

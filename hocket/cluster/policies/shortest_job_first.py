@@ -9,7 +9,7 @@ import numpy as np
 
 from hocket.cluster.allocation import Allocation
 from hocket.cluster.policies._queue import queue, reasons
-from hocket.cluster.policies._shares import Shares
+from hocket.cluster.policies._refusals import fastest, refusals
 from hocket.cluster.session import Session
 from hocket.cluster.snapshot import Snapshot
 
@@ -20,11 +20,10 @@ PAPER = "Dissertation section 5.4.2"
 
 def allocate(snapshot: Snapshot, session: Session | None = None) -> Allocation:
     """The allocation; its objective is the seconds until the first job is finished."""
-    refused = Shares(snapshot).refused
-    fits = snapshot.scale[:, None] <= snapshot.workers[snapshot.type_of]
-    fastest = np.where(fits, snapshot.throughputs, 0.0).max(axis=1, initial=0.0)
-    needs_s = np.full(len(fastest), np.inf)
-    np.divide(snapshot.remaining_steps, fastest, out=needs_s, where=fastest > 0)
+    refused = refusals(snapshot)
+    steps = fastest(snapshot)
+    needs_s = np.full(len(steps), np.inf)
+    np.divide(snapshot.remaining_steps, steps, out=needs_s, where=steps > 0)
     order = [j for j in np.argsort(needs_s, kind="stable").tolist() if j not in refused]
     found = queue(snapshot, order, overtake=True, untouched=1)
     shortest_s = float(needs_s[order[0]]) if order else 0.0

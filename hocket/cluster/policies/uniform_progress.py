@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hocket.cluster.allocation import ALONE, Allocation, Reason
-from hocket.cluster.policies._shares import Shares
+from hocket.cluster.policies._refusals import refusal, refusals
 from hocket.cluster.session import Session
 from hocket.cluster.snapshot import Snapshot
 from hocket.errors import InputError, nearest
@@ -47,14 +47,14 @@ def allocate(
     Raises:
         InputError: there is no type of a name in spot.
     """
-    refused = Shares(snapshot).refused
+    refused = refusals(snapshot)
     choice = _Choice(snapshot, _spot_columns(snapshot, spot), changeover_s)
     cases = [
         _Case(snapshot, j, choice, (placed or {}).get(snapshot.jobs[j].job.id, _NOWHERE), changeover_s, round_s)
         for j in range(len(snapshot.jobs))
         if j not in refused
     ]
-    told = [Reason(refused.get(j, ""), "other workers, or a smaller scale factor") for j in range(len(snapshot.jobs))]
+    told = [refusal(refused.get(j, "")) for j in range(len(snapshot.jobs))]
     column = np.full(len(snapshot.jobs), _NOWHERE, dtype=np.int64)
     for case in sorted(cases, key=lambda case: (not case.stays, case.spare_s, case.job)):
         column[case.job], told[case.job] = case.decide(choice)
