@@ -1,5 +1,6 @@
 """Whatever a file holds, a reader answers or refuses in one sentence."""
 
+import os
 from contextlib import suppress
 from pathlib import Path
 
@@ -36,4 +37,14 @@ def test_nothing_but_an_input_error_comes_out(tmp_path: Path, reader: str, text:
     path = tmp_path / "1970-01-01T000140Z.out"
     path.write_bytes(text.encode(errors="surrogatepass"))
     with suppress(InputError):
+        READERS[reader](path)
+
+
+@pytest.mark.parametrize("reader", sorted(READERS))
+def test_a_file_beyond_all_use_is_refused_by_its_size(tmp_path: Path, reader: str) -> None:
+    """Before anything in it is looked at."""
+    path = tmp_path / "1970-01-01T000140Z.out"
+    path.touch()
+    os.truncate(path, 2**30)
+    with pytest.raises(InputError, match="more than 67108864 bytes"):
         READERS[reader](path)
