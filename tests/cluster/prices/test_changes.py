@@ -5,12 +5,19 @@ from math import nan
 import pytest
 
 from hocket.cluster.events import PriceChanged
+from hocket.cluster.job import Job
+from hocket.cluster.price_readers.public import read_market
+from hocket.cluster.prices.bill import bill, total_usd
 from hocket.cluster.prices.changes import price_changes
 from hocket.cluster.prices.market import Market, Offer, priced
 from hocket.cluster.prices.series import Series
+from hocket.cluster.readers import throughputs_json
+from hocket.cluster.simulator import policy_named, simulate
 from hocket.cluster.workers import WorkerType
+from hocket.cluster.workload import Workload
 from hocket.errors import InputError
 from tests.cluster.prices.markets import BIG, HOUR, OTHER, SMALL, market
+from tests.cluster.prices.public import EXAMPLES
 
 TYPES = (WorkerType("k80", 4), WorkerType("v100", 8))
 
@@ -39,3 +46,21 @@ def test_unknown_types_and_instances_are_refused() -> None:
         price_changes(TYPES, {"v10": SMALL}, market(), 0.0, 1.0)
     with pytest.raises(InputError, match="no offer of"):
         price_changes(TYPES, {"v100": SMALL._replace(zone="x")}, market(), 0.0, 1.0)
+
+
+def test_a_run_costs_what_its_leases_are_billed() -> None:
+    """Two accounts of one simulated run on the example prices: the simulator's, told of changes, and bills of the leases."""
+    whole = read_market(EXAMPLES)
+    key = next(o.key for o in whole if o.key.zone == "us-east-1d" and o.accelerator == "v100")
+    begin = 1584490000.0
+    types = priced((WorkerType("v100", 2),), {"v100": key}, whole, begin)
+    changes = price_changes(types, {"v100": key}, whole, begin, begin + 20 * 24 * HOUR)
+    assert len(changes) > 5
+    jobs = tuple(Job(name, "A3C", steps) for name, steps in (("short", 9e5), ("long", 2e6)))
+    run = simulate(Workload(jobs), types, throughputs_json.packaged(), policy_named("max_min_fairness"), given=changes)
+    assert len(run.records) == 2
+    for place, record in enumerate(run.records):
+        spans = [s for s in run.spans if place in s.jobs]
+        bills = [bill(whole, key, begin + s.began_s, begin + s.ended_s, s.workers) for s in spans]
+        assert any(len(one.paid) > 1 for one in bills)
+        assert record.cost_usd == pytest.approx(total_usd(bills))
