@@ -333,14 +333,15 @@ class Core:
         """Entries that run, by what each is owed when the round ends."""
         book, settings, entries = self.book, self.settings, self.book.entries
         workers = self.floor.workers.tolist()
-        debt = by_debt(entries, book.received_s, due_s)
         if settings.order == "deficit":
-            chosen = choose(entries, debt, workers)
+            chosen = choose(entries, by_debt(entries, book.received_s, due_s), workers)
         else:
             chosen = choose(entries, by_ratio(entries, book.received_s, book.owed_s, self._queues()), workers)
         after = settings.balance_after
         if after is None or due_s.max(initial=0.0) <= after * settings.round_s or balanced(entries, chosen, due_s):
             return chosen
+        debt = by_debt(entries, book.received_s, due_s)
+        debt = by_debt(entries, book.received_s, due_s)
         chosen = choose(entries, debt, workers)
         if balanced(entries, chosen, due_s) or self.rounds < self.search_at:
             return chosen

@@ -7,19 +7,19 @@ Source: sections 5.5 and 5.6.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
 
 from hocket.cluster.events import Command, Preempt, Renew, Start
 from hocket.cluster.lease import Lease
-from hocket.cluster.placement import Wish, place
+from hocket.cluster.placement import Wish, place, place_singles
 from hocket.cluster.workers import Column, WorkerType
 
 __all__ = ["Chosen", "Floor", "Running"]
 
 
-@dataclass(frozen=True, slots=True)
-class Chosen:
+class Chosen(NamedTuple):
     """Who is to run in the next round: an entry of the book, and whether it has a right to."""
 
     jobs: tuple[str, ...]
@@ -136,6 +136,11 @@ class Floor:
         found: list[tuple[int, ...]] = [()] * len(chosen)
         for kind, up in enumerate(self.up):
             own = [i for i, one in enumerate(chosen) if self.columns[one.column].type == kind]
+            if all(chosen[i].need == 1 for i in own):
+                old = [-1 if was is None else was.lease.workers[0] for was in map(before.__getitem__, own)]
+                for i, worker in zip(own, place_singles(old, up, self.types[kind].per_server), strict=True):
+                    found[i] = (worker,)
+                continue
             wishes = [self._wish(chosen[i], before[i]) for i in own]
             for i, workers in zip(own, place(wishes, up, self.types[kind].per_server), strict=True):
                 found[i] = workers

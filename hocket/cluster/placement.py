@@ -7,15 +7,14 @@ Source: section 5.5, its last paragraph; consolidated and spread: section 5.3.1.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from hocket.errors import InternalError
 
-__all__ = ["Wish", "place"]
+__all__ = ["Wish", "place", "place_singles"]
 
 
-@dataclass(frozen=True, slots=True)
-class Wish:
+class Wish(NamedTuple):
     """A job, or a pair, that runs in this round on workers of one type.
 
     Attributes:
@@ -54,11 +53,25 @@ class _Servers:
                 self.held[worker] = 0
                 self.wanted[worker // self.per_server] -= 1
 
+    def stays_alone(self, worker: int) -> bool:
+        """Leave a job of one worker where it is, if that is free."""
+        if worker >= len(self.free):
+            return False
+        server = worker // self.per_server
+        if self.held[worker]:
+            self.held[worker] = 0
+            self.wanted[server] -= 1
+        if not self.free[worker]:
+            return False
+        self.free[worker] = 0
+        self.left[server] -= 1
+        return True
+
     def can_stay(self, wish: Wish) -> bool:
         before, free = wish.before, self.free
         if len(before) != wish.need or any(w >= len(free) or not free[w] for w in before):
             return False
-        if wish.need == 1 or wish.spread:
+        if wish.spread:
             return True
         return len({w // self.per_server for w in before}) <= -(-wish.need // self.per_server)
 
@@ -129,11 +142,39 @@ def place(wishes: Sequence[Wish], there: Sequence[int], per_server: int) -> list
     return found
 
 
+def place_singles(before: Sequence[int], there: Sequence[int], per_server: int) -> list[int]:
+    """The same where every wish is for one worker, and much sooner: a worker for each.
+
+    Arguments:
+        before: the worker of each in the round before, or -1.
+    """
+    up = set(there)
+    found = [worker if worker in up else -1 for worker in before]
+    if -1 not in found:
+        return found
+    up.difference_update(found)
+    left: dict[int, int] = {}
+    for worker in up:
+        left[worker // per_server] = left.get(worker // per_server, 0) + 1
+    # The server where least is left over stays that until nothing is.
+    free = iter(sorted(up, key=lambda worker: (left[worker // per_server], worker)))
+    try:
+        return [next(free) if worker < 0 else worker for worker in found]
+    except StopIteration:
+        raise InternalError("placement: fewer workers than were to be placed") from None
+
+
 def _place_alike(wishes: Sequence[Wish], alike: list[int], servers: _Servers, found: list[tuple[int, ...]]) -> None:
     """Wishes of one size: those first that can stay."""
     moving = []
     for i in alike:
         wish = wishes[i]
+        if wish.need == 1:
+            if wish.before and servers.stays_alone(wish.before[0]):
+                found[i] = wish.before
+            else:
+                moving.append(i)
+            continue
         servers.let_go(wish.before)
         if servers.can_stay(wish):
             found[i] = servers.take(wish.before)

@@ -1,10 +1,12 @@
 """Placement: together or apart, where they were, and nobody twice."""
 
+from random import Random
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hocket.cluster.placement import Wish, place
+from hocket.cluster.placement import Wish, place, place_singles
 from hocket.errors import InternalError
 
 
@@ -88,3 +90,13 @@ def test_more_than_there_are_is_our_mistake(spread: bool) -> None:
     """Whoever asks for more workers than are up has not chosen well."""
     with pytest.raises(InternalError, match="fewer workers"):
         place([Wish(3, spread=spread)], range(2), 1)
+
+
+@given(st.integers(1, 4), st.integers(1, 12), st.randoms(use_true_random=False))
+def test_jobs_of_one_worker_are_placed_as_all_others(per_server: int, workers: int, draw: Random) -> None:
+    """The quick way gives each the worker that the other gives."""
+    there = sorted(draw.sample(range(workers), draw.randint(1, workers)))
+    before = draw.sample([*range(workers + 2), *[-1] * workers], draw.randint(0, len(there)))
+    wishes = [Wish(1, before=() if worker < 0 else (worker,)) for worker in before]
+    slow = place(wishes, there, per_server)
+    assert [(worker,) for worker in place_singles(before, there, per_server)] == slow
