@@ -12,7 +12,8 @@ from hocket.cluster.policies._lp import SolverTrouble
 from hocket.cluster.policies._shares import Shares
 from hocket.cluster.policies.max_min_fairness import equal_share
 
-_SAME = 1e-9  # of levels
+_SAME = 1e-9  # of levels: where a job can get no more
+_RISEN = 1e-6  # of levels: what is less is the slack of floors
 _NONE = 1e-12  # of prices of time and workers
 
 
@@ -71,7 +72,7 @@ def fill(levels: Levels, water: Water, rates: Callable[[np.ndarray], np.ndarray 
         if water.rises == 0:
             water.first = found.rise
         risen = rate * found.rise
-        water.rises += int(risen.max() > _SAME)
+        water.rises += int(risen.max() > _RISEN)
         water.level = water.level + risen
         ends = levels.reach - water.level <= _SAME * levels.reach
         priced = found.duals[-shares.groups :] * rate > PRICE
