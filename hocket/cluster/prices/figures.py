@@ -13,9 +13,8 @@ from hocket.cluster.prices.market import Market, Offer, PriceKey
 from hocket.cluster.prices.rows import US, Row
 from hocket.cluster.prices.transfer import GB, move_usd
 
-# Dollars an hour of an instance with one accelerator, on demand, in February 2020. AWS's and Azure's are where the published spot
-# prices are capped (three prices of Azure never reach it: there they are list prices), Google's those of the public analysis, with
-# the cores and the memory that it attached.
+# Dollars an hour of an instance with one accelerator, on demand, in February 2020: AWS's are where its spot prices in the eastern US
+# are capped, Azure's are list prices, Google's those of the public analysis, with the cores and the memory that it attached.
 ON_DEMAND = {
     ("aws", "us-east-1"): {"k80": 0.90, "v100": 3.06},
     ("azure", "us-east"): {"k80": 0.90, "p100": 2.07, "v100": 3.06},
