@@ -11,6 +11,8 @@ from hocket.cluster.prices.availability import Availability
 from hocket.cluster.prices.market import Market
 from hocket.errors import InputError
 
+EXAMPLES = Path(__file__).resolve().parent.parent / "prices" / "examples"
+
 
 def read_market(folder: str | Path) -> Market:
     """All offers of the three clouds, as far as the folder has them.

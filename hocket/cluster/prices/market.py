@@ -93,6 +93,12 @@ class Market:
     def __iter__(self) -> Iterator[Offer]:
         return iter(self.offers)
 
+    @property
+    def last_s(self) -> float:
+        """The last moment at which a spot price changed, or any price where no offer has one."""
+        spot = [offer.spot.times_s[-1] for offer in self.offers if offer.spot]
+        return max(spot or [o.on_demand.times_s[-1] for o in self.offers if o.on_demand])
+
     def where(self, wanted: Callable[[Offer], bool]) -> "Market":
         """The offers that are wanted."""
         return Market(tuple(offer for offer in self.offers if wanted(offer)))
