@@ -341,7 +341,6 @@ class Core:
         if after is None or due_s.max(initial=0.0) <= after * settings.round_s or balanced(entries, chosen, due_s):
             return chosen
         debt = by_debt(entries, book.received_s, due_s)
-        debt = by_debt(entries, book.received_s, due_s)
         chosen = choose(entries, debt, workers)
         if balanced(entries, chosen, due_s) or self.rounds < self.search_at:
             return chosen

@@ -134,15 +134,18 @@ class Floor:
 
     def _place(self, chosen: Sequence[Chosen], before: Sequence[Running | None]) -> list[tuple[int, ...]]:
         found: list[tuple[int, ...]] = [()] * len(chosen)
-        for kind, up in enumerate(self.up):
-            own = [i for i, one in enumerate(chosen) if self.columns[one.column].type == kind]
+        of_type: list[list[int]] = [[] for _ in self.up]
+        for i, one in enumerate(chosen):
+            of_type[self.columns[one.column].type].append(i)
+        for kind, own in enumerate(of_type):
+            per_server = self.types[kind].per_server
             if all(chosen[i].need == 1 for i in own):
                 old = [-1 if was is None else was.lease.workers[0] for was in map(before.__getitem__, own)]
-                for i, worker in zip(own, place_singles(old, up, self.types[kind].per_server), strict=True):
+                for i, worker in zip(own, place_singles(old, self.up[kind], per_server), strict=True):
                     found[i] = (worker,)
                 continue
             wishes = [self._wish(chosen[i], before[i]) for i in own]
-            for i, workers in zip(own, place(wishes, up, self.types[kind].per_server), strict=True):
+            for i, workers in zip(own, place(wishes, self.up[kind], per_server), strict=True):
                 found[i] = workers
         return found
 

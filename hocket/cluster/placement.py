@@ -99,6 +99,8 @@ class _Servers:
                     mark = (max(0, need - there + self.wanted[s]), there)
                     if best is None or mark < best:
                         best, server = mark, s
+                        if mark == (0, need):
+                            break
             if best is None:
                 server = max(range(len(left)), key=lambda s: (left[s], -self.wanted[s], -s))
             part = self.on(server, min(need, left[server]))
