@@ -57,6 +57,16 @@ def test_three_jobs_by_hand() -> None:
     assert best.objective == pytest.approx(3 * 0.9 + 2)
 
 
+def test_who_came_first_is_said_by_when() -> None:
+    """Not by the place in the snapshot."""
+    jobs = tuple(
+        Active(Job(name, "any", 1e3, arrived_s=came_s), 1e3) for name, came_s in (("late", 2.0), ("soon", 1.0))
+    )
+    given = Snapshot((WorkerType("v100", 1),), (Column(0),), jobs, np.ones((2, 1)))
+    for strict in (False, True):
+        assert fifo.allocate(given, strict=strict).dense(given)[:, 0] == pytest.approx([0.0, 1.0])
+
+
 def test_nobody_overtakes() -> None:
     """The second job wants two workers, one is left, and the third waits with it."""
     jobs = tuple(Active(Job(str(k), "any", 1e3, scale), 1e3) for k, scale in enumerate((1, 2, 1)))
@@ -96,7 +106,8 @@ def test_it_is_the_best_sum(seed: int, pairs: bool, spread: bool, jobs: int) -> 
     assert_it_can_be(given, found)
     shares = Shares(given, (np.arange(jobs),))
     fits = given.scale[:, None] <= given.workers[given.type_of]
-    weights = np.arange(jobs, 0, -1.0) / np.maximum((given.throughputs * fits).max(axis=1), 1e-9)
+    steps = (given.throughputs * fits).max(axis=1)
+    weights = np.cumsum((steps > 0)[::-1])[::-1] / np.where(steps > 0, steps, 1.0)
     weights = weights[shares.member]
     worth = weights[shares.first] * shares.steps_first
     both = shares.second >= 0

@@ -74,14 +74,24 @@ def _with_pairs(snapshot: Snapshot) -> Allocation:
 
 def _queued(snapshot: Snapshot) -> Allocation:
     refused = refusals(snapshot)
-    order = [j for j in range(len(snapshot.jobs)) if j not in refused]
+    order = [j for j in _in_turn(snapshot).tolist() if j not in refused]
     found = queue(snapshot, order, overtake=False)
     plain = found.allocation(0.0, (), refused)
     return found.allocation(in_order(snapshot, plain), reasons(snapshot, found, order, refused), refused)
 
 
+def _in_turn(snapshot: Snapshot) -> np.ndarray:
+    """Jobs in the order in which they came; those that came together as they stand."""
+    return np.argsort([active.job.arrived_s for active in snapshot.jobs], kind="stable")
+
+
 def _weights(snapshot: Snapshot) -> np.ndarray:
-    return np.arange(len(snapshot.jobs), 0, -1.0)
+    """How many jobs came after each, itself included; those that can run nowhere do not count."""
+    turn = _in_turn(snapshot)
+    turn = turn[fastest(snapshot)[turn] > 0]
+    weights = np.zeros(len(snapshot.jobs))
+    weights[turn] = np.arange(len(turn), 0, -1.0)
+    return weights
 
 
 def _fastest(snapshot: Snapshot) -> np.ndarray:
