@@ -10,7 +10,7 @@ import numpy as np
 
 from hocket.cluster.job import Job
 from hocket.cluster.lease import Lease
-from hocket.cluster.metrics import Record, Span
+from hocket.cluster.metrics import Record
 from hocket.cluster.throughputs import ThroughputTable
 from hocket.cluster.workers import Column, WorkerType
 
@@ -36,7 +36,7 @@ class Machine:
         remaining: steps, by job. finished_s: by job, None before.
         finishes: (when, job) of those that finish in this round, the latest first.
         ends_s: when the last job of this round has nothing more to do in it.
-        spans: leases that are over.
+        spans: leases that are over, as Span has them; plain tuples, of which the garbage collector looks at none for long.
     """
 
     def __init__(
@@ -65,19 +65,31 @@ class Machine:
         self.running: dict[int, int] = {}
         self.held: dict[int, _Held] = {}
         self.finishes: list[tuple[float, int]] = []
+        self._starting: list[int] = []
+        self._speeds: list[float] = []
+        self._from_s: list[float] = []
         self.ends_s = self.settled_s = 0.0
-        self.spans: list[Span] = []
+        self.spans: list[tuple[tuple[int, ...], int, int, float, float]] = []
 
     def start(self, lease: Lease, overhead_s: Sequence[float], now_s: float) -> None:
         """Jobs begin on workers; the overhead goes by before their first step."""
         jobs = tuple([self.place[name] for name in lease.jobs])
         self.held[lease.number] = _Held(lease, jobs, self.columns[lease.column].type, now_s)
-        for j, lost_s, speed in zip(jobs, overhead_s, self.speeds(jobs, lease.column), strict=True):
+        self._starting += jobs
+        self._speeds += self.speeds(jobs, lease.column)
+        for j, lost_s in zip(jobs, overhead_s, strict=True):
             self.running[j] = lease.number
-            self.speed[j], self.since_s[j] = speed, now_s + lost_s
+            self._from_s.append(now_s + lost_s)
             if self.started_s[j] is None:
                 self.started_s[j] = now_s
-            self.refused.pop(j, None)
+            if self.refused:
+                self.refused.pop(j, None)
+
+    def _begin(self) -> None:
+        """Put what started since the last time into the arrays, all at once."""
+        if self._starting:
+            self.speed[self._starting], self.since_s[self._starting] = self._speeds, self._from_s
+            self._starting, self._speeds, self._from_s = [], [], []
 
     def speeds(self, jobs: tuple[int, ...], column: int) -> tuple[float, ...]:
         """Steps a second of one job, or of two side by side."""
@@ -94,6 +106,7 @@ class Machine:
         return found.tolist()
 
     def _count(self, jobs: np.ndarray, now_s: float) -> None:
+        self._begin()
         done = self._steps(self.speed[jobs] * np.maximum(now_s - self.since_s[jobs], 0.0))
         self.remaining[jobs] = np.maximum(self.remaining[jobs] - done, _LEAST)
         self.since_s[jobs] = np.maximum(self.since_s[jobs], now_s)
@@ -107,6 +120,7 @@ class Machine:
 
     def plan(self, until_s: float) -> None:
         """Find out who finishes in this round, which ends then at the latest."""
+        self._begin()
         jobs = np.fromiter(self.running, dtype=np.int64, count=len(self.running))
         self.finishes, self.ends_s = [], until_s
         if not len(jobs):
@@ -136,18 +150,19 @@ class Machine:
         held = self.held.get(lease.number)
         if held is None:
             return
-        jobs = [j for j in held.jobs if self.running.get(j) == lease.number]
+        running = self.running
+        jobs = [j for j in held.jobs if j in running] if held.left < len(held.jobs) else held.jobs
         if saved and now_s > self.settled_s:
             self._count(np.array(jobs, dtype=np.int64), now_s)
         for j in jobs:
-            del self.running[j]
+            del running[j]
             self.preemptions[j] += 1
         self._over(lease.number, now_s)
 
     def _over(self, number: int, now_s: float) -> None:
         held = self.held.pop(number)
         self._pay(held, now_s)
-        self.spans.append(Span(held.jobs, held.type, len(held.lease.workers), held.lease.began_s, now_s))
+        self.spans.append((held.jobs, held.type, len(held.lease.workers), held.lease.began_s, now_s))
 
     def _pay(self, held: _Held, now_s: float) -> None:
         amount = (now_s - held.paid_s) * len(held.lease.workers) / len(held.jobs)

@@ -19,8 +19,7 @@ from math import inf
 
 import numpy as np
 
-from hocket.cluster.agnostic import agnostic
-from hocket.cluster.allocation import ALONE, Allocation
+from hocket.cluster.allocation import Allocation
 from hocket.cluster.core import Core, Policy
 from hocket.cluster.events import (
     Command,
@@ -42,15 +41,16 @@ from hocket.cluster.events import (
     WorkersLost,
 )
 from hocket.cluster.machine import Machine
-from hocket.cluster.metrics import Run
-from hocket.cluster.session import Session
+from hocket.cluster.metrics import Run, Span
+from hocket.cluster.named import policy_named
 from hocket.cluster.settings import Settings
 from hocket.cluster.snapshot import Entity, Snapshot
 from hocket.cluster.throughputs import ThroughputTable
 from hocket.cluster.workers import WorkerType
 from hocket.cluster.workload import Workload
 from hocket.errors import InputError
-from hocket.registry import load
+
+__all__ = ["Options", "PUBLIC", "policy_named", "public", "simulate"]
 
 _PATIENCE = 100  # rounds in which nothing runs and nothing is to come
 
@@ -89,47 +89,6 @@ PUBLIC = Settings(recompute_after_s=1920.0, queue="types", newcomers="wait", bal
 def public(blind: bool = False, seed: int = 0) -> Options:
     """Options as the public simulator has them; blind: for policies that do not tell types apart."""
     return Options(replace(PUBLIC, shuffle=blind, seed=seed), whole_steps=True)
-
-
-def policy_named(name: str, blind: bool = False) -> Policy:
-    """A policy with a memory of its own, from one snapshot to the next; blind: as it is for one who sees no types.
-
-    Raises:
-        InputError: there is none of this name.
-    """
-    module, session = load("hocket.cluster.policies", name, "policy"), Session()
-
-    def allocate(snapshot: Snapshot) -> Allocation:
-        found: Allocation = module.allocate(agnostic(snapshot) if blind else snapshot, session)
-        return evenly(found, snapshot) if blind else found
-
-    return allocate
-
-
-def evenly(allocation: Allocation, snapshot: Snapshot) -> Allocation:
-    """The same time for each job, on every type in proportion to its workers, as far as there are so many.
-
-    Who sees no types has no reason to prefer one. Of all answers that are as good, a solver's vertex may leave types out; the
-    public policies' interior-point solver ends in the middle.
-    """
-    workers = snapshot.workers[snapshot.type_of]
-    consolidated = np.array([c.consolidated for c in snapshot.columns])
-    runs = (snapshot.throughputs > 0) & consolidated & (snapshot.scale[:, None] <= workers)
-    share = runs * workers
-    total = share.sum(axis=1, keepdims=True)
-    times = np.bincount(allocation.first, allocation.fraction, len(snapshot.jobs))
-    fraction = times[:, None] * np.divide(share, total, out=np.zeros_like(share), where=total > 0)
-    used = np.zeros(len(snapshot.types))
-    np.add.at(used, snapshot.type_of, snapshot.scale @ fraction)
-    fraction *= np.minimum(1.0, snapshot.workers / np.maximum(used, 1e-12))[snapshot.type_of]
-    first, column = np.nonzero(fraction)
-    return replace(
-        allocation,
-        first=first,
-        second=np.full(len(first), ALONE),
-        column=column,
-        fraction=fraction[first, column],
-    )
 
 
 def simulate(
@@ -198,7 +157,7 @@ class _Simulation:
         return Run(
             self.types,
             self.machine.records(self.came, self.table),
-            tuple(self.machine.spans),
+            tuple([Span(*span) for span in self.machine.spans]),
             self.now_s,
             self.rounds,
             self.allocations,
