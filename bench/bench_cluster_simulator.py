@@ -1,0 +1,88 @@
+"""The simulator beside the public one: average JCT, utilisation and speed; and 5,000 jobs with an allocation at every event.
+
+    python -m bench.bench_cluster_simulator [--long]
+
+Times are of this process's processor. The public simulator's answers and times are read from the data beside the repository, where
+they are; its times are those of another machine, so that ratios of speed are rough.
+"""
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from hocket.cluster.core import Policy
+from hocket.cluster.first_come import FirstCome
+from hocket.cluster.generate import continuous
+from hocket.cluster.metrics import Run, jct_s, summary
+from hocket.cluster.readers import read_workload
+from hocket.cluster.readers.throughputs_json import packaged
+from hocket.cluster.simulator import Options, policy_named, public, simulate
+from hocket.cluster.workers import WorkerType
+from hocket.cluster.workload import Workload
+
+FOLDER = Path(__file__).resolve().parents[2] / "shared" / "data" / "gavel" / "sim"
+TYPES = tuple(WorkerType(name, 36) for name in ("v100", "p100", "k80"))
+WINDOW = 300, 500
+
+
+def first_come() -> tuple[Policy, Options]:
+    """FIFO: nobody runs who has no right to."""
+    options = public(blind=True)
+    return FirstCome(), replace(options, settings=replace(options.settings, fill=False))
+
+
+CASES: dict[str, Callable[[], tuple[Policy, Options]]] = {
+    "fifo": first_come,
+    "max_min_fairness": lambda: (policy_named("max_min_fairness", blind=True), public(blind=True)),
+    "max_min_fairness_perf": lambda: (policy_named("max_min_fairness"), public()),
+}
+
+
+def timed(work: Workload, policy: Policy, options: Options) -> tuple[Run, float]:
+    """A run, and the seconds that it took."""
+    began = time.process_time()
+    run = simulate(work, TYPES, packaged(), policy, options)
+    return run, time.process_time() - began
+
+
+def beside_the_public_one() -> None:
+    """One line a policy."""
+    reference = json.loads((FOLDER / "reference.json").read_text())
+    work = read_workload(FOLDER / "single_r4_s0.json")
+    first, last = WINDOW
+    print(
+        f"{'policy':24} {'avg JCT, s':>12} {'public':>10} {'differs':>8} {'used':>6} {'public':>7} {'s':>7} {'public':>7}  faster"
+    )
+    for name, case in CASES.items():
+        policy, options = case()
+        run, took_s = timed(work, policy, replace(options, first=first, last=last))
+        theirs = reference[f"single_r4_s0_{first}_{last}__{name}"]
+        jct = jct_s(run.records[first:last]).mean()
+        part = jct / theirs["avg_jct_s"] - 1
+        print(
+            f"{name:24} {jct:12.0f} {theirs['avg_jct_s']:10.0f} {part:8.2%} {summary(run).utilization:6.3f} "
+            f"{theirs['utilization']:7.3f} {took_s:7.2f} {theirs['wall_s']:7.1f} {theirs['wall_s'] / took_s:6.1f} x"
+        )
+
+
+def long_trace() -> None:
+    """5,000 jobs of one worker, 5.6 an hour on 108 workers."""
+    run, took_s = timed(continuous(packaged(), 5000, 5.6, 0), policy_named("max_min_fairness"), Options())
+    print(f"5,000 jobs: {took_s:.1f} s, {run.rounds} rounds, {run.allocations} allocations")
+
+
+def main() -> None:
+    """Print all of it."""
+    if (FOLDER / "reference.json").exists():
+        beside_the_public_one()
+    else:
+        print(f"No public answers at {FOLDER}: nothing to compare with.")
+    if "--long" in sys.argv[1:]:
+        long_trace()
+
+
+if __name__ == "__main__":
+    main()
