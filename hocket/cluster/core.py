@@ -21,6 +21,7 @@ import numpy as np
 
 from hocket.cluster.allocation import ALONE, Allocation
 from hocket.cluster.book import Book
+from hocket.cluster.choice import Choice
 from hocket.cluster.events import (
     Command,
     Event,
@@ -42,10 +43,8 @@ from hocket.cluster.events import (
 )
 from hocket.cluster.floor import Chosen, Floor, Running
 from hocket.cluster.lease import Lease
-from hocket.cluster.packing import pack
 from hocket.cluster.policies._lp import SolverTrouble
 from hocket.cluster.roster import Roster
-from hocket.cluster.rounds import balanced, by_debt, by_ratio, choose, enough, worth
 from hocket.cluster.settings import Settings
 from hocket.cluster.snapshot import Entity, Pairs, Snapshot
 from hocket.cluster.workers import Column, WorkerType
@@ -88,6 +87,7 @@ class Core:
         self.roster = Roster(len(self.columns))
         self.floor = Floor(types, columns)
         self.book = Book(self.settings.round_s, self._type_of)
+        self.choice = Choice(self.settings)
         self.refused: dict[str, str] = {}
         self.rounds = 0
         self.now_s = 0.0
@@ -269,11 +269,13 @@ class Core:
     # Rounds.
 
     def _round(self, event: RoundEnded, now_s: float) -> list[Command]:
+        asked, trouble = self._ask(now_s)  # first: if the policy fails, nothing has changed
         for running in self.floor.running.values():
             self._enter(running, now_s)
         if self.began_s is not None:
             self.book.pass_time(now_s - self.began_s)
-        told = self._allocate(now_s)
+        told: list[Command] = [Note(trouble)] if trouble else []
+        told += self._open(asked, now_s)
         until_s = now_s + self.settings.round_s
         overhead_s = self.settings.checkpoint_s + self.settings.restart_s
         told += self.floor.turn(self._choose(), now_s, until_s, overhead_s)
@@ -288,26 +290,30 @@ class Core:
         self.book.run(running.entry, now_s - running.since_s, running.claimed)
         running.since_s = now_s
 
-    def _allocate(self, now_s: float) -> list[Command]:
-        """Make the allocation anew if that is due, and open the book with it."""
-        settings, roster, slots, workers = self.settings, self.roster, self.roster.slots(), self.floor.workers
+    def _ask(self, now_s: float) -> tuple[Allocation | None, str]:
+        """A new allocation, if one is due; and why there is none, if the solver failed."""
+        settings, workers = self.settings, self.floor.workers
         late = self.made_s is None or now_s - self.made_s >= settings.recompute_after_s
+        if not self.roster.slot or not (self.must or (late and (self.stale or settings.recompute == "rounds"))):
+            return None, ""
+        self.roster.count_isolated(np.where(self._whole, workers[self._type_of], 0))
+        try:
+            return self._policy(self.snapshot(now_s)), ""
+        except SolverTrouble as trouble:
+            return None, f"{trouble}; the last allocation holds on"
+
+    def _open(self, allocation: Allocation | None, now_s: float) -> list[Command]:
+        """Open the book with a new allocation, or keep the old one for whoever is here."""
+        roster, slots, workers, fill = self.roster, self.roster.slots(), self.floor.workers, self.settings.fill
         told: list[Command] = []
-        if len(slots) and (self.must or ((self.stale or settings.recompute == "rounds") and late)):
-            roster.count_isolated(np.where(self._whole, workers[self._type_of], 0))
-            try:
-                allocation = self._policy(self.snapshot(now_s))
-            except SolverTrouble as trouble:
-                told.append(Note(f"{trouble}; the last allocation holds on"))
-                self.changed = True
-            else:
-                self.book.open(allocation, slots, roster, workers, settings.fill)
-                told += self._refuse({roster.name(slots[j]): why for j, why in allocation.refused.items()})
-                told += [Note(allocation.note)] if allocation.note else []
-                self.made_s, self.stale, self.must, self.changed = now_s, False, False, False
-        if self.changed or self.must:
-            self.book.keep(slots, roster, workers, settings.fill and settings.newcomers == "fill")
-            self.changed = False
+        if allocation is not None:
+            self.book.open(allocation, slots, roster, workers, fill)
+            told += self._refuse({roster.name(slots[j]): why for j, why in allocation.refused.items()})
+            told += [Note(allocation.note)] if allocation.note else []
+            self.made_s, self.stale, self.must = now_s, False, False
+        elif self.changed or self.must:
+            self.book.keep(slots, roster, workers, fill)
+        self.changed = False
         roster.recycle()
         return told
 
@@ -319,9 +325,8 @@ class Core:
     def _choose(self) -> list[Chosen]:
         """Who runs in the round that begins."""
         book, entries, name = self.book, self.book.entries, self.roster.name
-        due_s = book.due_s()
-        chosen = self._chosen(due_s)
-        claimed = (due_s[chosen] > 0).tolist()
+        chosen = self.choice.make(book, self.floor.workers.tolist(), self.rounds)
+        claimed = (book.due_s()[chosen] > 0).tolist()
         first, second = entries.first[chosen].tolist(), entries.second[chosen].tolist()
         column, need = entries.column[chosen].tolist(), entries.need[chosen].tolist()
         return [
@@ -329,44 +334,8 @@ class Core:
             for a, b, c, n, e, own in zip(first, second, column, need, chosen.tolist(), claimed, strict=True)
         ]
 
-    def _chosen(self, due_s: np.ndarray) -> np.ndarray:
-        """Entries that run, by what each is owed when the round ends."""
-        book, settings, entries = self.book, self.settings, self.book.entries
-        workers = self.floor.workers.tolist()
-        if settings.order == "deficit":
-            chosen = choose(entries, by_debt(entries, book.received_s, due_s), workers)
-        else:
-            chosen = choose(entries, by_ratio(entries, book.received_s, book.owed_s, self._queues()), workers)
-        after = settings.balance_after
-        if after is None or due_s.max(initial=0.0) <= after * settings.round_s or balanced(entries, chosen, due_s):
-            return chosen
-        debt = by_debt(entries, book.received_s, due_s)
-        chosen = choose(entries, debt, workers)
-        if balanced(entries, chosen, due_s) or self.rounds < self.search_at:
-            return chosen
-        each = worth(entries, due_s)
-        found = pack(entries, each, workers, enough(entries, each))
-        if found is None:
-            self.search_every = min(2 * self.search_every, _MOST_ROUNDS)
-            self.search_at = self.rounds + self.search_every
-            return chosen
-        self.search_every = 1
-        before = np.zeros(len(entries), dtype=bool)
-        before[found] = True
-        return choose(entries, debt[np.argsort(~before[debt], kind="stable")], workers)
-
-    def _queues(self) -> list[int] | None:
-        """Types in the order of their queues."""
-        if self.settings.queue == "global":
-            return None
-        count = len(self.floor.types)
-        if not self.settings.shuffle:
-            return list(range(count))
-        return np.random.default_rng((self.settings.seed, self.rounds)).permutation(count).tolist()
-
 
 _MOST_WORKERS = 10**6  # of one type
-_MOST_ROUNDS = 64  # between two searches for a choice that there may not be
 _HANDLERS: dict[type, Callable[..., list[Command]]] = {
     JobArrived: Core._arrived,
     Progressed: Core._progressed,

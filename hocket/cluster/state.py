@@ -15,7 +15,7 @@ def state_of(core: Core) -> dict[str, Any]:
             "number": core.rounds,
             "began_s": core.began_s,
             "asked": core.asked,
-            "search": [core.search_at, core.search_every],
+            "search": [core.choice.search_at, core.choice.search_every],
         },
         "allocation": {"made_s": core.made_s, "stale": core.stale, "must": core.must, "changed": core.changed},
         "jobs": _jobs(core),

@@ -177,6 +177,44 @@ def _scale(log: list[tuple[Any, float]], names: tuple[str, ...]) -> int:
     return next(e.job.scale_factor for e, _ in log if isinstance(e, JobArrived) and e.job.id == names[0])
 
 
+def test_the_book_says_what_everybody_received_and_is_owed() -> None:
+    """While an allocation holds: time received as the driver counts it; owed, X times the time less what was no gift."""
+    first, fraction = ["a", "b", "c"], [0.9, 0.6, 0.2]
+    drive = driver((2,), fixed(first, [ALONE] * 3, [0] * 3, fraction), balance_after=None)
+    for name in first:
+        one(drive, name)
+    drive.rounds(41)
+    had = [drive.time_s[(name,), 0] for name in first]
+    book = drive.core.book
+    assert (book.received_s - 180).tolist() == had
+    assert sum(had) == 2 * 40 * 360
+    gifts = book.owed_s - (np.array(fraction) * drive.now_s - had)
+    assert (gifts > -1e-6).all()  # one worker in six is given out to nobody: what is received beyond X is a gift
+    assert gifts.sum() == pytest.approx(0.3 * 40 * 360, rel=0.1)
+
+
+def test_a_policy_that_fails_leaves_everything_as_it_was() -> None:
+    """What it raises comes through, and the round can be told again, with another outcome, as if for the first time."""
+    broken = [False]
+
+    def policy(snapshot: Snapshot) -> Allocation:
+        if broken[0]:
+            raise InputError("budget_usd", "nothing", "a number")
+        return even(snapshot)
+
+    drive, other = driver((1,), policy), driver((1,), even)
+    for each in (drive, other):
+        one(each, "a")
+        each.rounds(1)
+        one(each, "b")
+    broken[0] = True
+    with pytest.raises(InputError, match="budget_usd"):
+        drive.core.handle(RoundEnded(), 360.0)
+    broken[0] = False
+    assert drive.tell(RoundEnded(), 360.0) == other.tell(RoundEnded(), 360.0)
+    assert state_of(drive.core) == state_of(other.core)
+
+
 def test_a_first_job_gets_a_round_at_once() -> None:
     """The core asks to be woken now; then the job starts, with nothing to load, until six minutes later."""
     drive = driver((1,), even)

@@ -112,7 +112,7 @@ def test_whatever_can_be_kept_is_worth_its_allocation_in_each_round() -> None:
         drive = driver((4, 4), fixed(first, second, column, fraction), fill=False, balance_after=0.0)
         start(drive, [1, 1, 2, 2, 4, 4])
         drive.rounds(100)
-        assert drive.core.search_every == 1
+        assert drive.core.choice.search_every == 1
 
 
 def test_a_full_allocation_is_received_from_above_as_well() -> None:

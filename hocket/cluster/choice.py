@@ -1,0 +1,69 @@
+"""Choice: the entries of a book that run in a round, as settings say how.
+
+First down the order of settings; where that leaves somebody behind and is worth less than the allocation, by debt; where that is
+not enough either, by a search. A search that finds nothing shows an allocation that no rounds can keep: the next one waits twice
+as long, so that it costs little.
+Source: section 5.5 and rounds.py.
+"""
+
+import numpy as np
+
+from hocket.cluster.book import Book
+from hocket.cluster.packing import pack
+from hocket.cluster.rounds import balanced, by_debt, by_ratio, choose, enough, worth
+from hocket.cluster.settings import Settings
+
+__all__ = ["Choice"]
+
+_MOST_ROUNDS = 64  # between two searches for a choice that there may not be
+
+
+class Choice:
+    """Who runs; it remembers when to search again.
+
+    Attributes:
+        search_at: the first round in which a search may be made. search_every: rounds that the next one waits if it fails.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.search_at, self.search_every = 0, 1
+
+    def make(self, book: Book, workers: list[int], rounds: int) -> np.ndarray:
+        """Entries that run, most urgent first.
+
+        Arguments:
+            workers: that are up, by type.
+            rounds: that were before this one.
+        """
+        settings, entries, due_s = self.settings, book.entries, book.due_s()
+        if settings.order == "deficit":
+            order = by_debt(entries, book.received_s, due_s)
+        else:
+            order = by_ratio(entries, book.received_s, book.owed_s, self._queues(len(workers), rounds))
+        chosen = choose(entries, order, workers)
+        after = settings.balance_after
+        if after is None or due_s.max(initial=0.0) <= after * settings.round_s or balanced(entries, chosen, due_s):
+            return chosen
+        debt = by_debt(entries, book.received_s, due_s)
+        chosen = choose(entries, debt, workers)
+        if balanced(entries, chosen, due_s) or rounds < self.search_at:
+            return chosen
+        each = worth(entries, due_s)
+        found = pack(entries, each, workers, enough(entries, each))
+        if found is None:
+            self.search_every = min(2 * self.search_every, _MOST_ROUNDS)
+            self.search_at = rounds + self.search_every
+            return chosen
+        self.search_every = 1
+        last = np.ones(len(entries), dtype=bool)
+        last[found] = False
+        return choose(entries, debt[np.argsort(last[debt], kind="stable")], workers)  # others take what is left
+
+    def _queues(self, types: int, rounds: int) -> list[int] | None:
+        """Types in the order of their queues; None for one queue."""
+        if self.settings.queue == "global":
+            return None
+        if not self.settings.shuffle:
+            return list(range(types))
+        return np.random.default_rng((self.settings.seed, rounds)).permutation(types).tolist()
