@@ -20,6 +20,26 @@ def test_the_objective_is_the_public_one(reference: dict[str, Any]) -> None:
     assert found.gap <= 1e-6
 
 
+@pytest.mark.parametrize("reference", references("max_min_fairness_packed"), ids=lambda r: r["input"])
+def test_the_objective_with_all_pairs_is_the_public_one(reference: dict[str, Any]) -> None:
+    """To 1e-6, by what the jobs get."""
+    there = snapshot(reference["input"], pairs=True)
+    found = max_min_fairness.allocate(there)
+    assert found.objective == pytest.approx(reference["eval"]["min_maxmin_obj"], rel=1e-6)
+    assert (found.throughput(there) / max_min_fairness.equal_share(there)).min() == pytest.approx(found.objective)
+    assert found.gap <= 1e-6
+
+
+def test_types_too_small_for_a_job_are_none_of_its_due() -> None:
+    """Two jobs of two workers each, one of which would run fast on a type that has only one: they are due the same."""
+    jobs = tuple(Active(Job(str(k), "any", 1.0, 2), 1.0) for k in range(2))
+    types = WorkerType("v100", 1), WorkerType("k80", 2)
+    there = Snapshot(types, (Column(0), Column(1)), jobs, np.array([[50.0, 3.0], [0.0, 3.0]]))
+    found = max_min_fairness.allocate(there)
+    assert found.throughput(there) == pytest.approx([1.5, 1.5])
+    assert found.objective == pytest.approx(1.5 * 2 / 2.0)
+
+
 def test_the_example_of_the_dissertation() -> None:
     """Section 5.4.1: three jobs that gain differently from a V100 get 10 % more than a third of each worker."""
     steps = np.array([[40.0, 10.0], [12.0, 4.0], [100.0, 50.0]])

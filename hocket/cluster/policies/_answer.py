@@ -22,11 +22,12 @@ def answer(shares: Shares, times: np.ndarray, duals: np.ndarray, objective: floa
         objective, gap: as an allocation has them.
     """
     entries = spread(shares.group, shares.first, shares.second, shares.column, times[: shares.variables])
-    reasons = _reasons(shares, times[: shares.variables], duals)
-    return Allocation(*entries, objective, gap, reasons, shares.refused)
+    told = reasons(shares, duals)
+    return Allocation(*entries, objective, gap, told, shares.refused)
 
 
-def _reasons(shares: Shares, times: np.ndarray, duals: np.ndarray) -> tuple[Reason, ...]:
+def reasons(shares: Shares, duals: np.ndarray) -> tuple[Reason, ...]:
+    """What holds every job back, by the duals of the limits' rows; more may follow."""
     types, kind = shares.snapshot.types, shares.snapshot.type_of[shares.column]
     prices = np.abs(duals) > _PRICE
     bits = (prices[shares.groups : shares.groups + len(types)] << np.arange(len(types)))[kind]

@@ -130,12 +130,12 @@ def _entries(lines: Lines, job: np.ndarray, option: np.ndarray, part: np.ndarray
                 )
                 continue
             split = time.sum() / 2
-            i, j, both = _matched(*_cut(jobs, time, split))
+            i, j, both = matched(*halves(jobs, time, split))
             unlike = i != j  # a job of a hair more than half would meet itself
             i, j, both = i[unlike], j[unlike], both[unlike]
         else:
             there = shares.group[jobs] == shares.first[v]
-            i, j, both = _matched(jobs[there], time[there], jobs[~there], time[~there])
+            i, j, both = matched(jobs[there], time[there], jobs[~there], time[~there])
         parts.append((np.minimum(i, j), np.maximum(i, j), np.full(len(i), shares.column[v]), both))
     return tuple(np.concatenate([p[k] for p in parts]) for k in range(4)), torn  # type: ignore[return-value]
 
@@ -146,7 +146,7 @@ def _merged(jobs: np.ndarray, time: np.ndarray) -> tuple[np.ndarray, np.ndarray]
     return known, np.bincount(at, time)
 
 
-def _cut(jobs: np.ndarray, time: np.ndarray, at: float) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+def halves(jobs: np.ndarray, time: np.ndarray, at: float) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Two halves of the jobs' times, laid one after the other; the job at the cut may be in both."""
     ends = np.cumsum(time)
     first = np.clip(at - (ends - time), 0.0, time)
@@ -154,7 +154,7 @@ def _cut(jobs: np.ndarray, time: np.ndarray, at: float) -> tuple[np.ndarray, np.
     return jobs[a], first[a], jobs[b], (time - first)[b]
 
 
-def _matched(
+def matched(
     a: np.ndarray, time_a: np.ndarray, b: np.ndarray, time_b: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Jobs side by side, and for how long, where two lists of times are laid along one another."""

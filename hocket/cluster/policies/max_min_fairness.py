@@ -7,7 +7,8 @@ and multiplied by its scale factor.
 import numpy as np
 
 from hocket.cluster.allocation import Allocation
-from hocket.cluster.policies._answer import answer
+from hocket.cluster.policies._answer import answer, reasons
+from hocket.cluster.policies._roles import Aim, Roles, many
 from hocket.cluster.policies._shares import Rows, Shares
 from hocket.cluster.session import Session, answered, solved
 from hocket.cluster.snapshot import Snapshot
@@ -15,6 +16,7 @@ from hocket.cluster.snapshot import Snapshot
 __all__ = ["PAPER", "allocate"]
 
 PAPER = "Dissertation section 5.4.1; least attained service: Tiresias (Gu et al. 2019)"
+_PLACE = "max-min fairness"
 
 
 def allocate(snapshot: Snapshot, session: Session | None = None) -> Allocation:
@@ -23,6 +25,9 @@ def allocate(snapshot: Snapshot, session: Session | None = None) -> Allocation:
 
 
 def _allocate(snapshot: Snapshot, session: Session | None) -> Allocation:
+    unlike = many(snapshot, (snapshot.weights,))
+    if unlike is not None:
+        return _by_roles(snapshot, unlike)
     shares = Shares(snapshot, (snapshot.weights,))
     groups, variables, steps = shares.throughput
     due = equal_share(snapshot)[shares.member] * snapshot.weights[shares.member] / shares.scale
@@ -37,13 +42,29 @@ def _allocate(snapshot: Snapshot, session: Session | None) -> Allocation:
     cost = np.zeros(shares.variables + 1)
     cost[least] = -1.0
     most = float((np.bincount(groups, steps, count) * shares.count / due).max(initial=0.0))
-    solution = solved(session, shares, shares.program(cost, rows, extra=((0.0, most),)), "max-min fairness")
+    solution = solved(session, shares, shares.program(cost, rows, extra=((0.0, most),)), _PLACE)
     return answer(shares, solution.x, solution.duals, float(solution.x[least]), solution.gap)
 
 
+def _by_roles(snapshot: Snapshot, shares: Shares) -> Allocation:
+    """The same, where there are too many pairs to write them all down."""
+    assert snapshot.pairs is not None
+    due = equal_share(snapshot) * snapshot.weights / snapshot.scale
+    found = Roles(shares, snapshot.pairs, Aim(np.zeros(shares.groups), due[shares.member])).best(_PLACE)
+    runs = shares.group >= 0
+    least = float((Allocation(*found.entries, 0.0).throughput(snapshot)[runs] / due[runs]).min())
+    gap = max(0.0, -found.bound - least) / max(1.0, least)
+    return Allocation(*found.entries, least, gap, reasons(shares, found.duals), shares.refused)
+
+
 def equal_share(snapshot: Snapshot) -> np.ndarray:
-    """Steps a second of each job with an equal share of time on every worker, as it runs best on each; shape (jobs,)."""
+    """Steps a second of each job with an equal share of time on every worker, as it runs best on each; shape (jobs,).
+
+    Types with fewer workers than it asks for count as such where it does not run.
+    """
+    fits = snapshot.scale[:, None] <= snapshot.workers[snapshot.type_of]
+    steps = np.where(fits, snapshot.throughputs, 0.0)
     best = np.zeros((len(snapshot.jobs), len(snapshot.types)))
     for column, own in enumerate(snapshot.columns):
-        np.maximum(best[:, own.type], snapshot.throughputs[:, column], out=best[:, own.type])
+        np.maximum(best[:, own.type], steps[:, column], out=best[:, own.type])
     return best @ (snapshot.workers / max(snapshot.workers.sum(), 1.0))
