@@ -5,6 +5,7 @@ Every member is a module with
     PAPER: str                                          where the idea comes from
     allocate(snapshot, session=None) -> Allocation      the answer
 
-A Session keeps what the last answer of the same policy knew (a basis, columns that were useful), so that the next one is
-quick; without it the answer has the same objective. Members know no clock: what depends on time is in the snapshot.
+A Session (cluster/session.py) keeps what the last answer of the same policy knew, so that the next one is quick, and the answer
+itself for when the solver fails; without it the answer has the same objective. Members know no clock: what depends on time is
+in the snapshot.
 """

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from hocket.cluster.policies._lp import Program, SolverTrouble, solve
+from hocket.cluster.policies._lp import Program, solve
 from hocket.cluster.policies._shares import Rows, Shares
 from hocket.cluster.policies._spread import Entries, spread
 from hocket.cluster.policies._windows import halves, matched
@@ -41,11 +41,12 @@ class Aim:
 
 @dataclass(frozen=True, eq=False)
 class Answer:
-    """Entries of an allocation, duals of time and workers, and what no answer costs less than."""
+    """Entries of an allocation, duals of time and workers, what no answer costs less than, and whether rounds ran out."""
 
     entries: Entries
     duals: np.ndarray
     bound: float
+    note: str = ""
 
 
 def many(snapshot: Snapshot, keys: Sequence[np.ndarray] = ()) -> Shares | None:
@@ -86,26 +87,28 @@ class Roles:
         self._half = np.zeros((2, 0), dtype=np.int64)  # groups and columns of rows that were broken without
 
     def best(self, place: str) -> Answer:
-        """The answer with all roles that help.
+        """The answer with all roles that help, or with those that were found to when rounds ran out.
 
         Arguments:
             place: for messages.
         """
-        for _ in range(_ROUNDS):
+        for rounds in range(1, _ROUNDS + 1):
             role = np.nonzero(self._inside)
             program, balance = self._program(role)
             found = solve(program, place)
-            if self._split(role, found.x):
+            last = rounds == _ROUNDS
+            if not last and self._split(role, found.x):
                 continue
             gain, duals = self._gains(role, balance, found.duals)
             missing = np.where(self._inside, -np.inf, gain)
             lost = np.maximum(missing.max(axis=(1, 2), initial=0.0), 0.0)
             bound = program.bound(duals) - float(lost @ self.shares.count)
             far = found.objective - bound > _CLOSE * max(1.0, abs(found.objective))
-            if not far or not self._enter(missing):
+            if not far or last or not self._enter(missing):
                 limits = found.duals[: len(self.shares.limits.lower)]
-                return Answer(self._entries(role, found.x), limits, bound)
-        raise SolverTrouble(f"{place}: roles still enter after {_ROUNDS} rounds")
+                note = f"roles still helped after {rounds} rounds" if far and last else ""
+                return Answer(self._entries(role, found.x), limits, bound, note)
+        raise AssertionError("the last round returns")
 
     def _split(self, role: tuple[np.ndarray, ...], x: np.ndarray) -> bool:
         """Add rows for jobs that are beside their own class for more than half of the time in which anybody is."""

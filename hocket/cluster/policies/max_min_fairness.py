@@ -54,7 +54,7 @@ def _by_roles(snapshot: Snapshot, shares: Shares) -> Allocation:
     runs = shares.group >= 0
     least = float((Allocation(*found.entries, 0.0).throughput(snapshot)[runs] / due[runs]).min())
     gap = max(0.0, -found.bound - least) / max(1.0, least)
-    return Allocation(*found.entries, least, gap, reasons(shares, found.duals), shares.refused)
+    return Allocation(*found.entries, least, gap, reasons(shares, found.duals), shares.refused, found.note)
 
 
 def equal_share(snapshot: Snapshot) -> np.ndarray:

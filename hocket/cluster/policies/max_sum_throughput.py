@@ -42,4 +42,4 @@ def _by_roles(snapshot: Snapshot, shares: Shares) -> Allocation:
     found = Roles(shares, snapshot.pairs, Aim(np.full(shares.groups, 1 / unit))).best(_PLACE)
     total = float(Allocation(*found.entries, 0.0).throughput(snapshot).sum())
     gap = max(0.0, -found.bound * unit - total) / max(unit, total)
-    return Allocation(*found.entries, total, gap, reasons(shares, found.duals), shares.refused)
+    return Allocation(*found.entries, total, gap, reasons(shares, found.duals), shares.refused, found.note)
