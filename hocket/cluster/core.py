@@ -312,7 +312,7 @@ class Core:
             told += [Note(allocation.note)] if allocation.note else []
             self.made_s, self.stale, self.must = now_s, False, False
         elif self.changed or self.must:
-            self.book.keep(slots, roster, workers, fill)
+            self.book.keep(slots, roster, workers, fill and self.settings.newcomers == "fill")
         self.changed = False
         roster.recycle()
         return told

@@ -77,6 +77,17 @@ def test_jobs_wait_for_the_end_of_the_round() -> None:
     assert finishes(run) == [1000.0, 370.0]
 
 
+def test_newcomers_may_wait_for_the_next_allocation() -> None:
+    """Of three workers one is idle: the job that comes has it in the next round, or, as in the public simulator, after the
+    1,000 s that an allocation holds at least."""
+    late = Workload((Job("0", "m", 20_000.0), Job("1", "m", 20_000.0), Job("2", "m", 100.0, arrived_s=10.0)))
+    started = []
+    for newcomers in ("fill", "wait"):
+        own = Settings(recompute_after_s=1000.0, newcomers=newcomers)  # type: ignore[arg-type]
+        started.append(fair(late, workers=3, options=Options(own)).records[2].started_s)
+    assert started == [360.0, 1080.0]
+
+
 def test_a_round_ends_when_nothing_of_it_runs() -> None:
     """Or, if that is asked for, only when its time is over."""
     late = Workload((Job("0", "m", 100.0), Job("1", "m", 100.0, arrived_s=5.0)))
