@@ -1,0 +1,70 @@
+"""Figures side by side: which is best, and what is not to be compared."""
+
+from dataclasses import replace
+
+import pytest
+
+from hocket.cluster.metrics import summary
+from hocket.report import cluster_facts as facts
+from tests.report import clusters
+
+
+def rows(*runs: object) -> dict[str, facts.Row]:
+    """By name."""
+    return {row.name: row for row in facts.summary_rows([summary(run) for run in runs])}  # type: ignore[arg-type]
+
+
+def test_the_best_is_marked_and_others_have_their_ratio() -> None:
+    """Jobs take 60 and 80 s, or 120 and 160: twice as long."""
+    found = rows(clusters.pair(), clusters.slower())
+    jct = found["average JCT"]
+    assert [c.value for c in jct.cells] == ["70 s", "2.3 min"]
+    assert [c.best for c in jct.cells] == [True, False]
+    assert [c.times for c in jct.cells] == ["", "2.00 ×"]
+    assert [c.best for c in found["utilisation"].cells] == [False, False]
+
+
+def test_equal_figures_have_no_best() -> None:
+    """As many preemptions for both, and a policy alone."""
+    assert not any(c.best for c in rows(clusters.pair(), clusters.slower())["preemptions"].cells)
+    assert not any(c.best for row in rows(clusters.pair()).values() for c in row.cells)
+
+
+def test_who_finished_fewer_is_not_compared() -> None:
+    """Its average may be lower because long jobs are missing."""
+    run = clusters.pair()
+    partial = replace(run, records=(run.records[0], replace(run.records[1], finished_s=None)))
+    found = rows(partial, clusters.slower())
+    assert [c.value for c in found["average JCT"].cells] == ["60 s", "2.3 min"]
+    assert not any(c.best for c in found["average JCT"].cells)
+    assert [c.best for c in found["finished"].cells] == [False, True]
+
+
+def test_nobody_finished() -> None:
+    """Averages of nothing are not zero."""
+    found = rows(clusters.stuck(), clusters.empty())
+    for name in ("average JCT", "median JCT", "makespan", "average ρ"):
+        assert {c.value for c in found[name].cells} == {facts.NONE}
+
+
+@pytest.mark.parametrize("change", [1.0, 0.5])
+def test_cost_by_type_says_when_prices_changed(change: float) -> None:
+    """At the types' prices; exact if that is what was paid."""
+    run = clusters.pair()
+    paid = tuple(replace(r, cost_usd=r.cost_usd * change) for r in run.records)
+    bill, exact = facts.cost_by_type(replace(run, records=paid))
+    assert bill == pytest.approx([60 / 3600 * 3.0, 60 / 3600 * 1.0])
+    assert exact == (change == 1.0)
+
+
+def test_capacity_that_changed_is_seen() -> None:
+    """Workers that were up for a part of the time."""
+    assert not facts.capacity_changed(clusters.pair())
+    assert facts.capacity_changed(replace(clusters.pair(), capacity_s=(100.0, 200.0)))
+
+
+def test_refused_jobs_are_named_once() -> None:
+    """With the policies that refused them."""
+    run = clusters.pair()
+    assert facts.refused_table([("p", run), ("q", run)]).rows == (("c", "asks for 9 workers", "all"),)
+    assert facts.refused_table([("p", run), ("q", clusters.slower())]).rows == (("c", "asks for 9 workers", "p"),)

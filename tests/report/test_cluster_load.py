@@ -1,0 +1,67 @@
+"""load_report_html: average JCT against load."""
+
+import re
+from math import inf, nan
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from hocket.errors import InputError
+from hocket.report.cluster_load import LoadRow, load_chart, load_report_html
+from tests.report import documents
+
+ROWS: list[LoadRow] = [
+    ("LAS", 1.0, 36000.0),
+    ("LAS", 2.0, 72000.0),
+    ("gavel", 1.0, 18000.0),
+    ("gavel", 2.0, 30000.0),
+    ("gavel", 2.0, 42000.0),
+    ("gavel", 3.0, nan),
+]
+
+
+def test_figures_are_means_and_the_best_is_marked() -> None:
+    """Seeds come together; where nothing is finished there is a dash; only rates of two policies have a best."""
+    page = load_report_html(ROWS)
+    text = " ".join(documents.check(page).text)
+    for word in ("5 h", "10 h", "20 h", "–", "of up to 2 runs"):
+        assert word in text
+    assert page.count("<small>best</small>") == 2
+    assert page == load_report_html(ROWS)
+
+
+def test_points_stand_where_they_belong() -> None:
+    """One for each policy and rate that has a time; of runs that differ, a line from the least to the most."""
+    root = ET.fromstring(load_chart(ROWS))
+    places = [(float(c.get("cx", "")), float(c.get("cy", ""))) for c in root.findall(".//{*}circle")]
+    assert len(places) == 4
+    (x1, slow1), (x2, slow2), (_, fast1), (_, fast2) = places
+    assert x1 < x2
+    assert slow2 < slow1
+    assert (slow1 - slow2) == pytest.approx(2 * (fast1 - slow1), abs=0.05)  # 10 h beside 5 h
+    assert slow1 == pytest.approx(fast2)
+    told = [c.findtext("{*}title") or "" for c in root.findall(".//{*}circle")]
+    assert told[-1] == "gavel: 10 h at 2 jobs an hour, of 2 runs from 8.33 h to 11.7 h"
+
+
+def test_times_far_apart_have_a_logarithmic_axis() -> None:
+    """A policy that is swamped does not flatten the others."""
+    assert "(log)" in load_chart([("a", 1.0, 3600.0), ("b", 1.0, 3600e3)])
+    assert "(log)" not in load_chart(ROWS)
+
+
+@pytest.mark.parametrize("rows", [[], [("a", 1.0, nan)], [("a", 1.0, 0.0)], [("<b>", 2.0, 5.0)]])
+def test_odd_rows_are_a_page(rows: list[LoadRow]) -> None:
+    """Nothing, nothing known, nothing to wait for, one point, hostile names."""
+    page = load_report_html(rows)
+    documents.Document(page)
+    assert not re.search(r"\bnan\b", page.split("<main>")[1].split("</main>")[0])
+    assert "<b>2.0" not in page
+
+
+@pytest.mark.parametrize(("rate", "jct"), [(0.0, 1.0), (-1.0, 1.0), (nan, 1.0), (inf, 1.0), (1.0, -1.0), (1.0, inf)])
+def test_wrong_rows_are_refused(rate: float, jct: float) -> None:
+    """With their place."""
+    with pytest.raises(InputError) as caught:
+        load_report_html([("a", 1.0, 1.0), ("a", rate, jct)])
+    assert caught.value.place.startswith("rows.1: ")
