@@ -199,15 +199,11 @@ class ModelProfile:
         Between measured sizes it interpolates linearly; outside it continues the line of the two nearest sizes, and
         never falls below zero. With a single measured size it scales in proportion to the size.
         """
-        table = self._table(name)
-        return self._interpolate(table, microbatch_size)
+        return self._interpolate(self._table(name), microbatch_size)
 
     def tensor_bytes(self, microbatch_size: float) -> np.ndarray:
         """Bytes of every tensor at one microbatch size; shape (tensors,)."""
-        table = np.array([t.size_bytes for t in self.tensors], dtype=float).reshape(
-            len(self.tensors), len(self.microbatch_sizes)
-        )
-        return self._interpolate(table, microbatch_size)
+        return self._interpolate(self._tensor_table, microbatch_size)
 
     def loading_s(self, microbatch_size: float) -> float:
         """Seconds to load one microbatch of any size; zero where that was not measured."""
@@ -216,9 +212,21 @@ class ModelProfile:
         return float(self._interpolate(np.array([self.load_s], dtype=float), microbatch_size)[0])
 
     def _table(self, name: str) -> np.ndarray:
-        width = len(self.microbatch_sizes)
-        rows = [getattr(layer, name) for layer in self.layers]
-        return np.array([row if row else (0.0,) * width for row in rows], dtype=float).reshape(len(rows), width)
+        """One figure of every layer at every measured size; planners ask for the same ones again and again."""
+        if name not in self._tables:
+            nothing = (0.0,) * len(self.microbatch_sizes)
+            rows = [getattr(layer, name) or nothing for layer in self.layers]
+            self._tables[name] = np.array(rows, dtype=float).reshape(len(rows), len(nothing))
+        return self._tables[name]
+
+    @cached_property
+    def _tables(self) -> dict[str, np.ndarray]:
+        return {}
+
+    @cached_property
+    def _tensor_table(self) -> np.ndarray:
+        rows = [tensor.size_bytes for tensor in self.tensors]
+        return np.array(rows, dtype=float).reshape(len(rows), len(self.microbatch_sizes))
 
     def _interpolate(self, table: np.ndarray, size: float) -> np.ndarray:
         sizes = np.array(self.microbatch_sizes, dtype=float)

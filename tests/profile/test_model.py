@@ -76,3 +76,13 @@ def test_the_jobs_batch() -> None:
     assert ModelProfile.from_json(json.dumps(data)).batch_size == 0
     with pytest.raises(InputError, match="batch_size: found -1"):
         replace(chain(2), batch_size=-1)
+
+
+def test_figures_belong_to_whoever_asks() -> None:
+    """What a caller does to a column or to the tensors' bytes changes no later answer."""
+    profile = chain(3, microbatch_sizes=(1, 2))
+    for ask in (lambda: profile.column("forward_s", 2), lambda: profile.tensor_bytes(1)):
+        first = ask()
+        expected = first.tolist()
+        first += 1
+        assert ask().tolist() == expected
