@@ -20,11 +20,12 @@ import numpy as np
 from hocket.errors import InputError, RefusedError
 from hocket.hardware.cluster import Cluster
 from hocket.profile.model import ModelProfile
-from hocket.strategies._partition_cuts import DEFAULT_LIMIT, Cuts, cuts
+from hocket.strategies._partition_cuts import Cuts, cuts
+from hocket.strategies._partition_loops import Loops
 from hocket.strategies._partition_memory import MemoryRule, pipeline_bytes
 from hocket.strategies._partition_part import Options, Placed, Task, parts
 from hocket.strategies._partition_search import GAP, smallest
-from hocket.strategies._partition_topology import joined_levels, topology
+from hocket.strategies._partition_topology import MAX_POSITIONS, joined_levels, topology
 from hocket.strategies._pipedream_cost import PipelineCosts, Sync, evaluate
 from hocket.units import show_bytes
 
@@ -74,7 +75,7 @@ def partition(
     max_stages: int | None = None,
     sync: Sync = "paper",
     data_parallel_within: float = 0.01,
-    max_cuts: int = DEFAULT_LIMIT,
+    places: Cuts | None = None,
 ) -> Partition:
     """The partition with the smallest bottleneck.
 
@@ -86,7 +87,7 @@ def partition(
         max_stages: at most so many.
         sync: see `_pipedream_cost`.
         data_parallel_within: how much slower plain data parallelism may be and is still taken.
-        max_cuts: see `_partition_cuts`.
+        places: the profile's cuts at this size, where they are known already.
 
     Raises:
         InputError: an argument that makes no sense.
@@ -95,11 +96,11 @@ def partition(
     rule = _rule(cluster, memory_bytes, recompute, weight_versions)
     if max_stages is not None and max_stages < 1:
         raise InputError("max_stages", str(max_stages), ">= 1")
-    places = cuts(profile, microbatch_size, max_cuts)
+    places = places or cuts(profile, microbatch_size)
+    count, levels = len(places.masks), len(joined_levels(cluster))
+    loops = Loops(count, cluster.devices, levels)
     options = Options(rule, replicate, exact_devices, max_stages or 0, sync, data_parallel_within)
-    free = replace(options, rule=None)
-    low_s, stages = _search(places, cluster, free, 0.0)
-    searched = parts(cluster, free, len(places.masks))
+    low_s, stages = _search(places, cluster, replace(options, rule=None), loops, 0.0)
 
     def held() -> tuple[float, ...]:
         if not stages:
@@ -109,12 +110,11 @@ def partition(
     memory = held()
     if rule is not None and not _fits(stages, memory, rule):
         # What is best without a limit and fits is best under it; what does not fit still bounds the answer from below.
-        _, stages = _search(places, cluster, options, low_s)
-        searched = parts(cluster, options, len(places.masks))
+        _, stages = _search(places, cluster, options, loops, low_s)
         memory = held()
     costs = evaluate(profile, cluster, microbatch_size, stages, sync=sync)
-    exact = places.exact and all(part.group == 1 for part in searched) and len(joined_levels(cluster)) <= 2
-    return Partition(stages, costs.bottleneck_s, costs, memory, len(places.masks), exact)
+    exact = places.exact and levels <= 2 and (not replicate or cluster.devices <= MAX_POSITIONS)
+    return Partition(stages, costs.bottleneck_s, costs, memory, count, exact)
 
 
 def _rule(
@@ -131,13 +131,13 @@ def _rule(
     return MemoryRule(capacity, recompute, weight_versions)
 
 
-def _search(places: Cuts, cluster: Cluster, options: Options, low_s: float) -> tuple[float, Placed]:
+def _search(places: Cuts, cluster: Cluster, options: Options, loops: Loops, low_s: float) -> tuple[float, Placed]:
     """The best stages, none when nothing fits, and seconds that no pipeline at all can be below; not below low_s."""
     plain_s, plain = _data_parallel(places, cluster, options)
     margin = options.margin if options.replicate else 0.0
     best_s, stages = plain_s / (1 + margin), plain
     # What does not beat plain data parallelism by its margin is not looked for.
-    tasks = [Task(places, cluster, part, options) for part in parts(cluster, options, len(places.masks))]
+    tasks = [Task(places, cluster, part, options, loops) for part in parts(cluster, options, len(places.masks))]
     found = smallest(tasks, low_s, best_s * (1 - GAP), low_s > 0 or not options.replicate)
     if found is not None:
         best_s, stages = found.bottleneck_s, found.task.trace(found.bottleneck_s, found.stages, found.limit_s)
@@ -161,9 +161,10 @@ def _data_parallel(places: Cuts, cluster: Cluster, options: Options) -> tuple[fl
         most = min(most, fitting)
     if most < 1 or (options.exact_devices and most < cluster.devices):
         return inf, ()
-    table = topology(cluster, 1, options.sync, 1, most)
-    counts = np.arange(1, most + 1)
-    seconds = np.maximum(places.seconds[-1] / counts, (table.sync[:, 0, 1 : most + 1] * weights).max(axis=0))
+    seconds = places.seconds[-1] / np.arange(1, most + 1)
+    if most > 1:
+        table = topology(joined_levels(cluster), 1, options.sync, 1, cluster.devices)
+        seconds = np.maximum(seconds, (table.sync[:, 0, 1 : most + 1] * weights).max(axis=0))
     best = most if options.exact_devices else int(np.argmin(seconds)) + 1
     return float(seconds[best - 1]), ((places.layers(0, len(places.masks) - 1), tuple(range(best))),)
 

@@ -8,16 +8,17 @@ Layers that cost nothing are first tied to a neighbour where that can never leng
 side, the order that keeps what crosses smallest): a stated rule, no longer every cut, so `Cuts.exact` is False.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-import numba
 import numpy as np
 
-from hocket.profile.model import ModelProfile
+from hocket.profile.model import Layer, ModelProfile
 from hocket.strategies._partition_graph import Graph, bits, downsets, prefixes, tied_to_neighbours
 
 DEFAULT_LIMIT = 1024
+ROWS = 64  # of a table over pairs of cuts that are made at once, so that they stay in the processor's cache
 
 
 @dataclass(frozen=True)
@@ -64,14 +65,9 @@ def cuts(profile: ModelProfile, microbatch_size: float, limit: int = DEFAULT_LIM
     n = len(profile.layers)
     seconds = profile.column("forward_s", microbatch_size) + profile.column("backward_s", microbatch_size)
     stash = profile.column("stash_bytes", microbatch_size)
-    weights, fixed, tied = np.zeros(n), np.zeros(n), {}
-    last_with: dict[str, int] = {}
-    for i, layer in enumerate(profile.layers):
-        weights[i] = layer.weights_bytes
-        fixed[i] = layer.gradients_bytes + layer.optimizer_bytes + layer.buffers_bytes
-        if layer.parameters and all(name in last_with for name in layer.parameters):
-            tied[i] = max(last_with[name] for name in layer.parameters)
-        last_with.update(dict.fromkeys(layer.parameters, i))
+    layers = profile.layers
+    weights = np.array([layer.weights_bytes for layer in layers], dtype=float)
+    fixed = np.array([one.gradients_bytes + one.optimizer_bytes + one.buffers_bytes for one in layers], dtype=float)
     sizes = profile.tensor_bytes(microbatch_size)
     for tensor, size in zip(profile.tensors, sizes.tolist(), strict=True):
         if tensor.source < 0 and tensor.targets:
@@ -82,16 +78,17 @@ def cuts(profile: ModelProfile, microbatch_size: float, limit: int = DEFAULT_LIM
     found = downsets(blocks, before, limit)
     exact = found is not None
     masks = found if found is not None else prefixes(graph, blocks, before)
-    inside = _members(masks, n)
+    words = _words(masks, n)
+    inside = np.unpackbits(words.view(np.uint8), axis=1, count=n, bitorder="little").astype(float)
     # Ascending time, smaller first: in whole femtoseconds, so that rounding never puts a set before its subset.
     whole = inside.astype(np.int64) @ np.rint(seconds * 1e15).astype(np.int64)
     order = np.lexsort((inside.sum(axis=1), whole))
-    masks, inside = [masks[k] for k in order.tolist()], inside[order]
+    inside = inside[order]
     both, forward = graph.crossing(inside)
-    pairs = sorted(tied.items())
+    pairs = _tied(layers)
     return Cuts(
-        masks=tuple(masks),
-        words=_words(masks, n),
+        masks=tuple(masks[k] for k in order.tolist()),
+        words=words[order],
         seconds=inside @ seconds,
         weights_bytes=inside @ weights,
         stash_bytes=inside @ stash,
@@ -107,33 +104,31 @@ def cuts(profile: ModelProfile, microbatch_size: float, limit: int = DEFAULT_LIM
     )
 
 
-@numba.njit(cache=True)
-def _predecessors(words: np.ndarray) -> tuple[np.ndarray, np.ndarray]:  # pragma: no cover - compiled
-    """Cuts inside each cut, nearest first, as (start, list); `words` are the downsets' bits, cuts in a linear order."""
-    count, width = words.shape
-    start = np.zeros(count + 1, dtype=np.int64)
-    listed = np.empty(count * (count - 1) // 2 + 1, dtype=np.int32)
-    at = 0
-    for j in range(count):
-        start[j] = at
-        for i in range(j - 1, -1, -1):
-            inside = True
-            for k in range(width):
-                if words[i, k] & ~words[j, k]:
-                    inside = False
-                    break
-            if inside:
-                listed[at] = i
-                at += 1
-    start[count] = at
-    return start, listed[:at]
+def _tied(layers: Sequence[Layer]) -> list[tuple[int, int]]:
+    """Layers whose parameters earlier layers share, ascending, each with the last of those."""
+    names = [name for layer in layers for name in layer.parameters]
+    if len(set(names)) == len(names):
+        return []
+    pairs = []
+    last_with: dict[str, int] = {}
+    for i, layer in enumerate(layers):
+        if layer.parameters and all(name in last_with for name in layer.parameters):
+            pairs.append((i, max(last_with[name] for name in layer.parameters)))
+        last_with.update(dict.fromkeys(layer.parameters, i))
+    return pairs
 
 
-def _members(masks: list[int], n: int) -> np.ndarray:
-    """Which layers stand in each downset; shape (cuts, layers), zeros and ones."""
-    raw = _words(masks, n).view(np.uint8)
-    unpacked: np.ndarray = np.unpackbits(raw, axis=1, count=n, bitorder="little").astype(float)
-    return unpacked
+def _predecessors(words: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """For each cut the cuts inside it, nearest first: those of cut j are list[start[j] : start[j + 1]]."""
+    count = len(words)
+    inside = np.tri(count, k=-1, dtype=bool)  # [j, i]: cut i is inside cut j; those after it are not
+    for begin in range(0, count, ROWS):
+        end = min(begin + ROWS, count)
+        for word in words.T:
+            inside[begin:end, :end] &= (word[:end] & ~word[begin:end, None]) == 0
+    start = np.zeros(count + 1, dtype=np.uint32)
+    start[1:] = inside.sum(axis=1).cumsum()
+    return start, (count - 1 - np.nonzero(inside[:, ::-1])[1]).astype(np.uint32)
 
 
 def _words(masks: list[int], n: int) -> np.ndarray:

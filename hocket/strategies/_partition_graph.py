@@ -1,5 +1,7 @@
 """A profile's graph of layers as bit masks, and its downsets: which layers are never cut apart, and where cuts can lie."""
 
+from itertools import accumulate, chain
+
 import numpy as np
 
 from hocket.profile.model import ModelProfile
@@ -7,6 +9,8 @@ from hocket.profile.model import ModelProfile
 
 def bits(mask: int) -> tuple[int, ...]:
     """Positions of the ones."""
+    if mask & (mask - 1) == 0:  # mostly there is one
+        return (mask.bit_length() - 1,) if mask else ()
     found = []
     while mask:
         low = mask & -mask
@@ -22,7 +26,7 @@ class Graph:
         self.n = len(profile.layers)
         self.before = [0] * self.n
         self.after = [0] * self.n
-        self.tensors: list[tuple[int, int, float, bool]] = []  # source, mask of targets, bytes, has a gradient
+        self.tensors: list[tuple[int, tuple[int, ...], float, bool]] = []  # source, targets, bytes, has a gradient
         for tensor, size in zip(profile.tensors, sizes.tolist(), strict=True):
             if tensor.source < 0 or not tensor.targets:
                 continue
@@ -31,20 +35,20 @@ class Graph:
                 readers |= 1 << target
                 self.before[target] |= 1 << tensor.source
             self.after[tensor.source] |= readers
-            self.tensors.append((tensor.source, readers, size, tensor.gradient))
+            self.tensors.append((tensor.source, tensor.targets, size, tensor.gradient))
 
     def crossing(self, inside: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Bytes over every cut: forward and back, forward only; `inside` is of shape (cuts, layers), zeros and ones."""
         if not self.tensors:
             return np.zeros(len(inside)), np.zeros(len(inside))
-        readers = [bits(mask) for _, mask, _, _ in self.tensors]
-        starts = np.cumsum([0, *map(len, readers[:-1])])
+        sources, readers, sizes, gradients = zip(*self.tensors, strict=True)
+        starts = list(accumulate(map(len, readers[:-1]), initial=0))
         held = np.ascontiguousarray(inside.T)  # sums over its first axis are taken in the order of the tensors
-        every_reader = np.minimum.reduceat(held[[i for group in readers for i in group]], starts, axis=0)
-        over = held[[source for source, _, _, _ in self.tensors]] * (1 - every_reader)
-        over *= np.array([size for _, _, size, _ in self.tensors])[:, None]
+        every_reader = np.minimum.reduceat(held[list(chain.from_iterable(readers))], starts, axis=0)
+        over = held[list(sources)] * (1 - every_reader)
+        over *= np.array(sizes)[:, None]
         forward = over.sum(axis=0)
-        over *= np.array([2.0 if gradient else 1.0 for _, _, _, gradient in self.tensors])[:, None]
+        over *= np.array([2.0 if gradient else 1.0 for gradient in gradients])[:, None]
         return over.sum(axis=0), forward
 
 
@@ -60,8 +64,8 @@ def tied_to_neighbours(graph: Graph, free: list[bool]) -> tuple[list[int], list[
     out = [0.0] * n
     for source, _, size, _ in graph.tensors:
         out[source] += size
-    above = [0] * n  # all successors
-    if any(free):
+    above = [0] * n  # all successors, asked for where a free layer has several readers
+    if any(alone and readers & (readers - 1) for alone, readers in zip(free, graph.after, strict=True)):
         for i in range(n - 1, -1, -1):
             for j in bits(graph.after[i]):
                 above[i] |= above[j] | 1 << j
@@ -119,7 +123,7 @@ def downsets(blocks: list[int], before: list[int], limit: int) -> list[int] | No
                     if before[c] & ~grown == 0:
                         opened |= 1 << c
                 following[grown] = (opened, layers | blocks[b])
-        masks.extend(layers for _, layers in following.values())
+                masks.append(layers | blocks[b])
         if len(masks) > limit:
             return None
         current = following

@@ -9,11 +9,12 @@ which for the input stage is NOAM. Working memory inside operators is not counte
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
 from hocket.profile.model import ModelProfile
-from hocket.strategies._pipedream_cost import Stages
+from hocket.strategies._pipedream_cost import Stages, journeys, owners
 
 MAX_COUNTED_DEVICES = 32
 
@@ -42,17 +43,15 @@ def pipeline_bytes(
 ) -> tuple[float, ...]:
     """Bytes on each device of each stage of a pipeline, given as (layers, devices) from input to output."""
     stash = profile.column("stash_bytes", microbatch_size)
-    received = [0.0] * len(stages)
-    stage_of = {layer: s for s, (layers, _) in enumerate(stages) for layer in layers}
-    for tensor, size in zip(profile.tensors, profile.tensor_bytes(microbatch_size).tolist(), strict=True):
-        if not tensor.targets:
-            continue
-        if tensor.source < 0:
+    sizes = profile.tensor_bytes(microbatch_size).tolist()
+    for tensor, size in zip(profile.tensors, sizes, strict=True):
+        if tensor.source < 0 and tensor.targets:
             stash[tensor.targets[0]] += size
-            continue
+    received = [0.0] * len(stages)
+    for index, source, last in journeys(profile, owners(stages, len(profile.layers))):
         # One that skips a stage is passed on, and waits there like one that it reads.
-        for s in range(stage_of[tensor.source] + 1, max(stage_of[target] for target in tensor.targets) + 1):
-            received[s] += size
+        for s in range(source + 1, last + 1):
+            received[s] += sizes[index]
     found = []
     for s, flight in enumerate(in_flight([len(devices) for _, devices in stages])):
         layers = sorted(stages[s][0])
@@ -65,31 +64,24 @@ def pipeline_bytes(
 
 
 def kernel_memory(
-    rule: MemoryRule | None,
-    stash: np.ndarray,
-    fixed: np.ndarray,
-    activation: np.ndarray,
-    positions: int,
-    group: int,
-    copies: int,
-) -> tuple[bool, bool, np.ndarray, np.ndarray, np.ndarray, np.ndarray, int, bool]:
-    """The rule as the compiled sweep reads it: capacity by position, counted from the pipeline's end.
+    rule: MemoryRule | None, positions: int, group: int, copies: int
+) -> tuple[bool, np.ndarray, np.ndarray, int, bool]:
+    """The rule as the sweep reads it: (whether devices in use are counted, capacity by position, counted from the
+    pipeline's end, inputs in flight, weight versions, recompute).
 
     A position holds `group` devices. On many positions those in use are not counted one by one: idle ones among them
     count as used, so that more inputs in flight are reckoned with than there are, never fewer.
     """
     if rule is None:
-        return False, False, stash, fixed, activation, np.zeros(1), 1, False
+        return False, np.zeros(1), _flights(0), 1, False
     by_copy = np.array(rule.capacity_bytes).reshape(copies, -1)[:, -positions * group :]
-    capacity = by_copy.reshape(copies, positions, group).min(axis=(0, 2))
+    capacity = by_copy.reshape(copies, positions, group).min(axis=(0, 2))[::-1].copy()
     versions = 2**31 - 1 if rule.weight_versions is None else rule.weight_versions
-    return (
-        True,
-        positions <= MAX_COUNTED_DEVICES,
-        stash,
-        fixed,
-        activation,
-        np.ascontiguousarray(capacity[::-1]),
-        versions,
-        rule.recompute,
-    )
+    return positions <= MAX_COUNTED_DEVICES, capacity, _flights(positions), versions, rule.recompute
+
+
+@lru_cache(maxsize=8)
+def _flights(devices: int) -> np.ndarray:
+    """Inputs in flight on each of r replicas, behind which `placed` devices are in use; [placed, r]."""
+    placed, replicas = np.arange(devices + 1)[:, None], np.maximum(np.arange(devices + 1), 1)
+    return ((placed + 2 * replicas - 1) // replicas).astype(np.uint32)

@@ -1,7 +1,7 @@
 """One part of a cluster: how fast a pipeline on it can be, and the pipeline that is.
 
 A part is a number of equal copies of a run of devices; a pipeline on one is replicated as a whole on all of them. The
-compiled sweeps of `_partition_kernel` are asked here, and what they find is turned into layers and devices.
+sweeps of `_partition_kernel` are asked here, and what they find is turned into layers and devices.
 """
 
 from dataclasses import dataclass
@@ -11,13 +11,12 @@ from typing import Any
 import numpy as np
 
 from hocket.hardware.cluster import Cluster
-from hocket.strategies import _partition_kernel as kernel
 from hocket.strategies._partition_cuts import Cuts
+from hocket.strategies._partition_loops import Loops
 from hocket.strategies._partition_memory import MemoryRule, kernel_memory
 from hocket.strategies._partition_topology import MAX_POSITIONS, Topology, groups, joined_levels, topology
-from hocket.strategies._pipedream_cost import Sync, level_spans
+from hocket.strategies._pipedream_cost import Sync, all_reduce_bandwidth, level_spans
 
-FEW_STATES = 2048  # room for so many more than one stage from one state can reach
 MAX_TIE_STATES = 20_000_000  # above this a tie goes to few stages, not always to the fewest
 
 Placed = tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]
@@ -69,8 +68,7 @@ def _copies(cluster: Cluster, rule: MemoryRule | None) -> list[int]:
     if len(levels) < 2:
         return [1]
     inner, outer = levels[:-1], levels[-1]
-    slowest = min((level.all_reduce or level.link).bandwidth_bytes_per_s for level in inner)
-    ordered = (outer.all_reduce or outer.link).bandwidth_bytes_per_s <= slowest
+    ordered = all_reduce_bandwidth(outer) <= min(map(all_reduce_bandwidth, inner))
     if rule is None and ordered and all(level.shared for level in levels[1:]):
         return [1]
     return [m for m in range(1, outer.width + 1) if outer.width % m == 0]
@@ -78,30 +76,30 @@ def _copies(cluster: Cluster, rule: MemoryRule | None) -> list[int]:
 
 @dataclass(frozen=True)
 class Task:
-    """The pipelines on one part."""
+    """The pipelines on one part; the loops are shared with the search's other parts."""
 
     places: Cuts
     cluster: Cluster
     part: Part
     options: Options
+    loops: Loops
 
     @cached_property
     def least_s(self) -> float:
         """No bottleneck is below this: all devices share the work, or the longest layer is on all of those it may have."""
-        seconds = self._arguments[0][0]
         alone = 0.0 if self.options.replicate else self.places.longest_s
-        return max(float(seconds[-1]) / self._table.positions, alone)
+        return max(float(self._seconds[-1]) / self.part.positions, alone)
 
     @cached_property
     def most_s(self) -> float:
         """The best bottleneck is not above this, whatever the stages, if there is one at all."""
-        table, (seconds, weights, crossing, *_) = self._table, self._arguments[0]
-        slowest = float(max(table.border.max(), 1 / min(level.bandwidth_bytes_per_s for level in self.cluster.levels)))
-        return float(seconds[-1] + crossing.max() * slowest + 2 * weights[-1] * slowest) * 2
+        border, weights, crossing = self._table.border, self.places.weights_bytes, self.places.crossing_bytes
+        slowest = float(max(border.max(), 1 / min(level.bandwidth_bytes_per_s for level in self.cluster.levels)))
+        return float(self._seconds[-1] + crossing.max() * slowest + 2 * weights[-1] * slowest) * 2
 
     def sweep(self, limit_s: float) -> tuple[int, float]:
         """Stages and bottleneck of a pipeline with no term above the limit; 0 stages when there is none."""
-        found, cost_s, _, _ = self._sweep(limit_s, self.options.max_stages, True)
+        found, cost_s, _ = self._sweep(limit_s, self.options.max_stages, True)
         return found, cost_s
 
     def trace(self, best_s: float, stages: int, limit_s: float) -> Placed:
@@ -110,12 +108,12 @@ class Task:
         One of `stages` has it, which a sweep with limit_s has found. On more than two levels one with a lower limit may
         find none: then it is that one.
         """
-        separate = self._states * (stages + 1) <= MAX_TIE_STATES
-        found, _, end, trail = self._sweep(best_s, stages if separate else self.options.max_stages, False)
+        cells, own = self._states
+        separate = cells * own * (stages + 1) <= MAX_TIE_STATES
+        found, _, end = self._sweep(best_s, stages if separate else self.options.max_stages, False)
         if not found:
-            _, _, end, trail = self._sweep(limit_s, self.options.max_stages, True)
-        cuts = len(self.places.masks)
-        runs = _walk(trail, end, cuts, self._states // cuts, self._table.positions + 1)
+            _, _, end = self._sweep(limit_s, self.options.max_stages, True)
+        runs = self._runs(end)
         inside, group = self.cluster.devices // self.part.copies, self.part.group
         # It ends at the last device of its part; idle devices come first, or last where whole components are idle.
         end = inside
@@ -134,74 +132,60 @@ class Task:
             for inner, outer, first, count in runs
         )
 
-    def _sweep(self, limit_s: float, max_stages: int, cheapest: bool) -> tuple[int, float, int, np.ndarray]:
-        """`_partition_kernel.sweep` in memory that is kept from one to the next."""
-        needed = self._states * (max_stages + 1)
-        rows = self._rows if needed <= len(self._rows) else np.full(needed, -1, dtype=np.int32)
-        while True:
-            arguments = (*self._arguments, max_stages, cheapest, rows, self._tables[-1])
-            stages, cost_s, end, trail = kernel.sweep(limit_s, *arguments)
-            if stages >= 0:
-                return int(stages), float(cost_s), int(end), trail
-            self._tables.append(kernel.empty_table(2 * len(trail), len(self._table.spans)))
+    def _runs(self, end: int) -> list[tuple[int, int, int, int]]:
+        """Stages of the last sweep from input to output, as (inner cut, outer cut, first position, replicas)."""
+        cuts, places, own = len(self.places.masks), self.part.positions + 1, self._states[1]
+        runs = []
+        state, before, replicas = self.loops.trail(end)
+        while before:
+            inner, (state, before, more) = state // own, self.loops.trail(before)
+            if replicas:
+                at = state // own
+                runs.append((inner // places % cuts, at // places % cuts, at % places, replicas))
+            replicas = more
+        return runs
+
+    def _sweep(self, limit_s: float, max_stages: int, cheapest: bool) -> tuple[int, float, int]:
+        """`_partition_kernel.sweep`."""
+        options, (cells, own) = self.options, self._states
+        most = self.part.positions if options.replicate else 1
+        every_count = options.exact_devices or options.sync == "ring"
+        wishes = most, every_count, options.exact_devices, max_stages, cheapest
+        few = len(self.places.masks) * most
+        return self.loops.sweep(limit_s, self._figures, wishes, cells * (max_stages + 1), own, few)
 
     @cached_property
-    def _states(self) -> int:
-        table = self._table
-        return kernel.states(len(self.places.masks), table.positions, self._arguments[2][1], len(table.spans))
+    def _states(self) -> tuple[int, int]:
+        """How many pairs of a cut and a position there are, and states in each."""
+        positions, (_, _, (_, counted, *_)) = self.part.positions, self._figures
+        own = (positions + 1 if counted else 1) * len(self._table.spans)
+        return len(self.places.masks) * (positions + 1), own
 
     @cached_property
-    def _rows(self) -> np.ndarray:
-        return np.full(self._states * (self.options.max_stages + 1), -1, dtype=np.int32)
-
-    @cached_property
-    def _tables(self) -> list[tuple[np.ndarray, ...]]:
-        """Room for ever more states; each sweep takes the last."""
-        few = len(self.places.masks) * self._arguments[3] + FEW_STATES
-        return [kernel.empty_table(few, len(self._table.spans))]
+    def _seconds(self) -> np.ndarray:
+        """Of what is inside each cut, on one position."""
+        return self.places.seconds / (self.part.copies * self.part.group)
 
     @cached_property
     def _table(self) -> Topology:
-        return topology(self.cluster, self.part.copies, self.options.sync, self.part.group, self.part.positions)
+        levels, part = joined_levels(self.cluster), self.part
+        return topology(levels, part.copies, self.options.sync, part.group, part.positions)
 
     @cached_property
-    def _arguments(self) -> tuple[Any, ...]:
-        """What every sweep is told: graph, layout, memory, most replicas, whether every number of them is tried, and
-        whether every device is used."""
-        places, options, table, copies = self.places, self.options, self._table, self.part.copies
-        start, listed = places.predecessors
-        seconds = places.seconds / (copies * table.group)
-        weights, crossing = places.weights_bytes, places.crossing_bytes
-        tables = (table.unit, table.sync, table.together, table.border, table.shared)
-        memory = kernel_memory(
-            options.rule,
-            places.stash_bytes,
-            places.fixed_bytes,
-            places.activation_bytes,
-            table.positions,
-            table.group,
-            copies,
-        )
+    def _figures(self) -> tuple[Any, ...]:
+        """What every sweep is told: graph, topology, memory."""
+        places, options, part, table = self.places, self.options, self.part, self._table
+        own = (*places.predecessors, places.tied_bytes, places.tied_inside.reshape(-1))
+        graph = (self._seconds, places.weights_bytes, places.crossing_bytes, *own)
+        sizes = (places.activation_bytes, places.stash_bytes, places.fixed_bytes)
+        counted, capacity, flight, *rule = kernel_memory(options.rule, part.positions, part.group, part.copies)
+        told = self.loops.told
+        memory = (told(capacity), float(capacity.max()), float(capacity.min()), told(flight.reshape(-1)), *rule)
         return (
-            (seconds, weights, crossing, start, listed, places.tied_bytes, places.tied_inside),
-            (table.positions, table.period, table.spans, *tables, not (table.steep and options.uniform)),
-            memory,
-            table.positions if options.replicate else 1,
-            options.exact_devices or options.sync == "ring",
-            options.exact_devices,
+            tuple(map(told, graph)),
+            (part.positions, table.period, *map(told, table.flat), not (table.steep and options.uniform)),
+            (options.rule is not None, counted, *map(told, sizes), *memory),
         )
-
-
-def _walk(trail: np.ndarray, end: int, cuts: int, own: int, places: int) -> list[tuple[int, int, int, int]]:
-    """Stages from input to output as (inner cut, outer cut, first position, replicas); a cut has `own` states."""
-    runs = []
-    state, before, replicas = trail[end].tolist()
-    while before >= 0:
-        last, (state, before, more) = state, trail[before].tolist()
-        if replicas:
-            runs.append((last // own % cuts, state // own % cuts, state % own // (own // places), replicas))
-        replicas = more
-    return runs
 
 
 def _shift(idle: int, passed: int, spans: list[int]) -> int:

@@ -37,6 +37,7 @@ def smallest(tasks: Sequence[Task], low_s: float, high_s: float, tight: bool) ->
     if high <= 0 or high < low:
         return None
     best: Found | None = None
+    failed_s = [0.0] * len(tasks)
     step, probe = 1 + 4 * GAP if tight else FIRST_STEP, False
     while True:
         if best is None:
@@ -46,11 +47,11 @@ def smallest(tasks: Sequence[Task], low_s: float, high_s: float, tight: bool) ->
             below = best.bottleneck_s * (1 - GAP)
             if below <= low:
                 probe = True
-            # What was found may be the answer: once a lower limit has failed, ask for anything better at all.
             limit = below if probe else 0.5 * (low + below)
-        found = _ask(tasks, limit, best if probe else None)
+        found = _ask(tasks, limit, best if probe else None, failed_s)
         if found is not None:
-            best, probe = found, False
+            # What was found may well be the answer: ask for anything better at all; if there is, go half way next.
+            best, probe = found, not probe
         elif best is None and limit < high:
             low = limit
         elif best is None or probe:
@@ -59,12 +60,18 @@ def smallest(tasks: Sequence[Task], low_s: float, high_s: float, tight: bool) ->
             low, probe = limit, True
 
 
-def _ask(tasks: Sequence[Task], limit_s: float, best: Found | None) -> Found | None:
-    """A pipeline with no term above the limit, or one as good as the best on a part that stands before it."""
+def _ask(tasks: Sequence[Task], limit_s: float, best: Found | None, failed_s: list[float]) -> Found | None:
+    """A pipeline with no term above the limit, or one as good as the best on a part that stands before it.
+
+    failed_s: of each part, the highest limit below which there was none.
+    """
     before = tasks.index(best.task) if best is not None else 0
     for k in range(len(tasks) - 1, -1, -1):
         own_s = best.bottleneck_s * (1 + GAP) if best is not None and k < before else limit_s
+        if own_s <= failed_s[k]:
+            continue
         stages, cost_s = tasks[k].sweep(own_s)
         if stages:
             return Found(min(cost_s, own_s), tasks[k], stages, own_s)
+        failed_s[k] = own_s
     return None

@@ -25,8 +25,8 @@ stages are passed on through each border between; a tensor without gradient coun
 replication, so neither do we. Latency and the batch's own input are not in the model.
 """
 
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
@@ -69,7 +69,7 @@ def evaluate(
         InputError: a layer that is missing or twice, a device that is twice or unknown, a stage without either, a
             tensor that would flow backwards.
     """
-    _check(profile, cluster, stages)
+    stage_of = _owners(profile, cluster, stages)
     compute = profile.column("forward_s", microbatch_size) + profile.column("backward_s", microbatch_size)
     spans = level_spans(cluster.levels)
     # Load of every component's link at every level: (level, component) -> seconds an input, per stage.
@@ -78,7 +78,7 @@ def evaluate(
         weights = profile.weights_bytes(sorted(layers))
         for k, level in enumerate(cluster.levels):
             units = {device // spans[k] for device in devices}
-            most = max(Counter(unit // level.width for unit in units).values())
+            most = max(_counts(unit // level.width for unit in units).values())
             load_s = sync_seconds_per_byte(level, most, len(units), len(devices), sync) * weights
             if load_s > 0:
                 for unit in units:
@@ -88,7 +88,16 @@ def evaluate(
         together = sum(loads.values())
         for s, load_s in loads.items():
             busiest[s] = max(busiest[s], together if cluster.levels[k].shared else load_s)
-    crossing = _crossing_bytes(profile, microbatch_size, stages)
+    crossing = [0.0] * (len(stages) - 1)
+    sizes = profile.tensor_bytes(microbatch_size)
+    for index, source, last in journeys(profile, stage_of):
+        tensor = profile.tensors[index]
+        if any(stage_of[target] < source for target in tensor.targets):
+            raise InputError(
+                "stages", f"tensor {tensor.name} flowing backwards", "readers in the same or a later stage"
+            )
+        for s in range(source, last):
+            crossing[s] += float(sizes[index]) * (2 if tensor.gradient else 1)
     borders = [
         size * border_seconds_per_byte(cluster.levels, spans, before, after)
         for size, ((_, before), (_, after)) in zip(crossing, pairwise(stages), strict=True)
@@ -108,9 +117,14 @@ def level_spans(levels: Sequence[Level]) -> list[int]:
     return spans
 
 
+def all_reduce_bandwidth(level: Level) -> float:
+    """Bytes a second of an all-reduce's steps among the components of a level."""
+    return (level.all_reduce or level).bandwidth_bytes_per_s
+
+
 def sync_seconds_per_byte(level: Level, most: int, units: int, replicas: int, sync: Sync) -> float:
     """All-reduce seconds an input and byte of weights, on each component's link at one level."""
-    bandwidth = (level.all_reduce or level.link).bandwidth_bytes_per_s
+    bandwidth = all_reduce_bandwidth(level)
     if sync == "ring":
         return 2 * (most - 1) / (most * bandwidth * replicas)
     return 2 * (most - 1) / (bandwidth * units)
@@ -122,41 +136,52 @@ def border_seconds_per_byte(
     """Seconds a byte between two stages: over the innermost level at which their replicas pair up."""
     before, after = list(before), list(after)
     for level, span in zip(levels, spans, strict=True):
-        ours = Counter(device // (span * level.width) for device in before)
-        theirs = Counter(device // (span * level.width) for device in after)
-        if all(ours[unit] * len(after) == theirs[unit] * len(before) for unit in ours.keys() | theirs.keys()):
+        ours = _counts(device // (span * level.width) for device in before)
+        theirs = _counts(device // (span * level.width) for device in after)
+        if ours.keys() == theirs.keys() and all(ours[u] * len(after) == theirs[u] * len(before) for u in ours):
             return 1 / (level.bandwidth_bytes_per_s * len(ours))
     raise InputError("stages", "devices outside the cluster", "devices of its outermost level")
 
 
-def _crossing_bytes(profile: ModelProfile, microbatch_size: float, stages: Stages) -> list[float]:
-    """Bytes an input, forward and back, over the border behind each stage but the last."""
-    stage_of = {layer: s for s, (layers, _) in enumerate(stages) for layer in layers}
-    crossing = [0.0] * (len(stages) - 1)
-    sizes = profile.tensor_bytes(microbatch_size)
-    for tensor, size in zip(profile.tensors, sizes, strict=True):
-        if tensor.source >= 0 and tensor.targets:
-            for s in range(stage_of[tensor.source], max(stage_of[t] for t in tensor.targets)):
-                crossing[s] += float(size) * (2 if tensor.gradient else 1)
-    return crossing
+def journeys(profile: ModelProfile, stage_of: Sequence[int]) -> Iterator[tuple[int, int, int]]:
+    """Tensors that some reader in another stage needs: (index, stage of the source, last stage with a reader)."""
+    for index, tensor in enumerate(profile.tensors):
+        if tensor.source >= 0:
+            source = stage_of[tensor.source]
+            for target in tensor.targets:
+                if stage_of[target] != source:
+                    yield index, source, max(stage_of[reader] for reader in tensor.targets)
+                    break
 
 
-def _check(profile: ModelProfile, cluster: Cluster, stages: Stages) -> None:
-    placed = Counter(layer for layers, _ in stages for layer in layers)
-    wrong = [i for i in range(len(profile.layers)) if placed[i] != 1]
-    if wrong or len(placed) != len(profile.layers):
-        raise InputError(
-            "stages", f"layers {wrong[:5]} not exactly once", f"layers 0 to {len(profile.layers) - 1} once each"
-        )
-    used = Counter(device for _, devices in stages for device in devices)
-    bad = [d for d, count in used.items() if count > 1 or not 0 <= d < cluster.devices]
+def owners(stages: Stages, layers: int) -> list[int]:
+    """The stage of every layer; -1 without one."""
+    found = [-1] * layers
+    for s, (own, _) in enumerate(stages):
+        for layer in own:
+            found[layer] = s
+    return found
+
+
+def _owners(profile: ModelProfile, cluster: Cluster, stages: Stages) -> list[int]:
+    """The same, of a placement that can be priced."""
+    count = len(profile.layers)
+    placed = [layer for layers, _ in stages for layer in layers]
+    if sorted(placed) != list(range(count)):
+        wrong = [i for i in range(count) if placed.count(i) != 1]
+        raise InputError("stages", f"layers {wrong[:5]} not exactly once", f"layers 0 to {count - 1} once each")
+    used = _counts(device for _, devices in stages for device in devices)
+    bad = [d for d, times in used.items() if times > 1 or not 0 <= d < cluster.devices]
     if bad:
         raise InputError("stages", f"devices {sorted(bad)[:5]}", f"each of 0 to {cluster.devices - 1} at most once")
     if any(not layers or not devices for layers, devices in stages):
         raise InputError("stages", "a stage without layers or devices", "at least one of each")
-    stage_of = {layer: s for s, (layers, _) in enumerate(stages) for layer in layers}
-    for tensor in profile.tensors:
-        if tensor.source >= 0 and any(stage_of[t] < stage_of[tensor.source] for t in tensor.targets):
-            raise InputError(
-                "stages", f"tensor {tensor.name} flowing backwards", "readers in the same or a later stage"
-            )
+    return owners(stages, count)
+
+
+def _counts(values: Iterable[int]) -> dict[int, int]:
+    """How often each value is there; `collections.Counter` is slower on a few."""
+    found: dict[int, int] = {}
+    for value in values:
+        found[value] = found.get(value, 0) + 1
+    return found

@@ -116,6 +116,16 @@ def test_cuts_of_a_chain_and_of_parallel_branches():
     assert bits(few.masks[-1]) == tuple(range(6))
 
 
+def test_cuts_inside_each_cut():
+    """By the definition: of each cut those whose layers it holds, nearest first; also with more layers than a word."""
+    for profile in (synthetic.branching(12, seed=2, edges=0.2), synthetic.cells(6)):
+        places = cuts(profile, 1, limit=200)
+        start, inside = places.predecessors
+        for j, mask in enumerate(places.masks):
+            expected = [i for i in range(j - 1, -1, -1) if places.masks[i] & ~mask == 0]
+            assert inside[start[j] : start[j + 1]].tolist() == expected
+
+
 def test_nasnet_like_graphs_are_planned():
     """Graphs with far too many antichains to list are planned, and say so."""
     profile = synthetic.cells(18)
