@@ -196,20 +196,20 @@ def partitioned(situation: Situation) -> Iterator[Choice]:
     cost, with replication and straight, with memory out of account and within every device's, and with fewer inputs in
     flight where memory is short. Where the best repeats itself too seldom, the best of fewer stages is there as well."""
     from hocket.strategies._partition import partition
-    from hocket.strategies._pipedream_cost import Sync
+    from hocket.strategies._partition_cuts import cuts
 
     readings: tuple[Sync, ...] = ("paper", "ring")
     profile, cluster = situation.profile, situation.cluster
     capacity = [cluster.capacity_bytes(d) for d in range(cluster.devices)]
     seen = set()
     for size in situation.sizes:
+        places = cuts(profile, size)
         for sync, replicate, limit in product(readings, (True, False), (None, capacity)):
+            options: dict[str, Any] = {"sync": sync, "replicate": replicate, "memory_bytes": limit}
             most: int | None = None
             while most is None or most >= 1:
                 try:
-                    found = partition(
-                        profile, cluster, size, replicate=replicate, memory_bytes=limit, sync=sync, max_stages=most
-                    )
+                    found = partition(profile, cluster, size, **options, max_stages=most, places=places)
                 except RefusedError:
                     break  # nothing fits this size; other sizes may, and the simulator says what a plan needs
                 stages = tuple(cut(situation, layers, devices) for layers, devices in found.stages)
