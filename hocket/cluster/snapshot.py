@@ -7,6 +7,7 @@ Source: sections 5.3.1 and 5.4.
 
 from dataclasses import dataclass
 from functools import cached_property
+from math import inf
 
 import numpy as np
 
@@ -32,11 +33,10 @@ class Active:
     isolated_s: float | None = None
 
     def __post_init__(self) -> None:
-        place = f"job {self.job.id}"
-        if not 0 < self.remaining_steps < float("inf"):
-            raise InputError(f"{place}: remaining_steps", str(self.remaining_steps), "a number > 0")
-        if not 0 <= self.elapsed_s < float("inf"):
-            raise InputError(f"{place}: elapsed_s", str(self.elapsed_s), "a number >= 0")
+        if not 0 < self.remaining_steps < inf:
+            raise InputError(f"job {self.job.id}: remaining_steps", str(self.remaining_steps), "a number > 0")
+        if not 0 <= self.elapsed_s < inf:
+            raise InputError(f"job {self.job.id}: elapsed_s", str(self.elapsed_s), "a number >= 0")
 
 
 @dataclass(frozen=True)

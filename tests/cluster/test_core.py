@@ -383,6 +383,19 @@ def test_when_allocations_are_made(how: dict[str, Any], asked: list[int]) -> Non
     assert found == asked
 
 
+@pytest.mark.parametrize(("newcomers", "runs"), [("fill", True), ("wait", False)])
+def test_newcomers_fill_or_wait_until_the_next_allocation(newcomers: str, runs: bool) -> None:
+    """While the allocation may not be made anew, a worker that is free goes to who came since, or stays free."""
+    drive = driver((2,), even, recompute_after_s=800.0, newcomers=newcomers)
+    one(drive, "a")
+    drive.rounds(1)
+    one(drive, "b")
+    drive.rounds(1)
+    assert any(lease.jobs == ("b",) for lease in drive.held.values()) is runs
+    drive.rounds(2)
+    assert any(lease.jobs == ("b",) for lease in drive.held.values())
+
+
 def test_a_policy_is_told_what_happened() -> None:
     """Remaining steps, elapsed time, prices, throughputs and workers of the moment; time as of an isolated share."""
     seen: list[Snapshot] = []
