@@ -8,6 +8,7 @@ import numpy as np
 from hocket.cluster.allocation import Allocation, Reason
 from hocket.cluster.policies._pace import Pace
 from hocket.cluster.policies._paced import Paced, paced
+from hocket.cluster.policies._refusals import refusal
 from hocket.cluster.session import Session, answered
 from hocket.cluster.snapshot import Snapshot
 
@@ -19,16 +20,16 @@ _SAME = 1e-6  # relative: a job that ends so little before the last one ends wit
 
 def allocate(snapshot: Snapshot, session: Session | None = None) -> Allocation:
     """The allocation; its objective is the seconds until the last job that can run is finished."""
-    return answered(session, snapshot, lambda: _allocate(snapshot))
+    return answered(session, snapshot, lambda: _allocate(snapshot, session))
 
 
-def _allocate(snapshot: Snapshot) -> Allocation:
+def _allocate(snapshot: Snapshot, session: Session | None) -> Allocation:
     jobs = len(snapshot.jobs)
     pace = Pace(snapshot.remaining_steps, np.ones(jobs), np.zeros(jobs))
-    found = paced(snapshot, pace, "makespan")
+    found = paced(snapshot, pace, "makespan", session)
     if not isinstance(found, Paced):
         none = np.zeros(0, dtype=np.int64)
-        reasons = tuple(_refusal(found.refused[j]) for j in range(jobs))
+        reasons = tuple(refusal(found.refused[j]) for j in range(jobs))
         return Allocation(none, none, none, np.zeros(0), 0.0, 0.0, reasons, found.refused)
     shares = found.lines.shares
     runs = shares.group >= 0
@@ -37,10 +38,6 @@ def _allocate(snapshot: Snapshot) -> Allocation:
     last_s = float(ends_s.max())
     gap = max(found.kept.solution.gap, last_s / found.found.pace - 1)
     return Allocation(*found.entries, last_s, gap, _reasons(found, pace, ends_s), shares.refused)
-
-
-def _refusal(why: str) -> Reason:
-    return Reason(why, "other workers, or a smaller scale factor")
 
 
 def _reasons(found: Paced, pace: Pace, ends_s: np.ndarray) -> tuple[Reason, ...]:
@@ -53,7 +50,7 @@ def _reasons(found: Paced, pace: Pace, ends_s: np.ndarray) -> tuple[Reason, ...]
     told = []
     for j, (group, end_s) in enumerate(zip(shares.group.tolist(), ends_s.tolist(), strict=True)):
         if group < 0:
-            told.append(_refusal(shares.refused[j]))
+            told.append(refusal(shares.refused[j]))
         elif end_s < last_s * (1 - _SAME):
             told.append(Reason(f"it is finished in {end_s:.0f} s, before the last one"))
         elif own_s[j] >= last_s * (1 - _SAME):
