@@ -1,7 +1,7 @@
 """load_report_html: average JCT against load, as in Figure 5.9a; one line a policy, one point a rate."""
 
 from collections.abc import Iterable, Sequence
-from math import isfinite, nan
+from math import isfinite, isinf, nan
 
 from markupsafe import Markup, escape
 
@@ -97,7 +97,7 @@ def _points(rows: Iterable[LoadRow]) -> dict[str, dict[float, list[float]]]:
     for k, (name, rate, jct_s) in enumerate(rows):
         if not (isfinite(rate) and rate > 0):
             raise InputError(f"rows.{k}: rate", str(rate), "jobs an hour, > 0")
-        if jct_s < 0 or jct_s in (float("inf"),):
+        if jct_s < 0 or isinf(jct_s):
             raise InputError(f"rows.{k}: average JCT", str(jct_s), "seconds, >= 0, or nan where nothing is finished")
         found.setdefault(name, {}).setdefault(rate, []).append(jct_s)
     return found

@@ -4,14 +4,14 @@ from dataclasses import replace
 
 import pytest
 
-from hocket.cluster.metrics import summary
+from hocket.cluster.metrics import Run, summary
 from hocket.report import cluster_facts as facts
 from tests.report import clusters
 
 
-def rows(*runs: object) -> dict[str, facts.Row]:
+def rows(*runs: Run) -> dict[str, facts.Row]:
     """By name."""
-    return {row.name: row for row in facts.summary_rows([summary(run) for run in runs])}  # type: ignore[arg-type]
+    return {row.name: row for row in facts.summary_rows([summary(run) for run in runs])}
 
 
 def test_the_best_is_marked_and_others_have_their_ratio() -> None:
