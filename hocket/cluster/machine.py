@@ -4,10 +4,11 @@ Rules of this file: figures of all jobs are arrays by place in the workload. A j
 it, at the speed that a throughput table says; beside another job it is the pair's speed, until the round ends.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from hocket.cluster.events import Start
 from hocket.cluster.job import Job
 from hocket.cluster.lease import Lease
 from hocket.cluster.metrics import Record
@@ -21,11 +22,11 @@ _PER_HOUR = 3600.0
 class _Held:
     """A lease that holds: places of its jobs, and from when it is not paid yet."""
 
-    __slots__ = ("jobs", "lease", "left", "paid_s", "type")
+    __slots__ = ("began_s", "column", "jobs", "left", "paid_s", "type", "workers")
 
     def __init__(self, lease: Lease, jobs: tuple[int, ...], kind: int, now_s: float) -> None:
-        self.lease, self.jobs, self.type, self.paid_s = lease, jobs, kind, now_s
-        self.left = len(jobs)
+        self.jobs, self.type, self.workers, self.began_s, self.paid_s = jobs, kind, len(lease.workers), now_s, now_s
+        self.column, self.left = lease.column, len(jobs)
 
 
 class Machine:
@@ -61,6 +62,7 @@ class Machine:
         self.worker_s, self.cost_usd = [[0.0] * len(types) for _ in jobs], [0.0] * count
         self.preemptions = [0] * count
         self.refused: dict[int, str] = {}
+        self._type_of = [c.type for c in columns]
         self.prices = [t.price_usd_per_hour for t in types]
         self.running: dict[int, int] = {}
         self.held: dict[int, _Held] = {}
@@ -71,19 +73,23 @@ class Machine:
         self.ends_s = self.settled_s = 0.0
         self.spans: list[tuple[tuple[int, ...], int, int, float, float]] = []
 
-    def start(self, lease: Lease, overhead_s: Sequence[float], now_s: float) -> None:
+    def start(self, starts: Iterable[Start], now_s: float) -> None:
         """Jobs begin on workers; the overhead goes by before their first step."""
-        jobs = tuple([self.place[name] for name in lease.jobs])
-        self.held[lease.number] = _Held(lease, jobs, self.columns[lease.column].type, now_s)
-        self._starting += jobs
-        self._speeds += self.speeds(jobs, lease.column)
-        for j, lost_s in zip(jobs, overhead_s, strict=True):
-            self.running[j] = lease.number
-            self._from_s.append(now_s + lost_s)
-            if self.started_s[j] is None:
-                self.started_s[j] = now_s
-            if self.refused:
-                self.refused.pop(j, None)
+        place, running, started_s, refused = self.place, self.running, self.started_s, self.refused
+        for command in starts:
+            lease = command.lease
+            number, column = lease.number, lease.column
+            jobs = tuple([place[name] for name in lease.jobs])
+            self.held[number] = _Held(lease, jobs, self._type_of[column], now_s)
+            self._starting += jobs
+            self._speeds += self.speeds(jobs, column)
+            self._from_s += [now_s + lost_s for lost_s in command.overhead_s]
+            for j in jobs:
+                running[j] = number
+                if started_s[j] is None:
+                    started_s[j] = now_s
+                if refused:
+                    refused.pop(j, None)
 
     def _begin(self) -> None:
         """Put what started since the last time into the arrays, all at once."""
@@ -143,32 +149,34 @@ class Machine:
         held = self.held[number]
         held.left -= 1
         if not held.left:
-            self._over(number, now_s)
+            self._over(self.held.pop(number), now_s)
 
-    def leave(self, lease: Lease, now_s: float, saved: bool) -> None:
-        """A lease ends; saved: what its jobs did up to now counts."""
-        held = self.held.get(lease.number)
-        if held is None:
-            return
-        running = self.running
-        jobs = [j for j in held.jobs if j in running] if held.left < len(held.jobs) else held.jobs
-        if saved and now_s > self.settled_s:
-            self._count(np.array(jobs, dtype=np.int64), now_s)
-        for j in jobs:
-            del running[j]
-            self.preemptions[j] += 1
-        self._over(lease.number, now_s)
+    def leave(self, leases: Iterable[Lease], now_s: float, saved: bool) -> None:
+        """Leases end; saved: what their jobs did up to now counts."""
+        running, preemptions = self.running, self.preemptions
+        for lease in leases:
+            held = self.held.pop(lease.number, None)
+            if held is None:
+                continue
+            jobs = held.jobs if held.left == len(held.jobs) else tuple([j for j in held.jobs if j in running])
+            if saved and now_s > self.settled_s:
+                self._count(np.array(jobs, dtype=np.int64), now_s)
+            for j in jobs:
+                del running[j]
+                preemptions[j] += 1
+            self._over(held, now_s)
 
-    def _over(self, number: int, now_s: float) -> None:
-        held = self.held.pop(number)
+    def _over(self, held: _Held, now_s: float) -> None:
         self._pay(held, now_s)
-        self.spans.append((held.jobs, held.type, len(held.lease.workers), held.lease.began_s, now_s))
+        self.spans.append((held.jobs, held.type, held.workers, held.began_s, now_s))
 
     def _pay(self, held: _Held, now_s: float) -> None:
-        amount = (now_s - held.paid_s) * len(held.lease.workers) / len(held.jobs)
-        for j in held.jobs:
-            self.worker_s[j][held.type] += amount
-            self.cost_usd[j] += amount * self.prices[held.type] / _PER_HOUR
+        kind, jobs = held.type, held.jobs
+        amount = (now_s - held.paid_s) * held.workers / len(jobs)
+        cost_usd = amount * self.prices[kind] / _PER_HOUR
+        for j in jobs:
+            self.worker_s[j][kind] += amount
+            self.cost_usd[j] += cost_usd
         held.paid_s = now_s
 
     def price(self, kind: int, usd_per_hour: float, now_s: float) -> None:
@@ -181,8 +189,8 @@ class Machine:
     def close(self, now_s: float) -> None:
         """The simulation is over: what runs is counted and paid up to now."""
         self.settle(now_s)
-        for number in list(self.held):
-            self._over(number, now_s)
+        while self.held:
+            self._over(self.held.popitem()[1], now_s)
 
     def records(self, count: int, table: ThroughputTable) -> tuple[Record, ...]:
         """What became of the first so many jobs."""

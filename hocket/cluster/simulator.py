@@ -237,7 +237,7 @@ class _Simulation:
         for held in list(machine.held.values()):
             if len(held.jobs) < 2:
                 continue
-            (a, b), column = held.jobs, held.lease.column
+            (a, b), column = held.jobs, held.column
             key = int(self._rows[a]), int(self._rows[b]), column
             if key in known:
                 continue
@@ -264,21 +264,26 @@ class _Simulation:
         self.up[kind], self.up_since_s[kind] = count, self.now_s
 
     def _tell(self, event: Event) -> None:
-        for command in self.core.handle(event, self.now_s):
-            self._carry_out(command)
+        commands, machine, now_s = self.core.handle(event, self.now_s), self.machine, self.now_s
+        if not commands:
+            return
+        machine.leave([c.lease for c in commands if isinstance(c, Preempt)], now_s, True)
+        machine.leave([c.lease for c in commands if isinstance(c, Stop)], now_s, False)
+        machine.start([c for c in commands if isinstance(c, Start)], now_s)
+        for command in commands:
+            if not isinstance(command, _LEASES):
+                self._carry_out(command)
 
     def _carry_out(self, command: Command) -> None:
         machine = self.machine
-        if isinstance(command, Start):
-            machine.start(command.lease, command.overhead_s, self.now_s)
-        elif isinstance(command, Preempt | Stop):
-            machine.leave(command.lease, self.now_s, isinstance(command, Preempt))
-        elif isinstance(command, WakeAt):
+        if isinstance(command, WakeAt):
             self.wake_s = command.at_s if self.options.cut_rounds else max(command.at_s, self.until_s)
             self.round_s = min(self.round_s, self.wake_s) if machine.running else self.wake_s
         elif isinstance(command, Refuse):
             machine.refused[machine.place[command.job]] = command.reason
-        elif isinstance(command, Note):
-            self.notes[command.text] = None
         else:
-            assert isinstance(command, Renew)  # its leases go on as they are
+            assert isinstance(command, Note)
+            self.notes[command.text] = None
+
+
+_LEASES = (Start, Preempt, Stop, Renew)  # renewed leases go on as they are
