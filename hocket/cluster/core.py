@@ -15,12 +15,12 @@ Source: sections 5.3 and 5.5.
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from math import isfinite
 
 import numpy as np
 
 from hocket.cluster.allocation import ALONE, Allocation
 from hocket.cluster.book import Book
+from hocket.cluster.checks import check_arrival, check_measured, check_progress, check_sharing, check_workers
 from hocket.cluster.choice import Choice
 from hocket.cluster.events import (
     Command,
@@ -148,29 +148,20 @@ class Core:
     # Jobs come and go.
 
     def _arrived(self, event: JobArrived, now_s: float) -> list[Command]:
-        place = f"job {event.job.id}"
         if event.job.id in self.roster.slot:
-            raise InputError(place, "a job of this name", "a name that is free")
-        if len(event.throughputs) != len(self.columns):
-            raise InputError(f"{place}: throughputs", f"{len(event.throughputs)}", f"{len(self.columns)}, one a column")
-        if not all(isfinite(steps) and steps >= 0 for steps in event.throughputs):
-            raise InputError(f"{place}: throughputs", str(event.throughputs), "steps a second, >= 0")
-        classes = 0 if self.kept is None else len(self.kept) - 1
-        if self.kept is not None and event.sharing >= classes:
-            raise InputError(f"{place}: sharing", str(event.sharing), f"a class < {classes}, or -1")
+            raise InputError(f"job {event.job.id}", "a job of this name", "a name that is free")
+        check_arrival(event, len(self.columns), self.kept)
         self.roster.add(event.job, event.throughputs, event.sharing)
         self.stale = self.changed = True
         return []
 
     def _progressed(self, event: Progressed, now_s: float) -> list[Command]:
         slots = [self._slot(job) for job in event.jobs]
-        remaining = np.array(event.remaining_steps, dtype=float)
-        if len(slots) != len(remaining) or not (np.isfinite(remaining) & (remaining > 0)).all():
-            raise InputError("progress: remaining_steps", str(event.remaining_steps), "a number > 0 for each job")
+        check_progress(event)
         for job, slot, steps in zip(event.jobs, slots, event.remaining_steps, strict=True):
             if self.roster.attempts and steps < self.roster.remaining_steps[slot]:
                 self.roster.attempts.pop(job, None)
-        self.roster.remaining_steps[slots] = remaining
+        self.roster.remaining_steps[slots] = event.remaining_steps
         return []
 
     def _finished(self, event: JobFinished, now_s: float) -> list[Command]:
@@ -214,7 +205,7 @@ class Core:
     # Workers and figures change.
 
     def _lost(self, event: WorkersLost, now_s: float) -> list[Command]:
-        self._check_workers(event.type, event.workers)
+        check_workers(event.type, event.workers, len(self.floor.types))
         over = self.floor.lose(event.type, event.workers)
         for running in over:
             self._enter(running, now_s)
@@ -222,19 +213,13 @@ class Core:
         return [Stop(running.lease, "its workers went away") for running in over]
 
     def _joined(self, event: WorkersJoined, now_s: float) -> list[Command]:
-        self._check_workers(event.type, event.workers)
+        check_workers(event.type, event.workers, len(self.floor.types))
         self.floor.join(event.type, event.workers)
         self.stale = self.must = True
         return []
 
-    def _check_workers(self, kind: int, workers: tuple[int, ...]) -> None:
-        if not 0 <= kind < len(self.floor.types):
-            raise InputError("workers: type", str(kind), f"an index < {len(self.floor.types)}")
-        if any(not 0 <= worker < _MOST_WORKERS for worker in workers):
-            raise InputError("workers", str(workers), f"numbers from 0 to {_MOST_WORKERS - 1}")
-
     def _price(self, event: PriceChanged, now_s: float) -> list[Command]:
-        self._check_workers(event.type, ())
+        check_workers(event.type, (), len(self.floor.types))
         types = self.floor.types
         types[event.type] = replace(types[event.type], price_usd_per_hour=event.price_usd_per_hour)
         self.stale = True
@@ -242,29 +227,19 @@ class Core:
 
     def _throughput(self, event: ThroughputMeasured, now_s: float) -> list[Command]:
         slot = self._slot(event.job)
-        self._check_measured(f"job {event.job}: throughput", event.column, event.steps_per_s)
+        check_measured(f"job {event.job}: throughput", event.column, event.steps_per_s, len(self.columns))
         self.roster.throughputs[slot, event.column] = event.steps_per_s
         self.stale = True
         return []
 
     def _sharing(self, event: SharingMeasured, now_s: float) -> list[Command]:
         kept = self.kept
-        if kept is None or not (0 <= event.sharing < len(kept) - 1 and 0 <= event.beside < len(kept) - 1):
-            raise InputError(
-                "sharing", f"classes {event.sharing} and {event.beside}", "classes that the core was given"
-            )
-        self._check_measured("sharing: kept", event.column, event.kept)
-        self._check_measured("sharing: kept_beside", event.column, event.kept_beside)
+        check_sharing(event, len(self.columns), kept)
+        assert kept is not None  # or there would be no class
         kept[event.sharing, event.beside, event.column] = event.kept
         kept[event.beside, event.sharing, event.column] = event.kept_beside
         self.stale = True
         return []
-
-    def _check_measured(self, place: str, column: int, value: float) -> None:
-        if not 0 <= column < len(self.columns):
-            raise InputError(f"{place}: column", str(column), f"an index < {len(self.columns)}")
-        if not (isfinite(value) and value >= 0):
-            raise InputError(place, str(value), "a number >= 0")
 
     # Rounds.
 
@@ -335,7 +310,6 @@ class Core:
         ]
 
 
-_MOST_WORKERS = 10**6  # of one type
 _HANDLERS: dict[type, Callable[..., list[Command]]] = {
     JobArrived: Core._arrived,
     Progressed: Core._progressed,
