@@ -1,6 +1,8 @@
-"""Reports: one HTML file that shows a plan, what is predicted of it, and what happened."""
+"""Reports: one HTML file that shows a plan or a cluster, what is predicted of it, and what happened."""
 
+from hocket.report.cluster import cluster_report_html
+from hocket.report.cluster_load import load_report_html
 from hocket.report.demo import DemoRow, demo_html
 from hocket.report.page import report_html
 
-__all__ = ["DemoRow", "demo_html", "report_html"]
+__all__ = ["DemoRow", "demo_html", "report_html", "cluster_report_html", "load_report_html"]

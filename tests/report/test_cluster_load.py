@@ -26,7 +26,7 @@ def test_figures_are_means_and_the_best_is_marked() -> None:
     text = " ".join(documents.check(page).text)
     for word in ("5 h", "10 h", "20 h", "–", "of up to 2 runs"):
         assert word in text
-    assert page.count("<small>best</small>") == 2
+    assert page.count(' class="r win"') == 2
     assert page == load_report_html(ROWS)
 
 
