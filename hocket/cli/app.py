@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from hocket.cli import measuring, planning, training
+from hocket.cli import cluster, measuring, planning, training
 
 app = typer.Typer(
     name="hocket",
@@ -27,6 +27,7 @@ app.command("simulate")(planning.simulate)
 app.command("train")(training.train)
 app.command("compare")(planning.compare)
 app.command("papers")(planning.papers)
+app.add_typer(cluster.app, name="cluster")
 
 
 def _version(value: bool) -> None:
