@@ -9,13 +9,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hocket.cluster.policies._lines import Lines
+from hocket.cluster.policies._lines import Lines, best
+from hocket.cluster.policies._lp import Infeasible
 from hocket.cluster.policies._pace import Found, Kept, Pace, at_pace, least
 from hocket.cluster.policies._shares import Shares
 from hocket.cluster.policies._spread import Entries
 from hocket.cluster.policies._windows import spread
 from hocket.cluster.session import Session
 from hocket.cluster.snapshot import Snapshot
+
+_ROOM = 1e-10  # that a pace gets, so that rounding does not put it out of reach
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,13 +43,31 @@ def paced(snapshot: Snapshot, pace: Pace, place: str, session: Session | None = 
         if not shares.groups:
             return shares
         lines = Lines(shares)
-        found = least(lines, pace, place, above, session)
+        found, kept = (None if above else _alone(lines, pace, place)) or _together(lines, pace, place, above, session)
         above = found.pace
-        kept = at_pace(found.cuts, pace, found.pace, _least_idle(lines), place, found.basis)
         entries, torn = spread(lines, kept.solution.x, kept.demand)
         if not torn:
             return Paced(lines, found, kept, entries)
         apart[torn] = np.array(torn) + 1.0
+
+
+def _together(lines: Lines, pace: Pace, place: str, above: float, session: Session | None) -> tuple[Found, Kept]:
+    """The least pace, which is no less than `above`, and times that keep it."""
+    found = least(lines, pace, place, above, session)
+    return found, at_pace(found.cuts, pace, found.pace, _least_idle(lines), place, found.basis)
+
+
+def _alone(lines: Lines, pace: Pace, place: str) -> tuple[Found, Kept] | None:
+    """The same if the slowest job, always on its fastest workers, sets the pace, as nobody can be sooner; None if not."""
+    runs = lines.shares.group >= 0
+    now = float(pace.alone(np.append(lines.fastest, 1.0)[lines.shares.group])[runs].max())
+    demand = np.where(runs, pace.demand(now * (1 + _ROOM)), 0.0)
+    try:
+        solution, cuts, prices = best(lines.start(demand), demand, _least_idle(lines), place)
+    except Infeasible:
+        return None
+    none = np.zeros(len(lines.shares.limits.lower))
+    return Found(now, cuts, np.zeros(len(prices)), none), Kept(solution, demand, cuts, prices)
 
 
 def _least_idle(lines: Lines) -> np.ndarray:

@@ -161,8 +161,11 @@ def _alike(table: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     mixed = (bits * np.cumprod(np.full(len(bits), _ODD))[:, None]).sum(axis=0)
     order = np.argsort(mixed, kind="stable")
     mixed = mixed[order]
-    starts = np.flatnonzero(np.append(True, mixed[1:] != mixed[:-1])[: len(mixed)])
-    member, count = order[starts], np.diff(starts, append=len(mixed))
+    ends = np.concatenate([np.flatnonzero(mixed[1:] != mixed[:-1]) + 1, [len(mixed)]])
+    starts = np.concatenate([[0], ends[:-1]])
+    if not len(mixed):
+        starts, ends = ends[:0], ends[:0]
+    member, count = order[starts], ends - starts
     group = np.empty(len(mixed), dtype=np.int64)
     group[order] = np.repeat(np.arange(len(starts)), count)
     if not (table[:, member[group]] == table).all():
