@@ -1,0 +1,43 @@
+"""First come: in order, each on the first type with room, where it stays."""
+
+import numpy as np
+
+from hocket.cluster.first_come import FirstCome
+from hocket.cluster.job import Job
+from hocket.cluster.snapshot import Active, Snapshot
+from hocket.cluster.workers import Column, WorkerType
+
+TYPES = WorkerType("fast", 2), WorkerType("slow", 2)
+
+
+def snapshot(*names: str, scales: dict[str, int] | None = None, nowhere: str = "") -> Snapshot:
+    """Jobs of these names on two types of two workers."""
+    jobs = tuple(Active(Job(n, "m", 9.0, (scales or {}).get(n, 1)), 9.0) for n in names)
+    steps = np.array([[0.0, 0.0] if n in nowhere else [2.0, 1.0] for n in names])
+    return Snapshot(TYPES, (Column(0), Column(1)), jobs, steps)
+
+
+def test_types_are_filled_in_their_order() -> None:
+    """Four run, the fifth waits and is told why."""
+    there = snapshot(*"abcde")
+    found = FirstCome()(there)
+    assert found.dense(there).tolist() == [[1, 0], [1, 0], [0, 1], [0, 1], [0, 0]]
+    assert found.objective == 4
+    assert "before it" in found.reasons[4].binding
+    assert "where it started" in found.reasons[0].change
+
+
+def test_who_runs_stays_where_it_is() -> None:
+    """Also when a faster place is free; that goes to the next in order."""
+    policy = FirstCome()
+    policy(snapshot(*"abcde"))
+    there = snapshot(*"bcde")
+    assert policy(there).dense(there).tolist() == [[1, 0], [0, 1], [0, 1], [1, 0]]
+
+
+def test_a_large_job_is_not_overtaken() -> None:
+    """It waits for two workers of one type, and those behind wait with it; jobs that run nowhere hold up nobody."""
+    there = snapshot(*"axbcd", scales={"b": 2, "c": 2}, nowhere="x")
+    found = FirstCome()(there)
+    assert found.dense(there).tolist() == [[1, 0], [0, 0], [0, 1], [0, 0], [0, 0]]
+    assert list(found.refused) == [1]
