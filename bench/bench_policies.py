@@ -69,6 +69,9 @@ CASES = (
     Case("wf_perf@mixed", "hierarchical", "", mixed=True),
     Case("wf_packed@fair", "hierarchical", "", pairs=True),
     Case("allox", "allox", ""),
+    Case("fifo_perf", "fifo", ""),
+    Case("fifo_packed", "fifo", "", pairs=True),
+    Case("isolated", "isolated", "min_maxmin_obj"),
 )
 
 
