@@ -1,6 +1,6 @@
 """Prediction against reality on this machine: many plans of one GPT, on two and three local workers.
 
-    python bench/bench_prediction.py [--steps 24] [--rounds 3] [--workers 2 3]
+    python bench/bench_prediction.py [--steps 24] [--rounds 3] [--workers 2 3] [--sizes 2 4 8]
 
 For each (workers, strategy, microbatch size) the planner's best plan is taken. In each round the job and the links are
 profiled anew, and every plan is predicted from that and trained, so that a machine that is now faster and now slower
@@ -60,10 +60,10 @@ class Case:
         self.memory += [predicted.peak_memory_bytes[d] / peak - 1 for d, peak in summary.peak_memory_bytes.items()]
 
 
-def plans(profile: ModelProfile, cluster: Cluster, batch_size: int) -> list[Case]:
+def plans(profile: ModelProfile, cluster: Cluster, batch_size: int, sizes: Sequence[int]) -> list[Case]:
     """The best plan of each strategy and microbatch size that uses all devices."""
     found = []
-    for strategy, size in itertools.product(STRATEGIES, SIZES):
+    for strategy, size in itertools.product(STRATEGIES, sizes):
         names = {"strategies": (strategy,), "microbatch_sizes": (size,), "profile_path": "profile.json"}
         for candidate in search(profile, cluster, batch_size, **names).candidates:  # type: ignore[arg-type]
             if len({d for stage in candidate.plan.stages for d in stage.devices}) == cluster.devices:
@@ -73,7 +73,7 @@ def plans(profile: ModelProfile, cluster: Cluster, batch_size: int) -> list[Case
     return found
 
 
-def run(rounds: int, steps: int, workers: Sequence[int]) -> list[Case]:
+def run(rounds: int, steps: int, workers: Sequence[int], sizes: Sequence[int]) -> list[Case]:
     """All rounds."""
     job, cases = load_job(JOB), dict[int, list[Case]]()
     for _ in range(rounds):
@@ -84,7 +84,7 @@ def run(rounds: int, steps: int, workers: Sequence[int]) -> list[Case]:
             for count in workers:
                 cluster = measure_local(count)
                 if count not in cases:
-                    cases[count] = plans(profile, cluster, job.batch_size)
+                    cases[count] = plans(profile, cluster, job.batch_size, sizes)
                 for case in cases[count]:
                     case.once(profile, cluster, folder, steps)
     return [case for own in cases.values() for case in own]
@@ -114,9 +114,10 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=24)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--workers", type=int, nargs="+", default=[2, 3])
+    parser.add_argument("--sizes", type=int, nargs="+", default=SIZES, help="microbatch sizes to plan for")
     given = parser.parse_args()
     pairs, memory = [], []
-    cases = run(given.rounds, given.steps, given.workers)
+    cases = run(given.rounds, given.steps, given.workers, given.sizes)
     for case in cases:
         believed, real = statistics.median(case.predicted_s), statistics.median(case.measured_s)
         pairs.append((believed, real))
