@@ -134,11 +134,19 @@ class Recorder:
 def worker_of(rank: int, parent: int | None = None) -> psutil.Process:
     """The process of one local worker."""
     for child in psutil.Process(parent or os.getpid()).children():
-        if any(part.endswith(f"orders-{rank}.json") for part in child.cmdline()):
+        if any(part.endswith(f"orders-{rank}.json") for part in _command(child)):
             return child
     raise AssertionError(f"no worker {rank}")
 
 
 def workers_left() -> list[psutil.Process]:
     """Local workers that still run."""
-    return [c for c in psutil.Process().children() if any("worker_main" in part for part in c.cmdline())]
+    return [c for c in psutil.Process().children() if any("worker_main" in part for part in _command(c))]
+
+
+def _command(process: psutil.Process) -> list[str]:
+    """What it was started with; nothing of one that has ended."""
+    try:
+        return process.cmdline()
+    except psutil.NoSuchProcess:  # zombies are such, too
+        return []
