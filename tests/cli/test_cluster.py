@@ -100,3 +100,10 @@ def test_prices_of_the_sample(run: Run) -> None:
     assert all(0 < row["cheapest_usd_per_hour"] <= row["dearest_usd_per_hour"] for row in found["accelerators"])
     assert run("cluster", "prices").code == 0
     assert run("cluster", "prices", "--at", "today").code == 2
+
+
+def test_an_agnostic_run_is_named_so(run: Run, shared: Path) -> None:
+    """Alone as among others."""
+    assert run("cluster", "simulate", "jobs.json", "workers.yaml", "--agnostic", "--json").json["policy"] == (
+        "max_min_fairness (agnostic)"
+    )

@@ -1,0 +1,64 @@
+"""What clouds charge: cluster prices."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hocket.cli.planning import Json
+
+
+def prices(
+    folder: Annotated[
+        Path | None, typer.Argument(help="Prices as clouds publish them, see docs/prices.md; a sample by default.")
+    ] = None,
+    at: Annotated[str | None, typer.Option("--at", help="A day, such as 2020-03-01; the last that is known.")] = None,
+    json: Json = False,
+) -> None:
+    """What accelerators cost at a moment: cheapest and dearest offers, and what spot prices save.
+
+    Example: hocket cluster prices --at 2020-03-01
+    """
+    from hocket.cli.output import print_json
+    from hocket.cli.table import print_table
+    from hocket.cluster.price_readers.public import EXAMPLES, read_market
+    from hocket.cluster.prices.offers import best_offers
+    from hocket.files import as_data
+
+    market = read_market(folder or EXAMPLES)
+    now_s = market.last_s if at is None else _day(at)
+    found = best_offers(market, now_s)
+    if json:
+        print_json({"at_s": now_s, "accelerators": [{**as_data(row), "reduction": row.reduction} for row in found]})
+        return
+    rows = [
+        [
+            row.accelerator,
+            str(row.offers),
+            f"{row.cheapest_usd_per_hour:.4f}",
+            row.cheapest,
+            f"{row.dearest_usd_per_hour:.4f}",
+            "" if row.on_demand_usd_per_hour is None else f"{row.on_demand_usd_per_hour:.4f}",
+            "" if row.reduction is None else f"{row.reduction:.2f}x",
+        ]
+        for row in found
+    ]
+    columns = ["accelerator", "offers", "spot from ($/h)", "where", "to ($/h)", "on demand ($/h)", "saves"]
+    print_table(f"one accelerator on {_shown_day(now_s)}", columns, rows, right=(1, 2, 4, 5, 6), drop=(4, 1))
+
+
+def _day(text: str) -> float:
+    from datetime import UTC, datetime
+
+    from hocket.errors import InputError
+
+    try:
+        return datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp()
+    except ValueError:
+        raise InputError("--at", repr(text), "a day or a moment, such as 2020-03-01 or 2020-03-01T12:00") from None
+
+
+def _shown_day(moment_s: float) -> str:
+    from datetime import UTC, datetime
+
+    return datetime.fromtimestamp(moment_s, UTC).strftime("%Y-%m-%d %H:%M UTC")
