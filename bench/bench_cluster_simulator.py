@@ -17,9 +17,10 @@ from hocket.cluster.core import Policy
 from hocket.cluster.first_come import FirstCome
 from hocket.cluster.generate import continuous
 from hocket.cluster.metrics import Run, jct_s, summary
+from hocket.cluster.named import policy_named
 from hocket.cluster.readers import read_workload
 from hocket.cluster.readers.throughputs_json import packaged
-from hocket.cluster.simulator import Options, policy_named, public, simulate
+from hocket.cluster.simulator import Options, public, simulate
 from hocket.cluster.workers import WorkerType
 from hocket.cluster.workload import Workload
 

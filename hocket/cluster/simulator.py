@@ -42,7 +42,6 @@ from hocket.cluster.events import (
 )
 from hocket.cluster.machine import Machine
 from hocket.cluster.metrics import Run, Span
-from hocket.cluster.named import policy_named
 from hocket.cluster.settings import Settings
 from hocket.cluster.snapshot import Entity, Snapshot
 from hocket.cluster.throughputs import ThroughputTable
@@ -50,7 +49,7 @@ from hocket.cluster.workers import WorkerType
 from hocket.cluster.workload import Workload
 from hocket.errors import InputError
 
-__all__ = ["Options", "PUBLIC", "policy_named", "public", "simulate"]
+__all__ = ["Options", "PUBLIC", "public", "simulate"]
 
 _PATIENCE = 100  # rounds in which nothing runs and nothing is to come
 

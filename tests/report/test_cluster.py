@@ -7,8 +7,9 @@ import pytest
 
 from hocket.cluster.generate import Draws, continuous
 from hocket.cluster.metrics import Run
+from hocket.cluster.named import policy_named
 from hocket.cluster.readers.throughputs_json import packaged
-from hocket.cluster.simulator import policy_named, simulate
+from hocket.cluster.simulator import simulate
 from hocket.cluster.workers import WorkerType
 from hocket.errors import InputError
 from hocket.report.cluster import cluster_report_html

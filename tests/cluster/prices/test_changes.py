@@ -6,13 +6,14 @@ import pytest
 
 from hocket.cluster.events import PriceChanged
 from hocket.cluster.job import Job
+from hocket.cluster.named import policy_named
 from hocket.cluster.price_readers.public import read_market
 from hocket.cluster.prices.bill import bill, total_usd
 from hocket.cluster.prices.changes import price_changes
 from hocket.cluster.prices.market import Market, Offer, priced
 from hocket.cluster.prices.series import Series
 from hocket.cluster.readers import throughputs_json
-from hocket.cluster.simulator import policy_named, simulate
+from hocket.cluster.simulator import simulate
 from hocket.cluster.workers import WorkerType
 from hocket.cluster.workload import Workload
 from hocket.errors import InputError
