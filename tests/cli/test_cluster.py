@@ -107,3 +107,10 @@ def test_an_agnostic_run_is_named_so(run: Run, shared: Path) -> None:
     assert run("cluster", "simulate", "jobs.json", "workers.yaml", "--agnostic", "--json").json["policy"] == (
         "max_min_fairness (agnostic)"
     )
+
+
+def test_the_example_snapshot_is_the_dissertations(run: Run) -> None:
+    """Section 5.4.1: its three jobs have some 10 % more than a third of each worker."""
+    path = Path(__file__).parents[2] / "examples" / "snapshots" / "three-jobs.json"
+    found = run("cluster", "solve", path, "--json").json
+    assert found["objective"] / (2 / 3) == pytest.approx(1.09, abs=0.02)
