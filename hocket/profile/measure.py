@@ -1,8 +1,8 @@
 """Measuring a job: seconds and bytes of every layer at several microbatch sizes, on one device.
 
 Rules of this file: layers are timed one after the other inside a whole forward and backward, so that caches are as in
-training; the undivided model, run as a worker runs its stage, is the truth to which the layers' times are scaled; the
-clock is an argument; the user's model is not changed.
+training; the mean of the undivided model, run as a worker runs its stage, is the truth to which the layers' times are
+scaled; the clock is an argument; the user's model is not changed.
 Source: the profiling step of section 2.3 of the dissertation, with spread, memory and the scaling added.
 """
 
@@ -187,6 +187,13 @@ def _optimizer(captured: Captured, whole: Rehearsal, columns: Sequence[tuple[int
     )
 
 
+def _usual(seconds: Sequence[float]) -> float:
+    """What one of many takes on average: many in a row take as long as their mean says, which is more than the median where
+    a few are disturbed. The slowest fiftieth is left out, whatever stopped the machine there."""
+    kept = sorted(seconds)[: max(1, len(seconds) - (len(seconds) + 49) // 50)]
+    return statistics.fmean(kept)
+
+
 def _profile(
     job: Job,
     captured: Captured,
@@ -200,7 +207,7 @@ def _profile(
     whole_forward, whole_backward = [], []
     for size, _, times in columns:
         parts = np.median(np.array(times.forward), axis=0), np.median(np.array(times.backward), axis=0)
-        wholes = statistics.median(times.whole_forward), statistics.median(times.whole_backward)
+        wholes = _usual(times.whole_forward), _usual(times.whole_backward)
         factors = [whole / part.sum() if part.sum() > 0 else 1.0 for whole, part in zip(wholes, parts, strict=True)]
         forward.append(parts[0] * factors[0])
         backward.append(parts[1] * factors[1])

@@ -117,12 +117,12 @@ def footprints(program: Program, value_bytes: Callable[[Value], float] | Sizes) 
     """The bound for every device of a legal program that has compute instructions."""
     sizes = Plain(value_bytes) if callable(value_bytes) else value_bytes
     run = Untimed.start(program)
-    for part, repetition in _parts(program, run.windows):
+    for part, repetition in unlike_parts(program, run.windows):
         run.run(part, repetition)
     found = {}
     for first in range(0, len(program.devices), _BLOCK):
         devices = program.devices[first : first + _BLOCK]
-        behind, ahead = _clocks(run, devices)
+        behind, ahead = clocks(run, devices)
         happened = _by_device(run, devices)
         for column, device in enumerate(devices):
             footprint = _footprint(run, device, happened[device], sizes, behind[:, column], ahead[:, column])
@@ -131,17 +131,17 @@ def footprints(program: Program, value_bytes: Callable[[Value], float] | Sizes) 
     return found
 
 
-def _parts(program: Program, windows: Mapping[Lane, int]) -> Iterator[tuple[str, int]]:
+def unlike_parts(program: Program, windows: Mapping[Lane, int]) -> Iterator[tuple[str, int]]:
     """As many periods as there are unlike ones: the first, the last, and those that a receive of them may be posted in."""
     ahead = [-(-windows[lane] // len(row)) for lane, row in program.period.items() if lane in windows]
     repeats = 2 + max(ahead, default=0) if program.period else 0
     return iter([("prologue", 0), *(("period", r) for r in range(repeats)), ("epilogue", repeats)])
 
 
-def _clocks(run: Untimed, devices: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+def clocks(run: Untimed, devices: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
     """Per event and device: how many compute instructions are surely over before it ends, and the first surely behind it.
 
-    Two arrays of shape (events, devices).
+    Two arrays of shape (events, devices); where nothing is surely behind an event, the number of all of them.
     """
     column = {device: k for k, device in enumerate(devices)}
     counts = np.zeros(len(devices), dtype=np.int32)

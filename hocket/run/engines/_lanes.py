@@ -126,18 +126,30 @@ Step = tuple[Instruction, tuple[tuple[int, str], ...]]
 
 
 class Cursor:
-    """Where a lane is: prologue, periods for as long as it is told that another comes, epilogue."""
+    """Where a lane is: prologue, periods for as long as it is told that another comes, epilogue.
+
+    Attributes:
+        known: how many periods it was told of.
+    """
 
     def __init__(self, parts: LaneParts) -> None:
-        self._parts, self._entries, self._next = parts, parts["prologue"], 0
+        self._parts, self._part, self._next = parts, "prologue", 0
+        self._entries = parts[self._part]
         self._periods = self._repetition = 0
         self._answers: deque[bool] = deque()
         self._head: Step | None = None
         self._last = False
+        self.known = 0
 
     def answer(self, goes_on: bool) -> None:
         """Whether another period comes behind those that it was told of; asked until the answer is no."""
         self._answers.append(goes_on)
+        self.known += goes_on
+
+    @property
+    def place(self) -> tuple[str, int, int]:
+        """Where the head is: part, repetition (0 but in the period), position."""
+        return self._part, self._repetition if self._part == "period" else 0, self._next
 
     def head(self) -> Step | None:
         """The next instruction; None at the end, or while nobody has said whether another period comes."""
@@ -159,7 +171,8 @@ class Cursor:
         self._repetition = self._periods
         self._periods += goes_on
         self._last = not goes_on
-        self._entries, self._next = self._parts["period" if goes_on else "epilogue"], 0
+        self._part, self._next = "period" if goes_on else "epilogue", 0
+        self._entries = self._parts[self._part]
 
 
 def walk(parts: LaneParts, go_on: Callable[[int], bool]) -> Iterator[Step]:

@@ -6,12 +6,12 @@ follows from where compute is: receives by their windows, sends and all-reduces 
 
 gloo cannot be asked whether a send is over (facts of torch 2.13: `is_completed` of a point-to-point work is False until
 somebody has waited), and a tensor must live until it is. A thread for each lane of sends waits for them one after the
-other and says so; compute lets their tensors go between two instructions, so that what is there while one runs does not
-hang on how soon that thread comes to run (order.py, rule 5). Nobody waits for it before the segment's end.
+other and says so; compute lets their tensors go between two instructions (order.py, rule 5). That thread may come late to
+say what has long been over: compute waits for its word once the program says that the send is over (program/over.py), so
+that no message lives longer than the program's footprint counts it, however busy the machine is.
 """
 
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -23,6 +23,7 @@ from torch import Tensor
 
 from hocket.errors import InternalError
 from hocket.program.instruction import COMPUTE, Instruction, Kind, Value
+from hocket.program.over import End, Ends
 from hocket.run.engines._groups import Groups, TransferError, finish
 from hocket.run.engines._handover import Handover
 from hocket.run.engines._lanes import Cursor, LaneParts
@@ -30,7 +31,9 @@ from hocket.run.engines._memory import Memory
 from hocket.run.engines._messages import Layouts
 
 Lost = Callable[[Instruction, Exception], Exception]
-_TRIES, _TRY_S = 20, 1e-4
+# How long compute waits for a lane's thread to say what is surely over: only a machine that stands still takes so long;
+# and for what may be over, while operations are looked at: that is Python's work, and the thread comes late.
+_SURELY_S, _MAYBE_S = 1.0, 2e-3
 
 
 class Record(NamedTuple):
@@ -42,12 +45,17 @@ class Record(NamedTuple):
 
 
 class _Sent(NamedTuple):
-    """A send that has begun."""
+    """A send that has begun.
+
+    Attributes:
+        end: when it is surely over.
+    """
 
     instruction: Instruction
     message: Tensor
     work: dist.Work
     start_s: float
+    end: End | None
 
 
 @dataclass
@@ -57,6 +65,7 @@ class _Lane:
     Attributes:
         sent: for the lane's thread; kept: sends whose messages live; over: how many are over, as the thread counts them;
             let_go: how many messages have gone.
+        word: for the thread's word that one more is over.
     """
 
     cursor: Cursor
@@ -66,6 +75,7 @@ class _Lane:
     kept: deque[_Sent] = field(default_factory=deque)
     over: int = 0
     let_go: int = 0
+    word: threading.Condition = field(default_factory=threading.Condition)
 
 
 class _Arriving(NamedTuple):
@@ -91,6 +101,7 @@ class Transfers:
         number: int,
         lanes: Mapping[str, LaneParts],
         windows: Mapping[str, int],
+        ends: Ends,
         groups: Groups,
         layouts: Layouts,
         handover: Handover,
@@ -102,10 +113,11 @@ class Transfers:
         """Start the lanes; nothing begins before `post_all`.
 
         Arguments:
-            windows: of the lanes of receives.
+            windows: of the lanes of receives. ends: of the lanes of sends.
             lost: makes of a transfer's failure the error to raise.
         """
         self._groups, self._layouts, self._handover, self._memory = groups, layouts, handover, memory
+        self._ends = ends
         self._lost, self._clock, self._record = lost, clock, record
         self._lanes = {name: _Lane(Cursor(parts), windows.get(name, 0)) for name, parts in lanes.items()}
         self._arriving: dict[Value, _Arriving] = {}
@@ -160,17 +172,30 @@ class Transfers:
                 lane.room += 1
                 self._post(lane)
 
-    def let_go(self) -> None:
-        """Compute is between two instructions: messages whose sends are over need no memory any more."""
+    def let_go(self, done: int) -> None:
+        """Compute is between two instructions: messages whose sends are over need no memory any more.
+
+        Arguments:
+            done: compute instructions of this segment so far.
+        """
         for lane in self._senders:
-            tries = _TRIES if self._memory.looking else 0
-            while lane.kept and lane.let_go == lane.over and tries:
-                # To look at operations is Python's work: the lane's thread comes late to say what has long been over.
-                time.sleep(_TRY_S)
-                tries -= 1
-            while lane.let_go < lane.over:
+            patience_s = _MAYBE_S if self._memory.looking else 0.0
+            while lane.kept:
+                if lane.let_go == lane.over:
+                    end = lane.kept[0].end
+                    surely = end is not None and end.instruction < done and end.periods <= lane.cursor.known
+                    if not self._said(lane, _SURELY_S if surely else patience_s):
+                        break
+                    patience_s = 0.0
                 lane.kept.popleft()
                 lane.let_go += 1
+
+    def _said(self, lane: _Lane, patience_s: float) -> bool:
+        """Wait until the lane's thread says that one more send is over; whether it did in time."""
+        if patience_s:
+            with lane.word:
+                lane.word.wait_for(lambda: lane.let_go < lane.over or self.failure is not None, patience_s)
+        return lane.let_go < lane.over
 
     def end(self) -> None:
         """Return when every lane is at its end."""
@@ -180,7 +205,8 @@ class Transfers:
             lane.sent.put(None)
         for thread in self._threads:
             thread.join()
-        self.let_go()
+        for lane in self._senders:
+            lane.kept.clear()
         if self.failure is not None:
             raise self.failure
         for name, lane in self._lanes.items():
@@ -199,19 +225,21 @@ class Transfers:
             if any(reader != COMPUTE for _, reader in routes):
                 raise InternalError(f"{instruction.name} is read by another lane than compute")
             lane.room -= receives
+            end = self._ends.of(instruction.lane, *lane.cursor.place) if instruction.kind is Kind.SEND else None
             lane.cursor.advance()
             try:
-                self._begin(lane, instruction, [lane.values.pop(value) for value in instruction.reads])
+                self._begin(lane, instruction, [lane.values.pop(value) for value in instruction.reads], end)
             except TransferError as error:
                 raise self._lost(instruction, error) from error
 
-    def _begin(self, lane: _Lane, instruction: Instruction, things: list[Any]) -> None:
+    def _begin(self, lane: _Lane, instruction: Instruction, things: list[Any], end: End | None) -> None:
         start_s = self._clock()
         with self._handover.lane(instruction.lane):
             if instruction.kind is Kind.SEND:
                 message = self._layouts.of(instruction.reads[0]).pack(self._handover.taken(things.pop()))
                 self._memory.made((message,))
-                sent = _Sent(instruction, message, self._groups.send(message, instruction.peer), start_s)
+                work = self._groups.send(message, instruction.peer)
+                sent = _Sent(instruction, message, work, start_s, end)
                 lane.kept.append(sent)
                 lane.sent.put(sent)
                 return
@@ -250,10 +278,14 @@ class Transfers:
                     finish(sent.work)
                     self._over(sent.instruction, sent.start_s)
             except Exception as error:  # compute raises it: what ends a thread unseen would end the run well
-                self.failure = self._lost(sent.instruction, error) if isinstance(error, TransferError) else error
+                with lane.word:
+                    self.failure = self._lost(sent.instruction, error) if isinstance(error, TransferError) else error
+                    lane.word.notify()
                 return
             del sent  # or it would live while this thread waits for the next
-            lane.over += 1
+            with lane.word:
+                lane.over += 1
+                lane.word.notify()
 
     def _over(self, instruction: Instruction, start_s: float) -> None:
         if self._record:

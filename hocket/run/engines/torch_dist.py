@@ -20,6 +20,7 @@ from hocket.errors import InputError, InternalError, WorkerLost
 from hocket.plan.plan import Plan
 from hocket.profile.capture import Captured
 from hocket.program.instruction import COMPUTE, Instruction, Kind, Value
+from hocket.program.over import Ends
 from hocket.program.program import Program
 from hocket.program.window import windows
 from hocket.run.device import Device
@@ -97,6 +98,7 @@ class Worker:
         self._losses: list[tuple[int, Tensor, int]] = []
         self._memory = Memory(self.device)
         self._windows = {lane: window for (d, lane), window in windows(program).items() if d == number}
+        self._ends = Ends(program, number)
 
     # -- a segment
 
@@ -116,6 +118,7 @@ class Worker:
             self.number,
             others,
             self._windows,
+            self._ends,
             self._groups,
             self._layouts,
             self._handover,
@@ -141,7 +144,7 @@ class Worker:
         device, observer, clock = self.device, self._observer, self._clock
         ahead = _Ahead(repeats, observer, transfers)
         transfers.post_all()
-        for instruction, routes in walk(self._lanes[COMPUTE], ahead.go_on):
+        for done, (instruction, routes) in enumerate(walk(self._lanes[COMPUTE], ahead.go_on)):
             self._memory.look(ahead.run)
             if transfers.failure is not None:
                 raise transfers.failure
@@ -164,7 +167,7 @@ class Worker:
             if self._record:
                 self._handover.synchronize()
                 transfers.records.append(Record(instruction, start_s, clock()))
-            transfers.let_go()
+            transfers.let_go(done + 1)
             for position, lane in routes:
                 value = instruction.writes[position]
                 thing = store.pop(value)

@@ -1,6 +1,8 @@
 """Peak tensor memory of real workers against what is predicted for them."""
 
 import multiprocessing
+import threading
+import time
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -10,11 +12,14 @@ import torch
 import torch.distributed as dist
 
 from hocket import zoo
-from hocket.plan.predict import predict_iteration
+from hocket.plan.predict import predict_iteration, proven_peaks
 from hocket.profile.capture import capture
 from hocket.profile.job import Job
 from hocket.profile.measure import measure
+from hocket.run.engines import _transfers
+from hocket.run.engines._groups import finish
 from hocket.run.engines.torch_dist import Worker
+from hocket.strategies._choices import Choice, Situation
 from tests.run.plans import Case, adam
 
 CASES = (
@@ -22,7 +27,10 @@ CASES = (
     Case("two_bw", (1, 1), 8, 2),
     Case("gpipe", (1, 1), 8, 2, recompute=True),
     Case("data_parallel", (2,), 8, 2),
+    Case("interleaved", (1, 1), 8, 2, rounds=2),
+    Case("pipedream", (1, 1), 8, 2),
 )
+LATE_S = 0.03
 
 
 def job() -> Job:
@@ -30,9 +38,18 @@ def job() -> Job:
     return zoo.job("gpt", batch_size=8, n_layer=3, d_model=64, n_head=2, seq=64, optimizer=adam, tied=False)
 
 
-def run(rank: int, folder: str, outbox: Any) -> None:
+def late(work: dist.Work) -> None:
+    """A transfer is over; a thread other than compute's comes to say so a good while later, as on a busy machine."""
+    finish(work)
+    if threading.current_thread() is not threading.main_thread():
+        time.sleep(LATE_S)
+
+
+def run(rank: int, folder: str, outbox: Any, busy: bool) -> None:
     """One worker: all cases, one after the other."""
     torch.set_num_threads(1)
+    if busy:
+        _transfers.finish = late
     timeout = timedelta(seconds=60)
     dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2, timeout=timeout)
     captured = capture(job(), 2)
@@ -45,13 +62,15 @@ def run(rank: int, folder: str, outbox: Any) -> None:
     dist.destroy_process_group()
 
 
-@pytest.fixture(scope="module")
-def measured(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[int, int], int]:
-    """Bytes by case and device."""
+@pytest.fixture(scope="module", params=[False, True], ids=["idle", "busy"])
+def measured(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> dict[tuple[int, int], int]:
+    """Bytes by case and device, on a machine as it is and on one whose threads come late."""
     folder: Path = tmp_path_factory.mktemp("peaks")
     context = multiprocessing.get_context("spawn")
     outbox = context.Queue()
-    workers = [context.Process(target=run, args=(rank, str(folder), outbox), daemon=True) for rank in range(2)]
+    workers = [
+        context.Process(target=run, args=(rank, str(folder), outbox, request.param), daemon=True) for rank in range(2)
+    ]
     for worker in workers:
         worker.start()
     found = [outbox.get(timeout=120) for _ in range(2 * len(CASES))]
@@ -60,18 +79,35 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[int, int], 
     return {(number, rank): size for number, rank, size in found}
 
 
+Bytes = list[dict[int, float]]  # of every case, by device
+
+
 @pytest.fixture(scope="module")
-def predicted() -> list[dict[int, float]]:
-    """Bytes by device, for every case."""
+def predicted() -> tuple[Bytes, Bytes]:
+    """What is predicted, and what is proven whatever the timing."""
     profile = measure(job(), (1, 2, 4), budget_s=1.0)
-    captured = capture(job(), 2)
-    return [predict_iteration(case.plan(captured), profile).peak_memory_bytes for case in CASES]
+    plans = [case.plan(capture(job(), 2)) for case in CASES]
+    proven = [
+        proven_peaks(
+            Situation(profile, plan.cluster, plan.batch_size),
+            plan.strategy,
+            Choice(plan.cuts(profile), plan.microbatch_size, tuple(plan.options.items())),
+        )
+        for plan in plans
+    ]
+    return [predict_iteration(plan, profile).peak_memory_bytes for plan in plans], proven
 
 
 @pytest.mark.parametrize("number", range(len(CASES)), ids=map(str, CASES))
 def test_peak_memory_is_predicted_and_never_under(
-    number: int, measured: dict[tuple[int, int], int], predicted: list[dict[int, float]]
+    number: int, measured: dict[tuple[int, int], int], predicted: tuple[Bytes, Bytes], request: pytest.FixtureRequest
 ) -> None:
-    """On each of two workers the prediction is at least what was measured, and at most 5 % more."""
+    """On each of two workers what is predicted is at least what was measured, and at most 5 % more; what is proven is so
+    even where threads come late."""
+    likely, proven = predicted
+    busy = "busy" in request.node.callspec.id
     for device in range(2):
-        assert 0 <= predicted[number][device] / measured[number, device] - 1 <= 0.05
+        peak = measured[number, device]
+        assert proven[number][device] >= peak
+        if not busy:
+            assert 0 <= likely[number][device] / peak - 1 <= 0.05
