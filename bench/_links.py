@@ -4,10 +4,10 @@ import json
 
 import torch.distributed as dist
 
-from hocket.files import as_data
 from hocket.hardware.cluster import Level
 from hocket.hardware.links import fit_samples, with_fits
 from hocket.run.links import measure_links
+from hocket.typed import as_data
 
 
 def main() -> None:

@@ -18,11 +18,11 @@ from typing import Any
 from _netns import ADDRESSES, INTERFACES, command, missing, slow_link
 from _workers import HERE, environment, free_port, last_json
 
-from hocket.files import read_as
 from hocket.hardware.cluster import Cluster, Level
 from hocket.plan.search import search
 from hocket.profile.job import load_job
 from hocket.profile.measure import measure
+from hocket.typed import read_as
 
 JOB = HERE / "jobs" / "vgg.py"
 ROUNDS = 2

@@ -16,6 +16,8 @@ ROOMS = (
     "registry",
     "face",
     "files",
+    "documents",
+    "typed",
     "profile",
     "hardware",
     "program",

@@ -8,7 +8,7 @@ from pathlib import Path
 from hocket.cli.output import print_json
 from hocket.cli.table import in_bytes, in_seconds, print_table
 from hocket.errors import InputError
-from hocket.files import as_data, check_folder_to_write, write_atomic
+from hocket.files import check_folder_to_write, write_atomic
 from hocket.plan.open import Opened, problems_of
 from hocket.plan.predict import predict
 from hocket.plan.search import Candidate, search
@@ -19,6 +19,7 @@ from hocket.run.launch import MAX_LOCAL_WORKERS
 from hocket.run.local_links import measure_local
 from hocket.run.loop import Summary, train
 from hocket.trace.trace import Trace
+from hocket.typed import as_data
 from hocket.units import show_bytes, show_number, show_seconds
 
 JOB = Path(__file__).parent / "zoo" / "demo_job.py"

@@ -191,7 +191,7 @@ def forbidden_in(tree: ast.Module, name: str) -> Iterator[str]:
         if one.module.split(".")[0] in UNPICKLERS:
             yield f"hocket/{name}:{one.line} imports {one.module}: nothing is unpickled"
         if one.module.split(".")[0] == "yaml":
-            yield f"hocket/{name}:{one.line} imports yaml: hocket.files.parse_yaml reads YAML"
+            yield f"hocket/{name}:{one.line} imports yaml: hocket.documents.parse_yaml reads YAML"
     for node in ast.walk(tree):
         if not isinstance(node, ast.Call):
             continue

@@ -85,7 +85,7 @@ def links(
     cluster.save(output)
     if json:
         from hocket.cli.output import print_json
-        from hocket.files import as_data
+        from hocket.typed import as_data
 
         print_json({**as_data(cluster), "path": str(output)})
         return
@@ -97,7 +97,7 @@ def _save(found: Any, output: Path, json: bool) -> None:
     found.save(output)
     if json:
         from hocket.cli.output import print_json
-        from hocket.files import as_data
+        from hocket.typed import as_data
 
         print_json({**as_data(found), "path": str(output)})
         return

@@ -89,7 +89,7 @@ def _refusals(found: "Search") -> Iterator[str]:
 
 def search_json(found: "Search") -> dict[str, Any]:
     """The search as plain data."""
-    from hocket.files import as_data
+    from hocket.typed import as_data
 
     def candidate(c: Any) -> dict[str, Any]:
         return {

@@ -82,10 +82,10 @@ def show(
     """Show a plan: its stages, and the staircase of what each device does when."""
     from hocket.cli.output import print_json, print_plan, updates_json
     from hocket.cli.table import line_width
-    from hocket.files import as_data
     from hocket.plan.open import open_plan
     from hocket.program.draw import draw
     from hocket.program.text import print_program
+    from hocket.typed import as_data
 
     opened = open_plan(plan)
     compiled = opened.program
@@ -117,9 +117,10 @@ def check(
 ) -> None:
     """Prove a plan before launch: reads, versions, updates, matching sends, no deadlock, memory. Exit code 1: problems."""
     from hocket.cli.output import print_json
-    from hocket.files import as_data, read_text
+    from hocket.files import read_text
     from hocket.plan.open import open_plan, problems_of
     from hocket.program.text import parse_program
+    from hocket.typed import as_data
 
     opened = open_plan(plan)
     compiled = parse_program(read_text(program), str(program)) if program else opened.program
@@ -149,8 +150,9 @@ def simulate(
     """
     from hocket.cli.output import print_json
     from hocket.cli.table import print_table
-    from hocket.files import as_data, place_to_write, write_atomic
+    from hocket.files import place_to_write, write_atomic
     from hocket.plan.open import open_plan
+    from hocket.typed import as_data
     from hocket.units import show_number, show_peaks, show_seconds
 
     for path in (trace, report):
@@ -189,10 +191,10 @@ def compare(
     """Lay what was predicted beside what happened, instruction by instruction."""
     from hocket.cli.output import print_json
     from hocket.cli.table import in_bytes, in_seconds, print_table
-    from hocket.files import as_data
     from hocket.trace.compare import Row
     from hocket.trace.compare import compare as compare_traces
     from hocket.trace.trace import Trace
+    from hocket.typed import as_data
     from hocket.units import show_count
 
     believed, real = Trace.read(predicted), Trace.read(measured)

@@ -23,7 +23,7 @@ def prices(
     from hocket.cli.table import print_table
     from hocket.cluster.price_readers.public import EXAMPLES, read_market
     from hocket.cluster.prices.offers import best_offers
-    from hocket.files import as_data
+    from hocket.typed import as_data
 
     market = read_market(folder or EXAMPLES)
     now_s = market.last_s if at is None else _day(at)

@@ -210,7 +210,7 @@ def _replayed(
 
 
 def _as_json(found: _Replay) -> dict[str, object]:
-    from hocket.files import as_data
+    from hocket.typed import as_data
 
     return {"policy": found.policy, **as_data(found.summary), "wall_s": found.wall_s}
 

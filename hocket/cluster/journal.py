@@ -23,8 +23,10 @@ from hocket.cluster.core import Core, Policy
 from hocket.cluster.events import Command, Event
 from hocket.cluster.setup import Setup
 from hocket.cluster.wire import event_as_data, event_of
+from hocket.documents import parse_json
 from hocket.errors import InputError
-from hocket.files import as_data, fsync_folder, parse_json, read_as
+from hocket.files import fsync_folder
+from hocket.typed import as_data, read_as
 
 __all__ = ["Contents", "Journal", "read"]
 

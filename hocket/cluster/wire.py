@@ -5,7 +5,7 @@ from typing import Any, get_args
 
 from hocket.cluster.events import Event
 from hocket.errors import InputError, nearest
-from hocket.files import as_data, read_as
+from hocket.typed import as_data, read_as
 
 __all__ = ["event_as_data", "event_of"]
 

@@ -10,8 +10,9 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar
 
 from hocket.cluster.job import Job
+from hocket.documents import parse_json
 from hocket.errors import InputError
-from hocket.files import parse_json, read_as
+from hocket.typed import read_as
 
 FORMAT = "hocket-workload-1"
 MOST_JOBS = 1_000_000

@@ -11,8 +11,10 @@ from math import prod
 from pathlib import Path
 from typing import Any, ClassVar
 
+from hocket.documents import parse_yaml, seems, write_yaml
 from hocket.errors import InputError
-from hocket.files import as_data, parse_yaml, read_as, read_bytes, seems, write_atomic, write_yaml
+from hocket.files import read_bytes, write_atomic
+from hocket.typed import as_data, read_as
 
 MAX_DEVICES = 2**17
 """More than the largest machines that train one model have; sizes of a file are bounded."""

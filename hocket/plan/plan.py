@@ -8,12 +8,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
+from hocket.documents import parse_yaml, seems, write_yaml
 from hocket.errors import InputError, nearest
-from hocket.files import as_data, parse_yaml, read_as, read_bytes, seems, write_atomic, write_yaml
+from hocket.files import read_bytes, write_atomic
 from hocket.hardware.cluster import Cluster
 from hocket.passes.borders import Graph, StageCut, stage_shapes
 from hocket.program.program import Program, StageShape
 from hocket.strategies._common import compile_strategy
+from hocket.typed import as_data, read_as
 
 FORMAT = "hocket-plan-1"
 _MAX_MICROBATCHES = 2**20  # of one batch; sizes of a file are bounded

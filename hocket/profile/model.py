@@ -13,8 +13,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from hocket.documents import parse_json, seems, seems_instead
 from hocket.errors import InputError
-from hocket.files import as_data, digest, parse_json, read_as, read_bytes, seems, seems_instead, write_atomic
+from hocket.files import digest, read_bytes, write_atomic
+from hocket.typed import as_data, read_as
 
 FORMAT = "hocket-profile-1"
 # Notes of a layer that planners act on.

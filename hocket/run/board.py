@@ -10,8 +10,8 @@ from typing import Any
 
 from torch.distributed import Store  # type: ignore[attr-defined]
 
+from hocket.documents import parse_json
 from hocket.errors import WorkerLost
-from hocket.files import parse_json
 
 
 class Board:

@@ -33,10 +33,12 @@ from torch import Tensor
 from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
 from torch.distributed.checkpoint.api import CheckpointException
 
+from hocket.documents import parse_json
 from hocket.errors import HocketError, InputError
-from hocket.files import as_data, fsync_folder, parse_json, read_as, read_bytes
+from hocket.files import fsync_folder, read_bytes
 from hocket.run.board import Board
 from hocket.run.storage import StoredFile, TensorReader, TensorWriter
+from hocket.typed import as_data, read_as
 
 FORMAT = "hocket-checkpoint-1"
 MANIFEST = "manifest.json"

@@ -30,8 +30,8 @@ from typing import Any
 import torch
 from torch.distributed import PrefixStore, Store, rendezvous  # type: ignore[attr-defined]
 
+from hocket.documents import parse_json
 from hocket.errors import HocketError, WorkerLost
-from hocket.files import parse_json
 from hocket.plan.plan import Plan
 from hocket.profile.job import Job, load_job
 from hocket.run.collect import Collector

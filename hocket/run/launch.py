@@ -32,8 +32,9 @@ from types import FrameType
 from typing import Any
 
 import hocket
+from hocket.documents import parse_json
 from hocket.errors import InputError, InternalError, WorkerLost
-from hocket.files import parse_json, write_atomic
+from hocket.files import write_atomic
 from hocket.plan.plan import Plan
 from hocket.profile.companions import usable_cores
 from hocket.profile.job import Job

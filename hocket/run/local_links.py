@@ -16,13 +16,15 @@ from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 
+from hocket.documents import parse_json
 from hocket.errors import InputError, WorkerLost
-from hocket.files import parse_json, read_as, read_bytes, write_atomic
+from hocket.files import read_bytes, write_atomic
 from hocket.hardware.catalog import device_type
 from hocket.hardware.cluster import Cluster, Level
 from hocket.hardware.links import POINT_TO_POINT, LinkSample, fit_samples, with_fits
 from hocket.profile.companions import usable_cores
 from hocket.run.cores import cores_of, stay_on
+from hocket.typed import read_as
 
 DEVICE_TYPE = "cpu-core"
 _POLL_S = 0.02

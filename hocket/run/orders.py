@@ -4,11 +4,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from hocket.files import parse_json, read_as, read_bytes
+from hocket.documents import parse_json
+from hocket.files import read_bytes
 from hocket.profile.job import Job, load_job
 from hocket.profile.likeness import Likeness, check_likeness, likeness
 from hocket.profile.origin import NAMES
 from hocket.run.loop import Options
+from hocket.typed import read_as
 
 
 @dataclass(frozen=True)

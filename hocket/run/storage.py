@@ -31,8 +31,8 @@ from torch.distributed.checkpoint.planner import LoadPlan, LoadPlanner, SavePlan
 from torch.distributed.checkpoint.storage import StorageReader, StorageWriter, WriteResult
 from torch.futures import Future
 
+from hocket.documents import parse_json
 from hocket.errors import InputError, InternalError
-from hocket.files import parse_json
 
 _DTYPES = {
     "F64": torch.float64,

@@ -9,8 +9,8 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+from hocket.documents import parse_json, seems, seems_instead
 from hocket.errors import InputError
-from hocket.files import parse_json, seems, seems_instead
 from hocket.program.instruction import Kind
 from hocket.trace.trace import Event, Trace
 

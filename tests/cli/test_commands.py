@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hocket.files import parse_yaml, write_yaml
+from hocket.documents import parse_yaml, write_yaml
 from hocket.hardware.cluster import Cluster
 from hocket.plan.plan import Plan
 from hocket.profile.model import ModelProfile

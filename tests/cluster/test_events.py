@@ -9,7 +9,7 @@ from hocket.cluster import events
 from hocket.cluster.core import _HANDLERS
 from hocket.cluster.events import Command, Event, JobFinished, WakeAt, WorkersLost
 from hocket.errors import InputError
-from hocket.files import read_as
+from hocket.typed import read_as
 
 EVERY = [*get_args(Event), *get_args(Command)]
 

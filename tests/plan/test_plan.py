@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hocket.documents import parse_yaml, write_yaml
 from hocket.errors import InputError, RefusedError
-from hocket.files import parse_yaml, write_yaml
 from hocket.hardware.cluster import Cluster, Level
 from hocket.passes.borders import StageCut
 from hocket.plan.plan import Plan, PlanStage, Predicted

@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hocket.errors import InputError, RefusedError
-from hocket.files import as_data
 from hocket.hardware.cluster import Cluster, Level
 from hocket.plan.open import Opened, problems_of
 from hocket.plan.plan import Plan
@@ -18,6 +17,7 @@ from hocket.profile.model import ModelProfile
 from hocket.profile.synthetic import chain
 from hocket.strategies._choices import MAX_FORWARDS, Choice, Situation
 from hocket.strategies._common import members, strategy
+from hocket.typed import as_data
 from tests.plan.situations import clusters, profiles
 
 CLUSTER = Cluster("four", (Level("server", 4, 1e9, 1e-5),), "cpu-core")

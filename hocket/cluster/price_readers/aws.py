@@ -12,8 +12,10 @@ from typing import Any, ClassVar
 from hocket.cluster.price_readers._fields import MAX_TEXT_BYTES, dollars, moment, region_of
 from hocket.cluster.prices.market import Offer, PriceKey
 from hocket.cluster.prices.series import Series
+from hocket.documents import parse_json
 from hocket.errors import InputError, nearest
-from hocket.files import parse_json, read_as, read_text
+from hocket.files import read_text
+from hocket.typed import read_as
 
 # Accelerators of AWS's instances for training; others are given by whoever reads them.
 INSTANCES = {

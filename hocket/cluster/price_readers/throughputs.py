@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from hocket.cluster.price_readers._fields import MAX_TEXT_BYTES
+from hocket.documents import parse_json, seems
 from hocket.errors import InputError
-from hocket.files import parse_json, read_text, seems
+from hocket.files import read_text
 
 
 def read(path: str | Path) -> dict[str, dict[str, float]]:

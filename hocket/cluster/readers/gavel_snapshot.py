@@ -18,8 +18,10 @@ from hocket.cluster.snapshot import Active, Entity, Snapshot
 from hocket.cluster.throughputs import ThroughputTable
 from hocket.cluster.workers import Column, WorkerType
 from hocket.cluster.workload import inside
+from hocket.documents import parse_json
 from hocket.errors import InputError
-from hocket.files import parse_json, read_as, read_bytes
+from hocket.files import read_bytes
+from hocket.typed import read_as
 
 MOST_JOBS = 100_000
 

@@ -15,8 +15,9 @@ import numpy as np
 
 from hocket.cluster.readers._rows import MOST_BYTES
 from hocket.cluster.throughputs import Kind, Place, ThroughputTable
+from hocket.documents import parse_json
 from hocket.errors import InputError
-from hocket.files import parse_json, read_bytes
+from hocket.files import read_bytes
 
 _KIND = re.compile(r"\('([^'\n]{1,200})', ([1-9][0-9]{0,4})\)")
 _SPREAD = "_unconsolidated"

@@ -22,8 +22,10 @@ from hocket.cluster.readers._rows import MOST_BYTES
 from hocket.cluster.readers.gavel_throughputs import MOST_KINDS
 from hocket.cluster.throughputs import ThroughputTable
 from hocket.cluster.workload import inside
+from hocket.documents import parse_json
 from hocket.errors import InputError
-from hocket.files import parse_json, read_as, read_bytes
+from hocket.files import read_bytes
+from hocket.typed import read_as
 
 FORMAT = "hocket-throughputs-1"
 _PACKAGED = Path(__file__).resolve().parent.parent / "data" / "gavel_throughputs.json.gz"

@@ -14,9 +14,11 @@ from typing import Any, ClassVar
 
 from hocket.cluster.throughputs import ThroughputTable
 from hocket.cluster.workers import WorkerType
+from hocket.documents import parse_yaml, seems
 from hocket.errors import InputError
-from hocket.files import parse_yaml, read_as, read_bytes, seems
+from hocket.files import read_bytes
 from hocket.hardware.cluster import Cluster
+from hocket.typed import read_as
 
 _MOST_BYTES = 16 * 2**20
 

@@ -11,8 +11,10 @@ from hocket.cluster.job import Job
 from hocket.cluster.readers._rows import MOST_BYTES
 from hocket.cluster.throughputs import ThroughputTable
 from hocket.cluster.workload import MOST_JOBS, Workload, in_order, inside, parse_data
+from hocket.documents import parse_json
 from hocket.errors import InputError
-from hocket.files import parse_json, read_as, read_bytes
+from hocket.files import read_bytes
+from hocket.typed import read_as
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,9 @@ from functools import cache
 from pathlib import Path
 
 from hocket.errors import InputError, nearest
-from hocket.files import read_as, read_bytes
+from hocket.files import read_bytes
 from hocket.hardware.cluster import DeviceType
+from hocket.typed import read_as
 
 _FOLDER = Path(__file__).parent
 _LIMIT_BYTES = 64 * 1024

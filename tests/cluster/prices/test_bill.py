@@ -8,7 +8,7 @@ from hocket.cluster.prices.bill import Bill, Paid, bill, total_usd
 from hocket.cluster.prices.market import Market, Offer
 from hocket.cluster.prices.series import Series
 from hocket.errors import InputError
-from hocket.files import as_data, read_as
+from hocket.typed import as_data, read_as
 from tests.cluster.prices.markets import BIG, HOUR, SMALL, market
 
 

@@ -1,0 +1,128 @@
+"""Typed: plain data becomes the dataclass that it is meant to be, or an error that names the key; and back."""
+
+import json
+import re
+from dataclasses import asdict, is_dataclass
+from functools import cache
+from typing import Any, TypeVar
+
+from hocket.errors import InputError, nearest
+
+T = TypeVar("T")
+
+
+def read_as(kind: type[T], data: Any, place: str) -> T:
+    """Check plain data against a dataclass and build it: unknown keys, wrong types and missing keys are refused.
+
+    Raises:
+        InputError: with the path of the wrong key, what was found, what was expected and the nearest valid name.
+    """
+    from pydantic import ValidationError
+
+    try:
+        adapter: Any = _adapter(kind)  # type: ignore[arg-type]  # a class is hashable
+        whole: T = adapter.validate_python(data)
+        return whole
+    except ValidationError as error:
+        mistakes = error.errors(include_url=False)
+        unknown = ("unexpected_keyword_argument", "extra_forbidden")
+        # A misspelt key shows up twice, as unknown and as missing: the unknown one tells more.
+        first = next((m for m in mistakes if m["type"] in unknown), mistakes[0])
+        where = ".".join(str(part) for part in first["loc"])
+        spot = f"{place}: {where}" if where else place
+        if first["type"] in unknown:
+            known = _fields_at(kind, first["loc"][:-1])
+            name = str(first["loc"][-1])
+            raise InputError(
+                spot,
+                f"unknown key {name!r}",
+                f"one of {', '.join(known)}" if known else "no such key",
+                nearest(name, known),
+            ) from None
+        given = first["input"]
+        nothing = given is None or first["type"].startswith("missing")
+        raise InputError(
+            spot, "nothing" if nothing else repr(given)[:80], _expected(first["type"], first["msg"])
+        ) from None
+    except InputError as error:  # a dataclass that checked itself
+        path = ".".join(_path_of(kind, data))
+        joint = "." if path and re.fullmatch(r"[\w.]+", error.place) else ": " if path else ""
+        spot = f"{place}: {path}{joint}{error.place}"
+        raise InputError(spot, error.found, error.expected, error.next_step) from None
+
+
+# What pydantic's kinds of mistake mean to somebody who writes a file.
+_KINDS = {
+    "int": "a whole number",
+    "float": "a number",
+    "finite": "a finite number",
+    "string": "a text",
+    "bool": "true or false",
+    "tuple": "a list",
+    "list": "a list",
+    "dict": "a mapping",
+    "mapping": "a mapping",
+    "dataclass": "a mapping",
+    "missing": "a value for this key",
+}
+
+
+def _expected(kind: str, message: str) -> str:
+    """In our words; in pydantic's for what is not in the list."""
+    spoken = message.removeprefix("Value error, ").removeprefix("Input should be ")
+    return _KINDS.get(kind.partition("_")[0], spoken)
+
+
+def _path_of(kind: Any, data: Any) -> list[str]:
+    """Where inside `data` stands the innermost dataclass that refuses itself: keys and indices from the top."""
+    from typing import get_type_hints
+
+    from pydantic import ValidationError
+
+    hints = get_type_hints(kind) if is_dataclass(kind) else {}
+    for key, value in data.items() if isinstance(data, dict) else ():
+        inner = _dataclass_in(hints.get(key))
+        parts = enumerate(value) if isinstance(value, list) else [(None, value)]
+        for index, part in parts if inner is not None else ():
+            try:
+                _adapter(inner).validate_python(part)
+            except InputError:
+                return [key, *([] if index is None else [str(index)]), *_path_of(inner, part)]
+            except ValidationError:
+                pass  # of another kind, such as a list in the place of a mapping
+    return []
+
+
+@cache
+def _adapter(kind: Any) -> Any:
+    """Made once: that takes longer than most checks."""
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(kind)
+
+
+def _fields_at(kind: Any, path: tuple[int | str, ...]) -> list[str]:
+    """Names of the fields of the dataclass that stands at `path` inside `kind`, as far as annotations tell."""
+    from dataclasses import fields
+    from typing import get_type_hints
+
+    for part in path:
+        found = _dataclass_in(kind)
+        if isinstance(part, str) and found is not None:
+            kind = get_type_hints(found).get(part, kind)
+    found = _dataclass_in(kind)
+    return [f.name for f in fields(found)] if found is not None else []
+
+
+def _dataclass_in(kind: Any) -> Any:
+    """The dataclass that an annotation is about: itself, in a union, in a tuple or a dictionary; None if there is none."""
+    from typing import get_args
+
+    options = [kind, *get_args(kind)] + [a for arg in get_args(kind) for a in get_args(arg)]
+    return next((option for option in options if is_dataclass(option)), None)
+
+
+def as_data(thing: Any) -> dict[str, Any]:
+    """A frozen dataclass as plain data (lists and dictionaries), ready for JSON or YAML."""
+    plain: dict[str, Any] = json.loads(json.dumps(asdict(thing)))
+    return plain
