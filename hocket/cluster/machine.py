@@ -53,7 +53,7 @@ class Machine:
         self.place = {job.id: k for k, job in enumerate(jobs)}
         self.rows = table.rows(jobs)
         self.alone: list[list[float]] = table.throughputs(self.rows, types, columns).tolist()
-        at = [table.column[types[c.type].name, c.consolidated] for c in columns]
+        at = table.places_of(types, columns)
         self._beside = table.beside[:, :, at]
         self.remaining = np.array([job.steps for job in jobs])
         self.speed, self.since_s = np.zeros(count), np.zeros(count)
@@ -194,7 +194,7 @@ class Machine:
 
     def records(self, count: int, table: ThroughputTable) -> tuple[Record, ...]:
         """What became of the first so many jobs."""
-        at = [table.column[t.name, True] for t in self.types]
+        at = [table.column[t.table_name, True] for t in self.types]
         alone = table.alone[self.rows[:count]][:, at].tolist()
         return tuple(
             Record(

@@ -21,6 +21,7 @@ import numpy as np
 
 from hocket.cluster.allocation import Allocation
 from hocket.cluster.core import Core, Policy
+from hocket.cluster.estimating import Estimating, Learner
 from hocket.cluster.events import (
     Command,
     Event,
@@ -45,7 +46,7 @@ from hocket.cluster.metrics import Run, Span
 from hocket.cluster.settings import Settings
 from hocket.cluster.snapshot import Entity, Snapshot
 from hocket.cluster.throughputs import ThroughputTable
-from hocket.cluster.workers import WorkerType
+from hocket.cluster.workers import Column, WorkerType
 from hocket.cluster.workload import Workload
 from hocket.errors import InputError
 
@@ -67,6 +68,7 @@ class Options:
         last: stop when the jobs before this place are finished, from `first` on; None for all.
         known: what the core is told about throughputs, if not the truth; what it is told about pairs is put right as soon as
             they ran.
+        estimating: what pairs do is not known but estimated, and learned as they run; for space sharing.
         entities, budget_usd: for policies that want them.
     """
 
@@ -78,6 +80,7 @@ class Options:
     first: int = 0
     last: int | None = None
     known: ThroughputTable | None = None
+    estimating: Estimating | None = None
     entities: tuple[Entity, ...] = ()
     budget_usd: float | None = None
 
@@ -128,7 +131,8 @@ class _Simulation:
         columns = table.columns(types, options.spread)
         self.machine = Machine(workload.jobs, types, columns, table, options.whole_steps)
         self.jobs = workload.jobs
-        known = options.known or table
+        self._learner = _learner(table, types, columns, options)
+        known = options.known or (self._learner.known if self._learner else table)
         self._rows = known.rows(workload.jobs)
         self._known = known.throughputs(self._rows, types, columns).tolist()
         kept = known.pairs(self._rows, types, columns).kept if options.space_sharing else None
@@ -153,6 +157,8 @@ class _Simulation:
         self.machine.close(self.now_s)
         for kind in range(len(self.types)):
             self._workers(kind, 0)
+        if self._learner is not None:
+            self.notes[self._learner.note(self._rows[: self.came].tolist())] = None
         return Run(
             self.types,
             self.machine.records(self.came, self.table),
@@ -218,6 +224,8 @@ class _Simulation:
             self._tell(Progressed(names, tuple(machine.remaining[ran].tolist())))
         if self._measured is not None:
             self._measure(self._measured)
+        if self._learner is not None:
+            self._learn(self._learner)
         self.wake_s = inf
         self.rounds += 1
         self._tell(RoundEnded())
@@ -245,6 +253,13 @@ class _Simulation:
                 [machine.alone[a][column], machine.alone[b][column]]
             )
             self._tell(SharingMeasured(*key, *kept.tolist()))
+
+    def _learn(self, learner: Learner) -> None:
+        """What pairs that ran in this round say about themselves and others."""
+        rows, speeds = self._rows, self.machine.speeds
+        ran = [(held.jobs, held.column) for held in self.machine.held.values() if len(held.jobs) == 2]
+        for event in learner.learn((int(rows[a]), int(rows[b]), c, speeds((a, b), c)) for (a, b), c in ran):
+            self._tell(event)
 
     def _give(self, event: Event) -> None:
         machine = self.machine
@@ -283,6 +298,17 @@ class _Simulation:
         else:
             assert isinstance(command, Note)
             self.notes[command.text] = None
+
+
+def _learner(
+    table: ThroughputTable, types: Sequence[WorkerType], columns: Sequence[Column], options: Options
+) -> Learner | None:
+    if options.estimating is None:
+        return None
+    if not options.space_sharing or options.known is not None:
+        found = "space sharing is off" if not options.space_sharing else "throughputs are told by `known`"
+        raise InputError("options: estimating", found, "jobs that share workers, whose throughputs nobody told")
+    return Learner(table, types, columns, options.estimating)
 
 
 _LEASES = (Start, Preempt, Stop, Renew)  # renewed leases go on as they are

@@ -118,14 +118,18 @@ class ThroughputTable:
         """
         found = []
         for k, own in enumerate(types):
-            if (own.name, True) not in self.column:
-                step = nearest(own.name, self.types)
+            if (own.table_name, True) not in self.column:
+                step = nearest(own.table_name, self.types)
                 place = f"worker type {own.name}"
                 raise InputError(place, "no throughputs of it", f"one of {', '.join(self.types)}", step)
             found.append(Column(k))
-            if spread and (own.name, False) in self.column:
+            if spread and (own.table_name, False) in self.column:
                 found.append(Column(k, False))
         return tuple(found)
+
+    def places_of(self, types: Sequence[WorkerType], columns: Sequence[Column]) -> list[int]:
+        """Of each column of a snapshot, the column of this table."""
+        return [self.column[types[c.type].table_name, c.consolidated] for c in columns]
 
     def rows(self, jobs: Iterable[Job]) -> np.ndarray:
         """Rows of jobs.
@@ -140,7 +144,7 @@ class ThroughputTable:
 
         A job of one worker has nothing to gain from a spread column: it is 0 there.
         """
-        at = [self.column[types[c.type].name, c.consolidated] for c in columns]
+        at = self.places_of(types, columns)
         found = self.alone[rows][:, at]
         single = np.array([self.kinds[k][1] == 1 for k in range(len(self.kinds))])[rows]
         spread = np.array([not c.consolidated for c in columns], dtype=bool)
@@ -149,7 +153,7 @@ class ThroughputTable:
 
     def pairs(self, rows: np.ndarray, types: Sequence[WorkerType], columns: Sequence[Column]) -> Pairs:
         """What jobs keep beside each other, by column of a snapshot; classes are rows of this table."""
-        at = [self.column[types[c.type].name, c.consolidated] for c in columns]
+        at = self.places_of(types, columns)
         return Pairs(rows, self.kept[:, :, at])
 
     @cached_property

@@ -21,12 +21,19 @@ class WorkerType:
         workers: how many there are.
         per_server: of them on one server.
         price_usd_per_hour: of one worker.
+        spot: they may be taken away at any time, and are cheaper for that.
+        accelerator: as throughput tables call it, where that is not the type's own name: v100 on the spot and v100 on demand are
+            two types of one accelerator.
+        offer: where a market has their price, such as "aws/us-east-1a/p3.2xlarge"; nothing, and the price stays.
     """
 
     name: str
     workers: int
     per_server: int = 1
     price_usd_per_hour: float = 0.0
+    spot: bool = False
+    accelerator: str = ""
+    offer: str = ""
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
 
@@ -40,6 +47,11 @@ class WorkerType:
             raise InputError(f"{place}: per_server", str(self.per_server), ">= 1")
         if not (isfinite(self.price_usd_per_hour) and self.price_usd_per_hour >= 0):
             raise InputError(f"{place}: price_usd_per_hour", str(self.price_usd_per_hour), "a number >= 0")
+
+    @property
+    def table_name(self) -> str:
+        """By which a throughput table knows them."""
+        return self.accelerator or self.name
 
 
 class Column(NamedTuple):
