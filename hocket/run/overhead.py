@@ -1,12 +1,12 @@
 """Overhead: what the engine takes for one instruction besides the layers' own seconds, and for a message.
 
 Rules of this file: a device runs models of few and of more layers of almost nothing, as in training; what it would take for
-none is the engine's own. Before every look at the clock the processor does something else, as layers do: an engine whose
-code lies in the first caches is half as slow.
+none is the engine's own. Before every look at the clock the processor does something else for some milliseconds, as layers
+do: an engine whose code and data still lie in the caches takes a third of the time.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from statistics import quantiles
 
@@ -23,11 +23,13 @@ from hocket.run.device import Device
 from hocket.run.engines._transfers import Record
 from hocket.run.engines.torch_dist import Worker
 
-_WIDTH, _SAMPLES, _WARM_UP, _MATRIX = 8, 64, 20, 256
+_WIDTH, _SAMPLES, _WARM_UP = 8, 64, 20
 _FEW, _MORE = 2, 10
+# What a stage's layers multiply, which flushes caches of some MB in some milliseconds, and what is multiplied elsewhere.
+_STAGE, _MATRIX = (256, 1024, 256, 1024, 256), 512
 
 
-def instruction_s(rounds: int = 150, clock: Callable[[], float] = time.perf_counter) -> float:
+def instruction_s(rounds: int = 80, clock: Callable[[], float] = time.perf_counter) -> float:
     """Seconds that a forward or a backward costs besides its layers, on this machine's processor.
 
     Arguments:
@@ -55,7 +57,7 @@ def instruction_s(rounds: int = 150, clock: Callable[[], float] = time.perf_coun
 def post_s(microbatches: int = 40) -> float:
     """Seconds of a compute lane to begin a send or a receive: a collective call of at least two workers.
 
-    A pipeline of all workers with a matrix for each stage is trained; looked at is the time between two compute instructions
+    A pipeline of all workers, with some matrices for each stage, is trained; looked at is the time between two compute instructions
     of the last stage of which the second waits for nobody: a backward behind a forward, which makes room for the next
     receive, and a load behind a backward, which sends.
 
@@ -92,7 +94,7 @@ def message_s(microbatches: int = 40) -> tuple[int, float]:
     times = torch.tensor([r.end_s if rank == 0 else r.start_s for r in own], dtype=torch.float64)
     gathered = [torch.empty_like(times) for _ in range(dist.get_world_size())]
     dist.all_gather(gathered, times)
-    return _SAMPLES * _MATRIX * 4, _low((gathered[1] - gathered[0])[microbatches:].tolist())
+    return _SAMPLES * _STAGE[-1] * 4, _low((gathered[1] - gathered[0])[microbatches:].tolist())
 
 
 def shared_cores(cores: int, seconds: float = 0.5, clock: Callable[[], float] = time.perf_counter) -> float:
@@ -114,8 +116,7 @@ def shared_cores(cores: int, seconds: float = 0.5, clock: Callable[[], float] = 
 
 def _pace(active: bool, seconds: float, clock: Callable[[], float]) -> float:
     """Forwards and backwards a second of all workers that are active."""
-    pairs = [(nn.Linear(_MATRIX, 4 * _MATRIX), nn.Linear(4 * _MATRIX, _MATRIX)) for _ in range(_FEW)]
-    model, data = nn.Sequential(*(layer for pair in pairs for layer in pair)), torch.ones(4 * _SAMPLES, _MATRIX)
+    model, data = _layers(_STAGE), torch.ones(4 * _SAMPLES, _STAGE[0])
     total = torch.zeros(1, dtype=torch.float64)
     dist.barrier()
     start_s, done = clock(), 0
@@ -129,11 +130,12 @@ def _pace(active: bool, seconds: float, clock: Callable[[], float]) -> float:
 
 
 def _trained(strategy: str, microbatches: int) -> list[Record]:
-    """One batch in a pipeline of all workers, a matrix for each stage: this worker's compute lane, in order."""
-    workers = dist.get_world_size()
-    captured = _captured(workers, _MATRIX, microbatches)
+    """One batch in a pipeline of all workers, some matrices for each stage: this worker's compute lane, in order."""
+    workers, each = dist.get_world_size(), len(_STAGE) - 1
+    captured = _captured(_STAGE + _STAGE[1:] * (workers - 1), microbatches)
     names = [layer.name for layer in captured.layers]
-    cuts = [[name] for name in names[: workers - 1]] + [names[workers - 1 :]]
+    starts = [each * s for s in range(workers)]
+    cuts = [names[a:b] for a, b in zip(starts, [*starts[1:], len(names)], strict=True)]  # the loss goes to the last
     stages = tuple(PlanStage(tuple(own), (s,)) for s, own in enumerate(cuts))
     cluster = Cluster("workers", (Level("local", workers, 1e9),), "cpu-core")
     plan = Plan(strategy, "overhead", microbatches, 1, stages, cluster)
@@ -160,12 +162,17 @@ class _Ones:
         return torch.ones(_SAMPLES, self._width), torch.ones(_SAMPLES, self._width)
 
 
-def _captured(layers: int, width: int, batch_size: int) -> Captured:
-    """A model of so many layers, for microbatches of one sample."""
+def _layers(widths: Sequence[int]) -> nn.Sequential:
+    return nn.Sequential(*(nn.Linear(a, b) for a, b in pairwise(widths)))
+
+
+def _captured(widths: Sequence[int], batch_size: int) -> Captured:
+    """A model with a matrix between each two widths, of which the first and the last are the same, for microbatches of one
+    sample."""
     job = Job(
-        nn.Sequential(*(nn.Linear(width, width) for _ in range(layers))),
+        _layers(widths),
         lambda output, target: (output - target).sum(),
-        _Ones(width, batch_size),
+        _Ones(widths[0], batch_size),
         lambda weights: torch.optim.SGD(weights, lr=1e-3),
         batch_size,
     )
@@ -174,7 +181,7 @@ def _captured(layers: int, width: int, batch_size: int) -> Captured:
 
 def _device(layers: int) -> tuple[int, Device]:
     """A device of a plan for itself, with so many layers of almost nothing."""
-    captured = _captured(layers, _WIDTH, 1)
+    captured = _captured((_WIDTH,) * (layers + 1), 1)
     stage = PlanStage(tuple(layer.name for layer in captured.layers), (0,))
     cluster = Cluster("one device", (Level("device", 1, 1e9),), "cpu-core")
     plan = Plan("data_parallel", "overhead", 1, 1, (stage,), cluster)

@@ -30,6 +30,7 @@ try:
 except InputError as error:
     samples = str(error)
 (folder / f"{rank}.json").write_text(json.dumps(samples))
+dist.barrier()  # others may still be about to connect
 dist.destroy_process_group()
 """
 
