@@ -1,33 +1,38 @@
-"""load_report_html: average JCT against load, as in Figure 5.9a; one line a policy, one point a rate."""
+"""load_report_html: average JCT against load, as in Figure 5.9a; one line a policy, one point a rate; CDFs at one rate, 5.9b."""
 
 from collections.abc import Iterable, Sequence
 from math import isfinite, isinf, nan
 
+import numpy as np
 from markupsafe import Markup, escape
 
 from hocket.errors import InputError
 from hocket.report.cluster_axis import Axis, lattice, show_long, span_of
-from hocket.report.cluster_lines import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH
+from hocket.report.cluster_lines import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Sample, distribution
 from hocket.report.cluster_looks import Look, legend, line_look
 from hocket.report.facts import Tile
 from hocket.report.page import render
 from hocket.report.svg import num, svg
 
 LoadRow = tuple[str, float, float]  # policy, jobs an hour, average JCT in seconds; nan where nothing is finished
+Times = tuple[str, np.ndarray, int]  # policy, JCT in seconds of the jobs that finished, how many there are
 _WIDE = 20.0  # from this ratio of the longest to the shortest time on, the axis is logarithmic
 
 
-def load_report_html(rows: Sequence[LoadRow], title: str = "JCT against load") -> str:
+def load_report_html(
+    rows: Sequence[LoadRow], title: str = "JCT against load", times: Sequence[Times] = (), at: str = ""
+) -> str:
     """A page with the chart and its figures.
 
     Arguments:
         rows: (policy, jobs an hour, average JCT in seconds); several of one policy and rate are runs of several seeds.
+        times: (policy, JCT in seconds of its finished jobs, number of jobs), for a CDF; `at` says what they were run at.
 
     Returns:
         A whole HTML document: no file or address outside it is needed, and it is the same to the byte each time.
 
     Raises:
-        InputError: a rate that is not > 0, or a time that is < 0 or infinite.
+        InputError: a rate that is not > 0, or a time that is < 0 or infinite; a CDF of a policy without rows.
     """
     found = _points(rows)
     rates = sorted({rate for line in found.values() for rate in line})
@@ -48,7 +53,19 @@ def load_report_html(rows: Sequence[LoadRow], title: str = "JCT against load") -
         drawing=load_chart(rows),
         looks=legend([(name, line_look(k)) for k, name in enumerate(found)], lines=True),
         seeds=seeds,
+        cdf=_cdf(times, list(found)),
+        at=at,
     )
+
+
+def _cdf(times: Sequence[Times], names: Sequence[str]) -> Markup | None:
+    """Distributions over jobs, policies with the looks that they have in the chart."""
+    samples = []
+    for name, values, of in times:
+        if name not in names:
+            raise InputError("times: policy", repr(name), "a policy of the rows")
+        samples.append(Sample(name, line_look(names.index(name)), values, of))
+    return distribution(samples, "CDF of job completion times", "JCT (log)", "time", 1e-6) if samples else None
 
 
 def load_chart(rows: Iterable[LoadRow]) -> Markup:

@@ -1,0 +1,57 @@
+"""Table 5.3: the traces of the physical cluster, simulated; 8 V100, 16 P100 and 24 K80.
+
+The published files lie beside the repository; without them there is nothing to run. Which 25 jobs were measured on the continuous
+trace is not told: here it is every stretch of 25 jobs in the second half. Gandiva's pairs are drawn: of five seeds.
+"""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from statistics import mean
+
+from _headline_runs import HOUR_S, POLICIES
+
+from hocket.cluster.metrics import Run, jct_s, makespan_s
+from hocket.cluster.readers import gavel_throughputs, gavel_trace
+from hocket.cluster.simulator import simulate
+from hocket.cluster.workers import WorkerType
+
+FOLDER = Path(__file__).resolve().parents[2] / "shared" / "data" / "gavel"
+TYPES = (WorkerType("v100", 8), WorkerType("p100", 16), WorkerType("k80", 24))
+MEASURED, SEEDS = 25, 5
+
+
+def steady(run: Run) -> list[float]:
+    """Average JCT in hours of each stretch of 25 jobs."""
+    half = len(run.records) // 2
+    stretches = range(half, len(run.records) - MEASURED + 1)
+    return [float(jct_s(run.records[k : k + MEASURED]).mean()) / HOUR_S for k in stretches]
+
+
+def whole(run: Run) -> list[float]:
+    """Makespan in hours."""
+    return [makespan_s(run.records) / HOUR_S]
+
+
+ROWS: tuple[tuple[str, str, str, str, Callable[[Run], list[float]]], ...] = (
+    ("max_min_fairness", "LAS", "5.1", "5.4", steady),
+    ("max_min_fairness", "LAS aware", "3.4", "3.7", steady),
+    ("minimize_makespan", "Gandiva", "21.3", "22.1", whole),
+    ("minimize_makespan", "makespan aware", "17.7", "17.6", whole),
+)
+
+
+def lines() -> Iterator[str]:
+    """The rows of the table, published and ours."""
+    if not FOLDER.is_dir():
+        yield f"\nNo published traces at {FOLDER}: Table 5.3 is left out."
+        return
+    table = gavel_throughputs.read(FOLDER / "physical_cluster_throughputs.json")
+    yield f"\n{'Table 5.3, hours':<36} {'physical':>8} {'simulated':>10} {'ours':>7}  least and most"
+    for trace, name, measured, simulated, of in ROWS:
+        work = gavel_trace.read(FOLDER / "physical_cluster_traces" / "physical_cluster" / f"{trace}.trace", table)
+        found: list[float] = []
+        for seed in range(SEEDS if name == "Gandiva" else 1):
+            policy, options = POLICIES[name](seed)
+            found += of(simulate(work, TYPES, table, policy, options))
+        spread = f"{min(found):.1f} to {max(found):.1f}" if len(found) > 1 else ""
+        yield f"{trace + ', ' + name:<36} {measured:>8} {simulated:>10} {mean(found):7.1f}  {spread}"

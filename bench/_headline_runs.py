@@ -1,0 +1,218 @@
+"""Runs behind the dissertation's headlines: a policy on a generated workload, and the figures that are left of it.
+
+Policies are the public ones under the public simulator's settings (simulator.PUBLIC), so that figures can be laid side by side.
+A run is named by what it was made of; runs that were made before are read from a file and not made again.
+"""
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from hocket.cluster.allocation import Allocation
+from hocket.cluster.core import Policy
+from hocket.cluster.first_come import FirstCome
+from hocket.cluster.generate import COST, Draws, continuous, static
+from hocket.cluster.metrics import Run, jct_s, makespan_s, rhos, violates
+from hocket.cluster.named import policy_named
+from hocket.cluster.policies import allox, gandiva
+from hocket.cluster.readers.throughputs_json import packaged
+from hocket.cluster.simulator import Options, public, simulate
+from hocket.cluster.snapshot import Snapshot
+from hocket.cluster.workers import WorkerType
+from hocket.cluster.workload import Workload
+
+USD_PER_HOUR = {"v100": 2.48, "p100": 1.46, "k80": 0.45}  # on demand, as the public policies have them
+HOUR_S = 3600.0
+
+
+class Stays:
+    """AlloX as its paper has it: a job stays where it started until it is finished."""
+
+    def __init__(self) -> None:
+        self._placed: dict[str, int] = {}
+
+    def __call__(self, snapshot: Snapshot) -> Allocation:
+        """The allocation."""
+        here = {active.job.id for active in snapshot.jobs}
+        found = allox.allocate(snapshot, placed={job: c for job, c in self._placed.items() if job in here})
+        ids = [snapshot.jobs[j].job.id for j in found.first.tolist()]
+        self._placed = dict(zip(ids, found.column.tolist(), strict=True))
+        return found
+
+
+class StaysTogether:
+    """Gandiva's packing: pairs that were drawn once stay together while they help."""
+
+    def __init__(self, seed: int) -> None:
+        self._pairs: list[tuple[str, str]] = []
+        self._seed = seed
+
+    def __call__(self, snapshot: Snapshot) -> Allocation:
+        """The allocation."""
+        found = gandiva.allocate(snapshot, seed=self._seed, together=self._pairs)
+        self._pairs = gandiva.pairs_of(snapshot, found)
+        return found
+
+
+def first_come(seed: int) -> tuple[Policy, Options]:
+    """FIFO: nobody runs who has no right to."""
+    options = public(blind=True, seed=seed)
+    return FirstCome(), replace(options, settings=replace(options.settings, fill=False))
+
+
+def named(name: str, blind: bool = False, sharing: bool = False) -> Callable[[int], tuple[Policy, Options]]:
+    """A policy by name, each run with a memory of its own."""
+
+    def make(seed: int) -> tuple[Policy, Options]:
+        return policy_named(name, blind), replace(public(blind, seed), space_sharing=sharing)
+
+    return make
+
+
+POLICIES: dict[str, Callable[[int], tuple[Policy, Options]]] = {
+    "LAS": named("max_min_fairness", blind=True),
+    "LAS aware": named("max_min_fairness"),
+    "LAS aware, sharing": named("max_min_fairness", sharing=True),
+    "Gandiva": lambda seed: (StaysTogether(seed), replace(public(seed=seed), space_sharing=True)),
+    "AlloX": lambda seed: (Stays(), public(seed=seed)),
+    "FIFO": first_come,
+    "FIFO aware": named("fifo"),
+    "FIFO aware, sharing": named("fifo", sharing=True),
+    "FTF": named("finish_time_fairness", blind=True),
+    "FTF aware": named("finish_time_fairness"),
+    "isolated": named("isolated"),
+    "makespan aware": named("makespan"),
+    "makespan aware, sharing": named("makespan", sharing=True),
+    "most throughput": named("max_sum_throughput"),
+    "least cost": named("min_cost"),
+    "least cost, SLOs": named("min_cost_slo"),
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """What a run is made of.
+
+    Attributes:
+        trace: one of TRACES. load: jobs an hour, or jobs where all are there at the start.
+        first, last: the jobs that count; others come until those are finished.
+    """
+
+    trace: str
+    load: float
+    policy: str
+    seed: int
+    first: int = 0
+    last: int | None = None
+    workers: int = 36
+
+    @property
+    def key(self) -> str:
+        """Its name, of one line."""
+        window = "" if self.last is None else f", jobs {self.first} to {self.last}"
+        return f"{self.trace} {self.load:g}, seed {self.seed}{window}, {self.workers} of each type: {self.policy}"
+
+
+@dataclass(frozen=True)
+class Row:
+    """What is left of a run: of the jobs that count, times of their completion among them where they were asked for."""
+
+    jobs: int
+    avg_jct_s: float
+    avg_rho: float
+    makespan_s: float
+    cost_usd: float
+    late: int
+    avg_jct_heavy_s: float
+    avg_jct_light_s: float
+    utilization: float
+    took_s: float
+    complete: bool
+    jct_s: tuple[float, ...] = ()
+
+
+def workload(case: Case) -> Workload:
+    """The jobs of a case; of continuous ones more than the window, so that load stays until its last job is finished."""
+    table, count = packaged(), 5 * (case.last or 0)
+    draws = {
+        "single": Draws(),
+        "multiple": Draws(multiple=True),
+        "priorities": Draws(multiple=True, priorities=True),
+        "static single": Draws(),
+        "static multiple": Draws(multiple=True),
+        "cost": COST,
+    }[case.trace]
+    if case.last is None:
+        return static(table, int(case.load), case.seed, draws)
+    return continuous(table, count, case.load, case.seed, draws)
+
+
+def run(case: Case) -> tuple[Run, float]:
+    """The run itself, and the seconds of this process that it took."""
+    types = tuple(WorkerType(name, case.workers, 1, usd) for name, usd in USD_PER_HOUR.items())
+    policy, options = POLICIES[case.policy](case.seed)
+    began = time.process_time()
+    found = simulate(workload(case), types, packaged(), policy, replace(options, first=case.first, last=case.last))
+    return found, time.process_time() - began
+
+
+def row(case: Case, found: Run, took_s: float) -> Row:
+    """The figures of a run."""
+    chosen = found.records[case.first : case.last]
+    heavy = [r for r in chosen if r.job.weight > 1]
+    light = [r for r in chosen if r.job.weight == 1]
+    there = sum(found.capacity_s)
+    return Row(
+        len(chosen),
+        _mean(jct_s(chosen)),
+        _mean(rhos(found, case.first, case.last)),
+        makespan_s(chosen),
+        float(sum(r.cost_usd for r in chosen)),
+        sum(violates(r, found.ended_s) for r in chosen),
+        _mean(jct_s(heavy)),
+        _mean(jct_s(light)),
+        float(sum((s.ended_s - s.began_s) * s.workers for s in found.spans)) / there if there else 0.0,
+        round(took_s, 2),
+        all(r.finished_s is not None for r in chosen) and (case.last is None or len(found.records) < 5 * case.last),
+        tuple(np.round(jct_s(chosen)).tolist()),
+    )
+
+
+def _mean(values: np.ndarray) -> float:
+    return float(values.mean()) if len(values) else 0.0
+
+
+class Kept:
+    """Rows by the names of their cases, in a file if there is one."""
+
+    def __init__(self, path: Path | None, only: bool = False) -> None:
+        """
+        Arguments:
+            only: make no runs: cases that are not in the file have no row.
+        """
+        self.path, self.only = path, only
+        self.rows: dict[str, Row] = {}
+        if path is not None and path.exists():
+            read = json.loads(path.read_text())
+            self.rows = {key: Row(**{**value, "jct_s": tuple(value["jct_s"])}) for key, value in read.items()}
+
+    def __call__(self, case: Case) -> Row | None:
+        """The row of a case, made now if it is not there."""
+        if case.key in self.rows or self.only:
+            return self.rows.get(case.key)
+        found, took_s = run(case)
+        self.rows[case.key] = row(case, found, took_s)
+        print(f"  {took_s:6.1f} s  {case.key}", flush=True)
+        if self.path is not None:
+            self.write()
+        return self.rows[case.key]
+
+    def write(self) -> None:
+        """One case a line."""
+        assert self.path is not None
+        lines = [f"{json.dumps(key)}: {json.dumps(asdict(value))}" for key, value in sorted(self.rows.items())]
+        self.path.write_text("{\n" + ",\n".join(lines) + "\n}\n")

@@ -1,0 +1,84 @@
+"""Figures 5.12 and 5.13: teams on three workers of each of three types, a job more every 24 rounds.
+
+The jobs are the published ones: of each, three throughputs drawn evenly from 0 to 1, the least on a K80 and the most on a V100;
+six jobs of each of three teams of weights 1, 2 and 3; inside a team that shares fairly jobs weigh 1 and 2 in turn.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from random import Random
+
+import numpy as np
+
+from hocket.cluster.agnostic import agnostic
+from hocket.cluster.allocation import Allocation
+from hocket.cluster.job import Job
+from hocket.cluster.metrics import Run
+from hocket.cluster.named import evenly
+from hocket.cluster.policies import hierarchical
+from hocket.cluster.policies.max_min_fairness import equal_share
+from hocket.cluster.simulator import Options, simulate
+from hocket.cluster.snapshot import Active, Entity, Snapshot
+from hocket.cluster.throughputs import ThroughputTable
+from hocket.cluster.workers import Column, WorkerType
+from hocket.cluster.workload import Workload
+
+TYPES = tuple(WorkerType(name, 3) for name in ("v100", "p100", "k80"))
+JOBS, ROUNDS_APART, ROUND_S = 18, 24, 360.0
+_STEPS = 1e9  # none of them is finished
+
+
+def throughputs(seed: int) -> np.ndarray:
+    """Steps a second of each job on each type."""
+    draw = Random(seed)
+    return np.array([sorted((draw.random() for _ in TYPES), reverse=True) for _ in range(JOBS)])
+
+
+def teams(policy: str) -> tuple[Entity, ...]:
+    """Three, all of which share inside as `policy` says."""
+    return tuple(Entity(f"entity {k}", k + 1.0, policy) for k in range(3))
+
+
+def jobs(policy: str) -> list[Job]:
+    """In the order in which they come."""
+    weights = [1.0 + k % 2 if policy == "fairness" else 1.0 for k in range(JOBS)]
+    came_s = [k * ROUNDS_APART * ROUND_S for k in range(JOBS)]
+    return [Job(str(k), f"job {k}", _STEPS, 1, came_s[k], weights[k], None, f"entity {k // 6}") for k in range(JOBS)]
+
+
+def aware(snapshot: Snapshot) -> Allocation:
+    """The policy."""
+    return hierarchical.allocate(snapshot)
+
+
+def blind(snapshot: Snapshot) -> Allocation:
+    """The policy as it is for one who sees no types: every job's time is on all types alike."""
+    return evenly(hierarchical.allocate(agnostic(snapshot)), snapshot)
+
+
+def worth(seed: int, policy: str) -> np.ndarray:
+    """The sum of all normalised throughputs with 1, 2, ... jobs; blind in the first row, aware in the second."""
+    steps, there = throughputs(seed), jobs(policy)
+    columns = tuple(Column(k) for k in range(len(TYPES)))
+    found = np.zeros((2, JOBS))
+    for count in range(1, JOBS + 1):
+        active = tuple(Active(job, _STEPS) for job in there[:count])
+        snapshot = Snapshot(TYPES, columns, active, steps[:count], entities=teams(policy))
+        for way, allocate in enumerate((blind, aware)):
+            found[way, count - 1] = (allocate(snapshot).throughput(snapshot) / equal_share(snapshot)).sum()
+    return found
+
+
+def runs(seed: int, policy: str) -> Sequence[tuple[str, Run]]:
+    """The same in rounds, for the figures: until one round after the last job has been there as long as the others."""
+    steps = throughputs(seed)
+    end = Job("end", "job 0", 1e-6, 1, JOBS * ROUNDS_APART * ROUND_S, 1e3)
+    places = tuple((t.name, True) for t in TYPES)
+    table = ThroughputTable(places, tuple((f"job {k}", 1) for k in range(JOBS)), steps, np.zeros((JOBS, JOBS, 3)))
+    options = Options(first=JOBS, last=JOBS + 1, entities=teams(policy))
+    found = []
+    for name, allocate in (("aware", aware), ("agnostic", blind)):
+        run = simulate(Workload((*jobs(policy), end)), TYPES, table, allocate, options)
+        spans = tuple(span for span in run.spans if JOBS not in span.jobs)
+        found.append((name, replace(run, records=run.records[:JOBS], spans=spans)))
+    return found

@@ -1,0 +1,265 @@
+"""The dissertation's headlines (section 5.7.3) beside our own runs: published figure, ours by seed, and what was divided by what.
+
+    python bench/bench_headlines.py                 # smaller windows, one seed: a few minutes on one core
+    python bench/bench_headlines.py --all           # the paper's windows and seeds; runs in headlines.json are not made again
+    python bench/bench_headlines.py --kept          # the table of what headlines.json has, without runs
+    python bench/bench_headlines.py --kept --report FOLDER      # and its charts: JCT against load, CDFs, Figures 5.12 and 5.13
+
+36 V100, 36 P100 and 36 K80; workloads of hocket.cluster.generate. `--only WORD` takes headlines with that word in their name.
+"""
+
+import argparse
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean, stdev
+
+import _headline_charts as charts
+import _headline_physical as physical
+import _headline_teams as teams
+from _headline_runs import HOUR_S, Case, Kept, Row
+
+KEPT = Path(__file__).with_name("headlines.json")
+TOP_H = 100.0  # average JCT at which Figures 5.9a and 5.10a end: a load of which it is more is not sustained
+
+
+@dataclass(frozen=True)
+class Scope:
+    """How much is run.
+
+    Attributes:
+        window: jobs that count on continuous traces. seeds: of headlines. rates: jobs an hour, by trace, for the load sustained.
+        jobs: of static traces.
+    """
+
+    window: tuple[int, int]
+    seeds: tuple[int, ...]
+    rates: dict[str, tuple[float, ...]]
+    rate_seeds: tuple[int, ...]
+    jobs: int
+
+
+QUICK = Scope((1000, 1500), (0,), {"single": (4.8, 5.6, 7.2), "multiple": (2.0, 2.6, 3.4)}, (0,), 300)
+ALL = Scope(
+    (4000, 5000),
+    (0, 1, 2),
+    {"single": (2.4, 4.0, 4.8, 5.6, 6.4, 7.2, 8.0), "multiple": (1.2, 2.0, 2.4, 2.6, 2.8, 3.2, 3.6)},
+    (0,),
+    500,
+)
+HIGH = {"single": 5.6, "multiple": 2.6}  # jobs an hour of the CDFs, Figures 5.9b, 5.10b and 5.11b
+
+
+class Asked:
+    """Rows of a scope, by what they are about."""
+
+    def __init__(self, kept: Kept, scope: Scope) -> None:
+        self.kept, self.scope = kept, scope
+
+    def continuous(self, trace: str, policy: str, seed: int, load: float | None = None) -> Row | None:
+        """At high load, unless another is named."""
+        load = HIGH["multiple" if trace == "priorities" else trace] if load is None else load
+        return self.kept(Case(trace, load, policy, seed, *self.scope.window))
+
+    def static(self, trace: str, policy: str, seed: int) -> Row | None:
+        """All jobs at once."""
+        return self.kept(Case(trace, float(self.scope.jobs), policy, seed))
+
+    def cost(self, policy: str, seed: int) -> Row | None:
+        """500 jobs at once, and workers of each type for all of them, as a public cloud has them."""
+        return self.kept(Case("cost", 500.0, policy, seed, workers=500))
+
+
+Value = Callable[[Asked, int], float | None]
+
+
+@dataclass(frozen=True)
+class Headline:
+    """A published figure, and how ours is had from the runs of a seed."""
+
+    name: str
+    published: str
+    what: str
+    value: Value
+    show: str = "{:.2f} x"
+
+
+def _over(rows: Sequence[Row | None], of: Callable[[Row], float]) -> float | None:
+    """The first by the second; None where either run is missing, or its window did not finish."""
+    first, second = rows
+    if first is None or second is None or not (first.complete and second.complete) or not of(second):
+        return None
+    return of(first) / of(second)
+
+
+def jct(trace: str, slow: str, fast: str, load: float | None = None) -> Value:
+    """How many times as long jobs take on average under one policy."""
+    return lambda ask, seed: _over(
+        [ask.continuous(trace, p, seed, load) for p in (slow, fast)], lambda row: row.avg_jct_s
+    )
+
+
+def heavy(of: Callable[[Row], float]) -> Value:
+    """The same for jobs of one priority."""
+    return lambda ask, seed: _over([ask.continuous("priorities", p, seed) for p in ("LAS", "LAS aware")], of)
+
+
+def rho(ask: Asked, seed: int) -> float | None:
+    """Average rho, each against an n-th of the cluster at every moment."""
+    return _over([ask.continuous("multiple", p, seed) for p in ("FTF", "FTF aware")], lambda row: row.avg_rho)
+
+
+def rho_of_runs(ask: Asked, seed: int) -> float | None:
+    """Average rho as the public figures have it: each job's JCT by what it was in a run under isolated shares."""
+    alone = ask.continuous("multiple", "isolated", seed)
+    rows = [ask.continuous("multiple", p, seed) for p in ("FTF", "FTF aware")]
+    if alone is None or not alone.complete:
+        return None
+    return _over(rows, lambda row: mean(a / b for a, b in zip(row.jct_s, alone.jct_s, strict=True)))
+
+
+def makespan(trace: str, slow: str, fast: str) -> Value:
+    """How many times as long all jobs take."""
+    return lambda ask, seed: _over([ask.static(trace, p, seed) for p in (slow, fast)], lambda row: row.makespan_s)
+
+
+def cost(policy: str) -> Value:
+    """How many times as dear most throughput is."""
+    return lambda ask, seed: _over([ask.cost(p, seed) for p in ("most throughput", policy)], lambda row: row.cost_usd)
+
+
+def late(policy: str) -> Value:
+    """Part of the jobs that are late for their SLO."""
+
+    def value(ask: Asked, seed: int) -> float | None:
+        row = ask.cost(policy, seed)
+        return None if row is None else row.late / row.jobs
+
+    return value
+
+
+def sustained(trace: str, slow: str, fast: str) -> Value:
+    """By how much the load may grow until jobs take as long on average as the published figures' axes go."""
+
+    def value(ask: Asked, seed: int) -> float | None:
+        if seed not in ask.scope.rate_seeds:
+            return None
+        loads = [_reached(ask, trace, policy, seed) for policy in (slow, fast)]
+        return None if None in loads else loads[1] / loads[0]  # type: ignore[operator]
+
+    return value
+
+
+def _reached(ask: Asked, trace: str, policy: str, seed: int) -> float | None:
+    """The load of TOP_H, between the last rate below it and the first above; None if no rate is."""
+    before: tuple[float, float] | None = None
+    for load in ask.scope.rates[trace]:
+        row = ask.continuous(trace, policy, seed, load)
+        if row is None:
+            continue
+        now = load, row.avg_jct_s / HOUR_S
+        if now[1] >= TOP_H:
+            if before is None:
+                return None
+            return before[0] + (TOP_H - before[1]) / (now[1] - before[1]) * (now[0] - before[0])
+        before = now
+    return None
+
+
+def less(policy: str) -> Value:
+    """By how much the total of normalised throughputs is lower for who sees no types, with all jobs there."""
+
+    def value(ask: Asked, seed: int) -> float | None:
+        blind, aware = teams.worth(seed, policy)[:, -1]
+        return float(1 - blind / aware)
+
+    return value
+
+
+SHARING = "LAS aware, sharing"
+HEADLINES = (
+    Headline("LAS, single: average JCT", "3.5", "LAS by LAS aware", jct("single", "LAS", "LAS aware")),
+    Headline("LAS, single: with sharing", "3.5", f"LAS by {SHARING}", jct("single", "LAS", SHARING)),
+    Headline("LAS, single: against Gandiva", "2.2", f"Gandiva by {SHARING}", jct("single", "Gandiva", SHARING)),
+    Headline("LAS, single: AlloX", "about 1", "LAS aware by AlloX", jct("single", "LAS aware", "AlloX")),
+    Headline("LAS, single: AlloX, moderate load", "about 1", "at 4 jobs/h", jct("single", "LAS aware", "AlloX", 4.0)),
+    Headline("LAS, single: load sustained", "1.5", "LAS aware by LAS", sustained("single", "LAS", "LAS aware")),
+    Headline("LAS, multiple: average JCT", "2.2", "LAS by LAS aware", jct("multiple", "LAS", "LAS aware")),
+    Headline("LAS, multiple: with sharing", "2.2", f"LAS by {SHARING}", jct("multiple", "LAS", SHARING)),
+    Headline("LAS, multiple: against Gandiva", "2.2", f"Gandiva by {SHARING}", jct("multiple", "Gandiva", SHARING)),
+    Headline("LAS, multiple: load sustained", "1.5", "LAS aware by LAS", sustained("multiple", "LAS", "LAS aware")),
+    Headline("FTF, multiple: average JCT", "3", "FTF by FTF aware", jct("multiple", "FTF", "FTF aware")),
+    Headline("FTF, multiple: average FTF", "2.8", "JCT by that of a run under isolated shares", rho_of_runs),
+    Headline("FTF, multiple: average FTF (moments)", "2.8", "against an n-th of the cluster at every moment", rho),
+    Headline(
+        "makespan, multiple", "2.5", "FIFO by makespan aware", makespan("static multiple", "FIFO", "makespan aware")
+    ),
+    Headline(
+        "makespan, multiple: Gandiva", "1.4", "Gandiva by it", makespan("static multiple", "Gandiva", "makespan aware")
+    ),
+    Headline(
+        "makespan, multiple: sharing",
+        "1.08",
+        "without by with",
+        makespan("static multiple", "makespan aware", "makespan aware, sharing"),
+    ),
+    Headline("makespan, single", "2.5", "FIFO by makespan aware", makespan("static single", "FIFO", "makespan aware")),
+    Headline(
+        "makespan, single: Gandiva", "1.4", "Gandiva by it", makespan("static single", "Gandiva", "makespan aware")
+    ),
+    Headline(
+        "makespan, single: sharing",
+        "1.08",
+        "without by with",
+        makespan("static single", "makespan aware", "makespan aware, sharing"),
+    ),
+    Headline("FIFO, single: average JCT", "2.7", "FIFO by FIFO aware", jct("single", "FIFO", "FIFO aware", 4.8)),
+    Headline("FIFO, single: with sharing", "3.8", "FIFO by it", jct("single", "FIFO", "FIFO aware, sharing", 4.8)),
+    Headline("FIFO, single: sharing alone", "1.4", "", jct("single", "FIFO aware", "FIFO aware, sharing", 4.8)),
+    Headline("FIFO, multiple: sharing alone", "1.1", "", jct("multiple", "FIFO aware", "FIFO aware, sharing", 2.4)),
+    Headline("LAS, priorities: jobs of high", "1.5", "LAS by LAS aware", heavy(lambda row: row.avg_jct_heavy_s)),
+    Headline("LAS, priorities: jobs of low", "2.7", "LAS by LAS aware", heavy(lambda row: row.avg_jct_light_s)),
+    Headline("cost: least cost", "1.4", "most throughput by least cost", cost("least cost")),
+    Headline("cost: late under least cost", "about 35 %", "of all jobs", late("least cost"), "{:.1%}"),
+    Headline("cost: with SLOs", "1.2", "most throughput by least cost, SLOs", cost("least cost, SLOs")),
+    Headline("cost: late with SLOs", "0 %", "of all jobs", late("least cost, SLOs"), "{:.1%}"),
+    Headline("teams: total throughput, agnostic", "17 % less", "18 jobs, fairness inside", less("fairness"), "{:.1%}"),
+    Headline("teams, FIFO inside", "not told", "18 jobs, FIFO inside", less("fifo"), "{:.1%}"),
+)
+
+
+def line(headline: Headline, ask: Asked) -> str | None:
+    """Published beside ours; None where there are no runs."""
+    found = [headline.value(ask, seed) for seed in ask.scope.seeds]
+    values = [value for value in found if value is not None]
+    if not values:
+        return None
+    shown = headline.show.format(mean(values))
+    spread = f" +- {headline.show.format(stdev(values))}" if len(values) > 1 else ""
+    return f"{headline.name:<40} {headline.published:>10}  {shown + spread:<20} {len(values):>5}  {headline.what}"
+
+
+def main() -> None:
+    """Print the table, and write the charts if asked for."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--all", action="store_true", help="the paper's windows and seeds")
+    parser.add_argument("--quick", action="store_true", help="smaller windows, one seed; the default")
+    parser.add_argument("--kept", action="store_true", help="no runs: what headlines.json has of the paper's windows")
+    parser.add_argument("--only", default="", help="headlines with this in their name")
+    parser.add_argument("--report", type=Path, help="folder for charts")
+    told = parser.parse_args()
+    scope = ALL if told.all or told.kept else QUICK
+    ask = Asked(Kept(KEPT if told.all or told.kept else None, only=told.kept), scope)
+    lines = [line(headline, ask) for headline in HEADLINES if told.only in headline.name]
+    print(f"\n{'headline':<40} {'published':>10}  {'ours':<20} {'seeds':>5}  of")
+    for text in lines:
+        if text is not None:
+            print(text)
+    for text in physical.lines() if "physical" in told.only or not told.only else []:
+        print(text)
+    if told.report is not None:
+        charts.write(told.report, ask.kept, scope.window, HIGH)
+
+
+if __name__ == "__main__":
+    main()
