@@ -30,6 +30,7 @@ from hocket.cluster.events import (
     JobFinished,
     JobWithdrawn,
     Note,
+    Preempt,
     PriceChanged,
     Progressed,
     Refuse,
@@ -210,6 +211,8 @@ class Core:
         for running in over:
             self._enter(running, now_s)
         self.stale = self.must = True
+        if event.warned:
+            return [Preempt(running.lease) for running in over]
         return [Stop(running.lease, "its workers went away") for running in over]
 
     def _joined(self, event: WorkersJoined, now_s: float) -> list[Command]:

@@ -84,10 +84,15 @@ class RoundEnded:
 
 @dataclass(frozen=True, slots=True)
 class WorkersLost:
-    """Workers of a type went away, with whatever ran on them since the last checkpoint."""
+    """Workers of a type went away, with whatever ran on them since the last checkpoint.
+
+    Attributes:
+        warned: they go in a moment, and what runs on them can still be saved.
+    """
 
     type: int
     workers: tuple[int, ...]
+    warned: bool = False
 
     __pydantic_config__: ClassVar[Any] = _STRICT
 

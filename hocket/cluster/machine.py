@@ -22,11 +22,11 @@ _PER_HOUR = 3600.0
 class _Held:
     """A lease that holds: places of its jobs, and from when it is not paid yet."""
 
-    __slots__ = ("began_s", "column", "jobs", "left", "paid_s", "type", "workers")
+    __slots__ = ("began_s", "column", "cost_usd", "jobs", "left", "paid_s", "type", "workers")
 
     def __init__(self, lease: Lease, jobs: tuple[int, ...], kind: int, now_s: float) -> None:
         self.jobs, self.type, self.workers, self.began_s, self.paid_s = jobs, kind, len(lease.workers), now_s, now_s
-        self.column, self.left = lease.column, len(jobs)
+        self.column, self.left, self.cost_usd = lease.column, len(jobs), 0.0
 
 
 class Machine:
@@ -37,6 +37,7 @@ class Machine:
         remaining: steps, by job. finished_s: by job, None before.
         finishes: (when, job) of those that finish in this round, the latest first.
         ends_s: when the last job of this round has nothing more to do in it.
+        price_changes: when, of which type, dollars an hour.
         spans: leases that are over, as Span has them; plain tuples, of which the garbage collector looks at none for long.
     """
 
@@ -71,7 +72,8 @@ class Machine:
         self._speeds: list[float] = []
         self._from_s: list[float] = []
         self.ends_s = self.settled_s = 0.0
-        self.spans: list[tuple[tuple[int, ...], int, int, float, float]] = []
+        self.spans: list[tuple[tuple[int, ...], int, int, float, float, float]] = []
+        self.price_changes: list[tuple[float, int, float]] = []
 
     def start(self, starts: Iterable[Start], now_s: float) -> None:
         """Jobs begin on workers; the overhead goes by before their first step."""
@@ -168,7 +170,7 @@ class Machine:
 
     def _over(self, held: _Held, now_s: float) -> None:
         self._pay(held, now_s)
-        self.spans.append((held.jobs, held.type, held.workers, held.began_s, now_s))
+        self.spans.append((held.jobs, held.type, held.workers, held.began_s, now_s, held.cost_usd))
 
     def _pay(self, held: _Held, now_s: float) -> None:
         kind, jobs = held.type, held.jobs
@@ -177,6 +179,7 @@ class Machine:
         for j in jobs:
             self.worker_s[j][kind] += amount
             self.cost_usd[j] += cost_usd
+        held.cost_usd += cost_usd * len(jobs)
         held.paid_s = now_s
 
     def price(self, kind: int, usd_per_hour: float, now_s: float) -> None:
@@ -185,6 +188,7 @@ class Machine:
             if held.type == kind:
                 self._pay(held, now_s)
         self.prices[kind] = usd_per_hour
+        self.price_changes.append((now_s, kind, usd_per_hour))
 
     def close(self, now_s: float) -> None:
         """The simulation is over: what runs is counted and paid up to now."""

@@ -41,13 +41,14 @@ class Record:
 
 
 class Span(NamedTuple):
-    """A lease that was: places of its jobs among the records, type, number of workers, from when to when."""
+    """A lease that was: places of its jobs among the records, type, number of workers, from when to when, what it cost."""
 
     jobs: tuple[int, ...]
     type: int
     workers: int
     began_s: float
     ended_s: float
+    cost_usd: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,6 +62,7 @@ class Run:
         rounds, allocations: how many were made.
         capacity_s: seconds times workers that were up, by type.
         notes: what was out of the ordinary.
+        prices: that changed: when, of which type, dollars an hour of one worker from then on; at 0 they are those of `types`.
     """
 
     types: tuple[WorkerType, ...]
@@ -71,6 +73,7 @@ class Run:
     allocations: int
     capacity_s: tuple[float, ...]
     notes: tuple[str, ...] = ()
+    prices: tuple[tuple[float, int, float], ...] = ()
 
 
 @dataclass(frozen=True)

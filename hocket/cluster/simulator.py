@@ -159,15 +159,17 @@ class _Simulation:
             self._workers(kind, 0)
         if self._learner is not None:
             self.notes[self._learner.note(self._rows[: self.came].tolist())] = None
+        machine = self.machine
         return Run(
             self.types,
-            self.machine.records(self.came, self.table),
-            tuple([Span(*span) for span in self.machine.spans]),
+            machine.records(self.came, self.table),
+            tuple([Span(*span) for span in machine.spans]),
             self.now_s,
             self.rounds,
             self.allocations,
             tuple(self.capacity_s),
             tuple(self.notes),
+            tuple(machine.price_changes),
         )
 
     def _goes_on(self) -> bool:
@@ -218,10 +220,7 @@ class _Simulation:
 
     def _end_round(self, coming_s: float) -> bool:
         machine = self.machine
-        ran = machine.settle(self.now_s)
-        if ran:
-            names = tuple([self.jobs[k].id for k in ran])
-            self._tell(Progressed(names, tuple(machine.remaining[ran].tolist())))
+        self._progress()
         if self._measured is not None:
             self._measure(self._measured)
         if self._learner is not None:
@@ -237,6 +236,13 @@ class _Simulation:
             self.notes[f"{len(self.waiting)} jobs were left: for {_PATIENCE} rounds nobody ran"] = None
             return False
         return True
+
+    def _progress(self) -> None:
+        """Tell how far everything is that runs."""
+        ran = self.machine.settle(self.now_s)
+        if ran:
+            names = tuple([self.jobs[k].id for k in ran])
+            self._tell(Progressed(names, tuple(self.machine.remaining[ran].tolist())))
 
     def _measure(self, known: set[tuple[int, int, int]]) -> None:
         """What pairs that ran in this round kept, once for each pair of classes on a column."""
@@ -268,6 +274,8 @@ class _Simulation:
         elif isinstance(event, WorkersLost | WorkersJoined):
             change = len(event.workers) * (1 if isinstance(event, WorkersJoined) else -1)
             self._workers(event.type, self.up[event.type] + change)
+            if isinstance(event, WorkersLost) and event.warned:
+                self._progress()
         self._tell(event)
         if machine.running:
             machine.plan(self.until_s)

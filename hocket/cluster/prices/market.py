@@ -4,7 +4,7 @@ Prices are dollars an hour of a whole instance; a worker is one accelerator, and
 Source: section 6.3.2 (prices change with place and time; instances of several accelerators may be cheaper for each).
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import isfinite, isnan, nan
@@ -90,6 +90,25 @@ class Market:
             raise InputError("market", f"no offer of {key}", "a key of this market", near)
         return self._by_key[key]
 
+    def offer_of(self, own: WorkerType) -> Offer | None:
+        """What workers of a type are, by the offer that it names; None where it names none.
+
+        Raises:
+            InputError: no offer is written so, or the market does not know what it costs as this type wants it.
+        """
+        if not own.offer:
+            return None
+        place = f"worker type {own.name}: offer"
+        found = next((offer for offer in self.offers if str(offer.key) == own.offer), None)
+        if found is None:
+            step = nearest(own.offer, (str(offer.key) for offer in self.offers))
+            raise InputError(place, repr(own.offer), "an offer of the market, such as aws/us-east-1a/p3.2xlarge", step)
+        if (found.spot if own.spot else found.on_demand) is None:
+            what = "spot prices" if own.spot else "prices on demand"
+            step = "Leave `offer` out and give price_usd_per_hour, or say `spot: true`."
+            raise InputError(place, f"{own.offer}, without {what}", f"one with {what}", step if not own.spot else "")
+        return found
+
     def __iter__(self) -> Iterator[Offer]:
         return iter(self.offers)
 
@@ -140,21 +159,17 @@ def _together(parts: Sequence[Series], place: str) -> Series | None:
     return Series.of(((t, v) for s in parts for t, v in zip(s.times_s, s.values, strict=True)), place)
 
 
-def priced(
-    types: Iterable[WorkerType], keys: Mapping[str, PriceKey], market: Market, now_s: float, spot: bool = True
-) -> tuple[WorkerType, ...]:
-    """Types of workers with the prices of the moment, for a Snapshot; types without a key keep the price that they have.
+def priced(types: Iterable[WorkerType], market: Market, now_s: float) -> tuple[WorkerType, ...]:
+    """Types of workers with the prices of the moment, for a Snapshot; types without an offer keep the price that they have.
+
+    A spot type pays the spot price, any other the price on demand.
 
     Raises:
-        InputError: a key of no such type, or an instance that is not on sale.
+        InputError: an offer that the market does not have, or one that is not on sale.
     """
-    types = tuple(types)
-    names = [t.name for t in types]
-    unknown = next((name for name in keys if name not in names), None)
-    if unknown is not None:
-        raise InputError("prices", f"a key for {unknown!r}", f"one of {', '.join(names)}", nearest(unknown, names))
-
-    def of(name: str) -> float:
-        return market.price_at(keys[name], now_s, spot) / market[keys[name]].accelerators
-
-    return tuple(replace(t, price_usd_per_hour=of(t.name)) if t.name in keys else t for t in types)
+    return tuple(
+        replace(t, price_usd_per_hour=market.price_at(found.key, now_s, t.spot) / found.accelerators)
+        if (found := market.offer_of(t)) is not None
+        else t
+        for t in types
+    )

@@ -1,5 +1,6 @@
 """Markets: prices of the moment, joined from several files."""
 
+from dataclasses import replace
 from math import isnan, nan
 
 import pytest
@@ -75,13 +76,16 @@ def test_one_key_twice_is_refused() -> None:
 
 
 def test_types_of_workers_get_the_prices_of_the_moment() -> None:
-    """A worker is one accelerator; types without a key keep theirs."""
-    types = (WorkerType("v100", 8), WorkerType("k80", 4, price_usd_per_hour=0.9))
-    found = priced(types, {"v100": BIG}, market(), 0.0)
-    assert [t.price_usd_per_hour for t in found] == [1.0, 0.9]
-    assert priced(types, {"v100": SMALL}, market(), 10 * HOUR)[0].price_usd_per_hour == 0.5
-    with pytest.raises(InputError, match="'p100'"):
-        priced(types, {"p100": BIG}, market(), 0.0)
+    """A worker is one accelerator; spot types pay the spot price and others that on demand; types without an offer keep theirs."""
+    spot = WorkerType("v100 spot", 8, spot=True, offer=str(BIG))
+    types = (spot, replace(spot, name="v100", spot=False), WorkerType("k80", 4, price_usd_per_hour=0.9))
+    found = priced(types, market(), 0.0)
+    assert [t.price_usd_per_hour for t in found] == [1.0, 3.0, 0.9]
+    assert priced([replace(spot, offer=str(SMALL))], market(), 10 * HOUR)[0].price_usd_per_hour == 0.5
+    with pytest.raises(InputError, match="without prices on demand"):
+        priced([WorkerType("v100", 1, offer=str(SMALL))], market(), 0.0)
+    with pytest.raises(InputError, match=r"no offer|an offer of the market.*Did you mean 'aws/us-east-1a/p3.8xlarge'"):
+        priced([replace(spot, offer="aws/us-east-1a/p3.8xlarg")], market(), 0.0)
 
 
 def test_a_key_is_written_shortly() -> None:

@@ -1,0 +1,59 @@
+"""What a run paid, lease by lease."""
+
+import pytest
+
+from hocket.cluster.events import PriceChanged
+from hocket.cluster.job import Job
+from hocket.cluster.named import policy_named
+from hocket.cluster.prices.bill import Paid
+from hocket.cluster.prices.paid import Bills, bills
+from hocket.cluster.readers import throughputs_json
+from hocket.cluster.simulator import Options, simulate
+from hocket.cluster.workers import WorkerType
+from hocket.cluster.workload import Workload
+from hocket.typed import as_data, read_as
+
+HOUR = 3600.0
+
+
+def run_of(sharing: bool = False) -> Bills:
+    """Two jobs take turns on one worker that costs 1 dollar an hour, from 400 s on 2 and from 500 s on 4; or share it."""
+    table = throughputs_json.packaged()
+    steps = 1800 * table.steps_per_s("A3C", 1, "v100", "")
+    work = Workload((Job("a", "A3C", steps), Job("b", "A3C", steps)))
+    types = (WorkerType("spot", 1, 1, 1.0, True, "v100", "aws/us-east-1a/p3.2xlarge"),)
+    given = [(400.0, PriceChanged(0, 2.0)), (500.0, PriceChanged(0, 4.0))]
+    options = Options(space_sharing=sharing)
+    run = simulate(work, types, table, policy_named("max_min_fairness"), options, given)
+    return bills(run, "max_min_fairness", 1e9)
+
+
+def test_each_lease_has_its_prices() -> None:
+    """The first round costs what was known then, the second is paid at two prices, and later ones at the last."""
+    found = run_of()
+    [first, second] = [job.leases[0] for job in found.jobs]
+    assert (first.began_s, first.ended_s, first.paid) == (0.0, 360.0, (Paid(0.0, 1.0),))
+    assert first.cost_usd == pytest.approx(360 / HOUR)
+    assert second.paid == (Paid(360.0, 1.0), Paid(400.0, 2.0), Paid(500.0, 4.0))
+    assert second.cost_usd == pytest.approx((40 * 1 + 100 * 2 + 220 * 4) / HOUR)
+    assert (first.on, first.offer, first.spot) == ("spot", "aws/us-east-1a/p3.2xlarge", True)
+    assert all(lease.paid == (Paid(lease.began_s, 4.0),) for job in found.jobs for lease in job.leases[1:])
+
+
+@pytest.mark.parametrize("sharing", [False, True])
+def test_leases_are_all_that_is_paid(sharing: bool) -> None:
+    """Of each job, and of the run; two that share pay half each; each lease costs its prices times its time."""
+    found = run_of(sharing)
+    assert found.cost_usd == pytest.approx(sum(job.cost_usd for job in found.jobs))
+    assert any(lease.jobs == 2 for job in found.jobs for lease in job.leases) is sharing
+    for job in found.jobs:
+        assert job.cost_usd == pytest.approx(sum(lease.cost_usd for lease in job.leases))
+        for lease in job.leases:
+            ends = [*(one.from_s for one in lease.paid[1:]), lease.ended_s]
+            due = sum(one.usd_per_hour * (end - one.from_s) for one, end in zip(lease.paid, ends, strict=True)) / HOUR
+            assert lease.cost_usd == pytest.approx(due * lease.workers / lease.jobs)
+
+
+def test_bills_are_plain_data() -> None:
+    """Written and read again they are the same."""
+    assert read_as(Bills, as_data(run_of()), "bills.json") == run_of()
