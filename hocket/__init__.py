@@ -16,6 +16,7 @@ ROOMS = (
     "registry",
     "face",
     "files",
+    "lines",
     "documents",
     "typed",
     "profile",

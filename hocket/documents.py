@@ -7,6 +7,7 @@ from typing import Any
 
 from hocket.errors import InputError
 from hocket.files import odd_byte
+from hocket.lines import line_of
 
 _MAX_SHOWN = 40  # characters of a document, in an error about it
 _MAX_GUESSED = 2**16  # characters of a document that is read once more to tell what else it is
@@ -31,7 +32,7 @@ def parse_json(text: bytes | str, place: str) -> Any:
     except UnicodeDecodeError as error:
         raise InputError(place, odd_byte(error), "a JSON document") from None
     except (ValueError, RecursionError) as error:  # ValueError: our own, and a number of thousands of digits
-        raise InputError(place, str(error), "a JSON document") from None
+        raise InputError(_odd_place(text, place), str(error), "a JSON document") from None
 
 
 def _refuse_constant(name: str) -> Any:
@@ -44,6 +45,33 @@ def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         keys = [key for key, _ in pairs]
         raise ValueError(f"the key {next(key for key in whole if keys.count(key) > 1)!r} stands twice in one object")
     return whole
+
+
+class _Odd:
+    """Stands where a document has what `parse_json` refuses."""
+
+
+def _odd_place(text: bytes | str, place: str) -> str:
+    """The place with the line and the keys of what is refused, if it can be found: for that the text is read once more."""
+
+    def pairs_of(pairs: list[tuple[str, Any]]) -> Any:
+        whole = dict(pairs)
+        return whole if len(whole) == len(pairs) else _Odd()
+
+    try:
+        data = json.loads(text, parse_constant=lambda _: _Odd(), object_pairs_hook=pairs_of)
+    except (ValueError, RecursionError):
+        return place
+    waiting: list[tuple[Any, tuple[str | int, ...]]] = [(data, ())]
+    while waiting:
+        value, path = waiting.pop()
+        if isinstance(value, _Odd):
+            keys = "".join(f".{part}" if re.fullmatch(r"\w+", str(part)) else f": {part}" for part in path)
+            keys = keys if keys.startswith(": ") or not keys else f": {keys[1:]}"
+            return f"{place}, line {line_of(text, path)}{keys}"
+        inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+        waiting.extend([(part, (*path, key)) for key, part in inside][::-1])
+    return place
 
 
 def parse_yaml(text: bytes | str, place: str) -> Any:

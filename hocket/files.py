@@ -14,12 +14,13 @@ MAX_FILE_BYTES = 256 * 2**20
 
 
 def read_bytes(path: str | Path, limit_bytes: int = MAX_FILE_BYTES) -> bytes:
-    """Read a whole file; '.gz' is unpacked; more than `limit_bytes` (unpacked) is refused."""
+    """Read a whole file; '.gz' is unpacked; more than `limit_bytes` (unpacked) is refused, a large file without reading it."""
     path = Path(path)
     try:
-        opener = gzip.open if path.suffix == ".gz" else open
-        with opener(path, "rb") as stream:
-            content: bytes = stream.read(limit_bytes + 1)
+        packed = path.suffix == ".gz"
+        with gzip.open(path, "rb") if packed else open(path, "rb") as stream:
+            large = not packed and os.fstat(stream.fileno()).st_size > limit_bytes
+            content: bytes = b"" if large else stream.read(limit_bytes + 1)
     except FileNotFoundError:
         near = nearest(path.name, [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else [])
         raise InputError(str(path), "no such file", "a readable file", near) from None
@@ -27,7 +28,7 @@ def read_bytes(path: str | Path, limit_bytes: int = MAX_FILE_BYTES) -> bytes:
         raise InputError(str(path), "a folder", "a readable file") from None
     except (OSError, EOFError, ValueError, zlib.error) as error:  # ValueError: a NUL inside the name
         raise InputError(str(path), str(error), "a readable file") from None
-    if len(content) > limit_bytes:
+    if large or len(content) > limit_bytes:
         raise InputError(str(path), f"more than {limit_bytes} bytes", f"at most {limit_bytes} bytes")
     return content
 

@@ -4,7 +4,7 @@ as_text(workload) and parse(text, place) are inverses; readers/ knows the format
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar
@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 from hocket.cluster.job import Job
 from hocket.documents import parse_json
 from hocket.errors import InputError
+from hocket.lines import with_lines
 from hocket.typed import read_as
 
 FORMAT = "hocket-workload-1"
@@ -33,20 +34,33 @@ class Workload:
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
 
     def __post_init__(self) -> None:
-        seen: set[str] = set()
+        check_ids((job.id for job in self.jobs), lambda k: f"jobs.{k}.id")
         before_s = 0.0
-        for job in self.jobs:
-            if job.id in seen:
-                raise InputError(f"job {job.id}", "a second one of this id", "unique ids")
-            seen.add(job.id)
+        for k, job in enumerate(self.jobs):
             if job.arrived_s < before_s:
                 found = f"{job.arrived_s:g}, after one that came at {before_s:g}"
-                raise InputError(f"job {job.id}: arrived_s", found, "jobs in the order in which they come")
+                raise InputError(f"jobs.{k}.arrived_s", found, "jobs in the order in which they come")
             before_s = job.arrived_s
 
     def part(self, count: int) -> "Workload":
         """The first so many jobs."""
         return Workload(self.jobs[:count], self.origin)
+
+
+def check_ids(ids: Iterable[str], place_of: Callable[[int], str]) -> None:
+    """Refuse an id that stands twice.
+
+    Arguments:
+        place_of: where the k-th id stands.
+
+    Raises:
+        InputError: at the second of two.
+    """
+    seen: set[str] = set()
+    for k, name in enumerate(ids):
+        if name in seen:
+            raise InputError(place_of(k), f"{name!r}, a second job of this id", "unique ids")
+        seen.add(name)
 
 
 def in_order(jobs: Sequence[Job], origin: str = "") -> Workload:
@@ -69,7 +83,8 @@ def parse(text: str | bytes, place: str) -> Workload:
     Raises:
         InputError: at `place`, with the job and the field.
     """
-    return parse_data(parse_json(text, place), place)
+    with with_lines(text, place):
+        return parse_data(parse_json(text, place), place)
 
 
 def parse_data(data: Any, place: str) -> Workload:

@@ -77,8 +77,8 @@ LISTED: dict[str, Any] = {"id": 0, "arrival_s": 0.0, "job_type": "A3C", "scale_f
     [
         ({"total_steps": -5.0}, "1: job 1: steps: found -5.0"),
         ({"arrival_s": -1.0}, "1: job 1: arrived_s: found -1.0"),
-        ({"job_type": "nothing"}, "job 1: job_type: found 'nothing'"),
-        ({"id": 0}, "job 0: found a second one of this id"),
+        ({"job_type": "nothing"}, "1: job_type: found 'nothing'"),
+        ({"id": 0}, "1: id: found '0', a second job of this id"),
         ({"scale_factor": "many"}, "1: scale_factor: found 'many'"),
         ({"steps": 5}, "1: steps: found unknown key 'steps'"),
         ({"SLO": 2.0}, "1: duration_v100_s: found nothing"),
@@ -87,7 +87,7 @@ LISTED: dict[str, Any] = {"id": 0, "arrival_s": 0.0, "job_type": "A3C", "scale_f
 def test_a_wrong_job_of_a_list_is_told(tmp_path: Path, change: dict[str, Any], expected: str) -> None:
     """With its number in the list and its field."""
     path = write(tmp_path, "bad.json", json.dumps([LISTED, {**LISTED, "id": 1, **change}]))
-    with pytest.raises(InputError, match=f"bad.json: {expected}"):
+    with pytest.raises(InputError, match=f"bad.json, line 1: {expected}"):
         read_workload(path)
 
 
@@ -156,7 +156,7 @@ def test_a_workload_of_sia_is_read(tmp_path: Path) -> None:
         (("cifar10,6", "cifar11,6"), "line 2, application: found 'cifar11'.*Did you mean 'cifar10'"),
         (("107", "-107"), "line 2, time: found '-107'"),
         (("cifar10,6", "cifar10,0"), "line 2, num_replicas: found '0'"),
-        (("bert-1,", "cifar10-0,"), "job cifar10-0: found a second one"),
+        (("bert-1,", "cifar10-0,"), "line 3, name: found 'cifar10-0', a second job"),
         ((",384", ""), "line 3: found 4 fields; expected 5"),
         (("num_replicas", "replicas"), "line 1: found .*expected a header"),
     ],
@@ -230,7 +230,7 @@ def test_a_throughput_table_is_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        (edited("v100", "('A', 1)", "null", value=-1), r"v100, \('A', 1\), null: found -1"),
+        (edited("v100", "('A', 1)", "null", value=-1), r"line 1: v100: \('A', 1\): null: found -1"),
         (edited("v100", "('A', 1)", "null", value="4"), r"null: found '4'"),
         (edited("v100", "('A', 1)", "('A', 1)", value=[1]), r"found \[1\]; expected two numbers"),
         (edited("v100", "('A', 1)", "('C', 1)", value=[1, 1]), r"a job without throughputs of its own"),
@@ -290,11 +290,13 @@ def test_a_wrong_snapshot_is_told(tmp_path: Path) -> None:
         ({"cluster": {}}, "cluster: v100: found nothing"),
         ({"cluster": {"v100": -1}}, "worker type v100: workers: found -1"),
         ({"jobs": [{**job, "throughput": {}}]}, "jobs.0: throughput: v100"),
-        ({"jobs": [{**job, "num_steps_remaining": 0.0}]}, "job 1: remaining_steps: found 0.0"),
-        ({"jobs": [job, job]}, "job 1: found two of this name"),
+        ({"jobs": [{**job, "throughput": {"v100": -1}}]}, "jobs.0: throughput: v100: found -1.0"),
+        ({"jobs": [{**job, "throughput": {"v100": 1e999}}]}, "jobs.0.throughput.v100: found Infinity"),
+        ({"jobs": [{**job, "num_steps_remaining": 0.0}]}, "jobs.0: job 1: remaining_steps: found 0.0"),
+        ({"jobs": [job, job]}, "jobs.1.id: found '1', a second job"),
         ({"speed": 1}, "speed: found unknown key 'speed'"),
     ):
-        with pytest.raises(InputError, match=f"bad.json: {expected}"):
+        with pytest.raises(InputError, match=f"bad.json(, line 1)?: {expected}"):
             gavel_snapshot.read(write(tmp_path, "bad.json", json.dumps({**good, **change})))
 
 

@@ -35,7 +35,7 @@ def test_a_cluster_file_counts_by_type(tmp_path: Path) -> None:
     [
         ("- 1\n", "workers.yaml"),
         ("workers: []\n", "workers.yaml: workers"),
-        ("workers:\n  - {name: v100, workers: -1}\n", "workers.yaml: workers.0: worker type v100: workers"),
+        ("workers:\n  - {name: v100, workers: -1}\n", "workers.yaml, line 2: workers.0: worker type v100: workers"),
         ("workers:\n  - {name: v100, workers: 1, colour: red}\n", "colour"),
         ("workers:\n  - {name: v100, workers: 1}\n  - {name: v100, workers: 2}\n", "worker type v100"),
     ],

@@ -15,6 +15,7 @@ from hocket.cluster.prices.series import Series
 from hocket.documents import parse_json
 from hocket.errors import InputError, nearest
 from hocket.files import read_text
+from hocket.lines import with_lines
 from hocket.typed import read_as
 
 # Accelerators of AWS's instances for training; others are given by whoever reads them.
@@ -68,24 +69,35 @@ def read(
     """
     changes: dict[PriceKey, dict[float, float]] = {}
     for path in paths:
-        history = read_as(_History, parse_json(read_text(path, MAX_TEXT_BYTES), str(path)), str(path))
-        for number, change in enumerate(history.SpotPriceHistory):
-            if change.ProductDescription != product:
-                continue
-            place = f"{path}: SpotPriceHistory.{number}"
-            if change.InstanceType not in instances:
-                found = f"InstanceType {change.InstanceType!r}"
-                near = nearest(change.InstanceType, instances)
-                step = f"{near} Otherwise give its accelerators in `instances`.".lstrip()
-                raise InputError(place, found, f"one of {', '.join(instances)}", step)
-            zone = change.AvailabilityZone
-            key = PriceKey("aws", region_of(zone, "aws", f"{place}.AvailabilityZone"), zone, change.InstanceType)
-            when = moment(change.Timestamp, f"{place}.Timestamp")
-            price = dollars(change.SpotPrice, f"{place}.SpotPrice")
-            before = changes.setdefault(key, {}).setdefault(when, price)
-            if before != price:
-                raise InputError(f"{place}.SpotPrice", change.SpotPrice, f"{before:g}, as told before for this moment")
+        text = read_text(path, MAX_TEXT_BYTES)
+        with with_lines(text, str(path)):
+            _take(path, read_as(_History, parse_json(text, str(path)), str(path)), product, instances, changes)
     return tuple(
         Offer(key, *instances[key.instance_type], spot=Series.of(found.items(), str(key)))
         for key, found in sorted(changes.items())
     )
+
+
+def _take(
+    path: str | Path,
+    history: _History,
+    product: str,
+    instances: Mapping[str, tuple[str, float]],
+    changes: dict[PriceKey, dict[float, float]],
+) -> None:
+    """Put the changes of one file to those of others."""
+    for number, change in enumerate(history.SpotPriceHistory):
+        if change.ProductDescription != product:
+            continue
+        place = f"{path}: SpotPriceHistory.{number}"
+        if change.InstanceType not in instances:
+            near = nearest(change.InstanceType, instances)
+            step = f"{near} Otherwise give its accelerators in `instances`.".lstrip()
+            raise InputError(f"{place}.InstanceType", repr(change.InstanceType), f"one of {', '.join(instances)}", step)
+        zone = change.AvailabilityZone
+        key = PriceKey("aws", region_of(zone, "aws", f"{place}.AvailabilityZone"), zone, change.InstanceType)
+        when = moment(change.Timestamp, f"{place}.Timestamp")
+        price = dollars(change.SpotPrice, f"{place}.SpotPrice")
+        before = changes.setdefault(key, {}).setdefault(when, price)
+        if before != price:
+            raise InputError(f"{place}.SpotPrice", change.SpotPrice, f"{before:g}, as told before for this moment")

@@ -9,7 +9,7 @@ from hocket.cluster.readers import gavel_trace, philly_csv, sia_csv, throughputs
 from hocket.cluster.throughputs import ThroughputTable
 from hocket.cluster.workload import Workload
 from hocket.errors import InputError
-from hocket.files import read_text
+from hocket.files import read_bytes, read_text
 
 _TABLES = {gavel_trace: ".trace", workload_json: ".json"}
 _CSV = {philly_csv: philly_csv.REQUIRED, sia_csv: sia_csv.REQUIRED}
@@ -26,6 +26,8 @@ def read_workload(path: str | Path, table: ThroughputTable | None = None, seed: 
         InputError: no such file, another format, or a wrong row.
     """
     table = throughputs_json.packaged() if table is None else table
+    if not Path(path).is_file():
+        read_bytes(path)  # which tells what is wrong
     name = Path(path).name.removesuffix(".gz")
     for reader, ending in _TABLES.items():
         if name.endswith(ending):

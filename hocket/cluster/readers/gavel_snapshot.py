@@ -6,7 +6,9 @@ jobs: id, job_type, scale_factor, priority_weight, total_steps, num_steps_remain
 entity_weights, entity_policies_fair, entity_policies_mixed: by entity
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -17,10 +19,12 @@ from hocket.cluster.readers._rows import MOST_BYTES
 from hocket.cluster.snapshot import Active, Entity, Snapshot
 from hocket.cluster.throughputs import ThroughputTable
 from hocket.cluster.workers import Column, WorkerType
-from hocket.cluster.workload import inside
-from hocket.documents import parse_json
+from hocket.cluster.workload import FORMAT as WORKLOAD
+from hocket.cluster.workload import check_ids, inside
+from hocket.documents import parse_json, seems
 from hocket.errors import InputError
 from hocket.files import read_bytes
+from hocket.lines import with_lines
 from hocket.typed import read_as
 
 MOST_JOBS = 100_000
@@ -84,7 +88,16 @@ def read(path: str | Path, table: ThroughputTable | None = None, mixed: bool = F
     Raises:
         InputError: no JSON, or a wrong value, with file and field.
     """
-    data = read_as(_File, parse_json(read_bytes(path, MOST_BYTES), str(path)), str(path))
+    text = read_bytes(path, MOST_BYTES)
+    found = parse_json(text, str(path))
+    if isinstance(found, dict) and found.get("format") == WORKLOAD:
+        step = "A workload goes with `hocket cluster simulate`."
+        raise InputError(str(path), seems(found), "a snapshot: worker_types, cluster, jobs", step)
+    with with_lines(text, str(path)):
+        return _snapshot(read_as(_File, found, str(path)), path, table, mixed, per_server)
+
+
+def _snapshot(data: _File, path: str | Path, table: ThroughputTable | None, mixed: bool, per_server: int) -> Snapshot:
     if len(data.jobs) > MOST_JOBS:
         raise InputError(f"{path}: jobs", f"{len(data.jobs)}", f"at most {MOST_JOBS}")
     with inside(str(path)):
@@ -92,20 +105,37 @@ def read(path: str | Path, table: ThroughputTable | None = None, mixed: bool = F
         types = tuple(
             WorkerType(t, _of(data.cluster, t, "cluster"), per_server, prices.get(t, 0.0)) for t in data.worker_types
         )
-        active = tuple(job.active() for job in data.jobs)
+        check_ids((str(job.id) for job in data.jobs), lambda k: f"jobs.{k}.id")
+        active = tuple(_at(k, job.active) for k, job in enumerate(data.jobs))
         rows = [
-            [_of(job.throughput, t.name, f"jobs.{k}: throughput") for t in types] for k, job in enumerate(data.jobs)
+            [_steps(job.throughput, t.name, f"jobs.{k}: throughput") for t in types] for k, job in enumerate(data.jobs)
         ]
         steps = np.array(rows, dtype=float).reshape(len(active), len(types))
         columns = tuple(Column(k) for k in range(len(types)))
         pairs = None
         if table is not None:
             table.columns(types)
-            pairs = table.pairs(table.rows(a.job for a in active), types, columns)
+            kinds = [
+                table.find(a.job.job_type, a.job.scale_factor, f"jobs.{k}: job {a.job.id}")
+                for k, a in enumerate(active)
+            ]
+            pairs = table.pairs(np.array(kinds, dtype=np.int64), types, columns)
         policies = (data.entity_policies_mixed if mixed else data.entity_policies_fair) or {}
         weights = data.entity_weights or {}
         entities = tuple(Entity(name, weight, policies.get(name, "fairness")) for name, weight in weights.items())
         return Snapshot(types, columns, active, steps, pairs, entities)
+
+
+def _at(k: int, make: Callable[[], Active]) -> Active:
+    with inside(f"jobs.{k}"):
+        return make()
+
+
+def _steps(values: dict[str, float], name: str, place: str) -> float:
+    found = float(_of(values, name, place))
+    if not 0 <= found < inf:
+        raise InputError(f"{place}: {name}", str(found), "steps a second, a number >= 0")
+    return found
 
 
 def _of(values: dict[str, Any], name: str, place: str) -> Any:

@@ -18,6 +18,7 @@ from hocket.cluster.throughputs import Kind, Place, ThroughputTable
 from hocket.documents import parse_json
 from hocket.errors import InputError
 from hocket.files import read_bytes
+from hocket.lines import with_lines
 
 _KIND = re.compile(r"\('([^'\n]{1,200})', ([1-9][0-9]{0,4})\)")
 _SPREAD = "_unconsolidated"
@@ -31,7 +32,13 @@ def read(path: str | Path) -> ThroughputTable:
     Raises:
         InputError: no JSON, or a wrong value, with the file and the keys that lead to it.
     """
-    data = _mapping(parse_json(read_bytes(path, MOST_BYTES), str(path)), str(path))
+    text = read_bytes(path, MOST_BYTES)
+    with with_lines(text, str(path)):
+        return _table(parse_json(text, str(path)), path)
+
+
+def _table(whole: Any, path: str | Path) -> ThroughputTable:
+    data = _mapping(whole, str(path))
     places = tuple(_place_of(name) for name in data)
     kinds: dict[Kind, int] = {}
     for name, rows in data.items():
@@ -44,8 +51,8 @@ def read(path: str | Path) -> ThroughputTable:
     for c, (name, rows) in enumerate(data.items()):
         for key, row in rows.items():
             a = kinds[_kind(key, str(path))]
-            for other, value in _mapping(row, f"{path}: {name}, {key}").items():
-                place = f"{path}: {name}, {key}, {other}"
+            for other, value in _mapping(row, f"{path}: {name}: {key}").items():
+                place = f"{path}: {name}: {key}: {other}"
                 if other == _ALONE:
                     alone[a, c] = _number(value, place)
                     continue

@@ -13,7 +13,7 @@ from pathlib import Path
 from hocket.cluster.job import Job
 from hocket.cluster.readers._rows import table as rows_of
 from hocket.cluster.throughputs import ThroughputTable
-from hocket.cluster.workload import Workload, in_order, inside
+from hocket.cluster.workload import Workload, check_ids, in_order
 from hocket.errors import InputError, nearest
 
 REQUIRED = ("name", "time", "application", "num_replicas")
@@ -50,7 +50,7 @@ def read(
     Raises:
         InputError: a wrong row or an unknown application, with file, line and field.
     """
-    jobs = []
+    jobs, places = [], []
     for row in rows_of(path, REQUIRED):
         name = row.text("application")
         if name not in applications:
@@ -63,5 +63,6 @@ def read(
         place = f"{path}, line {row.line}"
         steps = table.steps_per_s(stands.job_type, scale, reference, place) * stands.gpu_hours * 3600 / scale
         jobs.append(Job(row.text("name"), stands.job_type, steps, scale, row.number("time")))
-    with inside(str(path)):
-        return in_order(jobs, Path(path).name)
+        places.append(row.place("name"))
+    check_ids((job.id for job in jobs), lambda k: places[k])
+    return in_order(jobs, Path(path).name)

@@ -13,6 +13,7 @@ as_text(table, ...) and parse(text, place) are inverses.
 import json
 from dataclasses import dataclass
 from functools import cache
+from math import inf
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -25,6 +26,7 @@ from hocket.cluster.workload import inside
 from hocket.documents import parse_json
 from hocket.errors import InputError
 from hocket.files import read_bytes
+from hocket.lines import with_lines
 from hocket.typed import read_as
 
 FORMAT = "hocket-throughputs-1"
@@ -65,7 +67,11 @@ def parse(text: str | bytes, place: str) -> ThroughputTable:
     Raises:
         InputError: at `place`, with the field.
     """
-    data = read_as(_Table, parse_json(text, place), place)
+    with with_lines(text, place):
+        return _table(read_as(_Table, parse_json(text, place), place), place)
+
+
+def _table(data: _Table, place: str) -> ThroughputTable:
     if data.format != FORMAT:
         raise InputError(f"{place}: format", repr(data.format)[:40], FORMAT)
     if len(data.kinds) > MOST_KINDS:
@@ -76,6 +82,9 @@ def parse(text: str | bytes, place: str) -> ThroughputTable:
     for k, row in enumerate(data.alone):
         if len(row) != width:
             raise InputError(f"{place}: alone.{k}", f"{len(row)} numbers", f"{width}, one a place")
+        wrong = next((c for c, number in enumerate(row) if not 0 <= number < inf), None)
+        if wrong is not None:
+            raise InputError(f"{place}: alone.{k}.{wrong}", str(row[wrong]), "steps a second, a number >= 0")
     beside = np.zeros((count, count, width))
     for k, (a, b, c, first, second) in enumerate(data.pairs):
         if not (0 <= a < count and 0 <= b < count and 0 <= c < width and first > 0 and second > 0):

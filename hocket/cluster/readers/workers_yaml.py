@@ -18,9 +18,10 @@ from hocket.documents import parse_yaml, seems
 from hocket.errors import InputError
 from hocket.files import read_bytes
 from hocket.hardware.cluster import Cluster
+from hocket.lines import with_lines
 from hocket.typed import read_as
 
-_MOST_BYTES = 16 * 2**20
+_MOST_BYTES = 2**20
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,8 @@ def read(path: str | Path, table: ThroughputTable | None = None) -> tuple[Worker
     text = read_bytes(path, _MOST_BYTES)
     data = parse_yaml(text, str(path))
     if isinstance(data, dict) and "workers" in data:
-        found = read_as(_File, data, str(path)).workers
+        with with_lines(text, str(path)):
+            found = read_as(_File, data, str(path)).workers
     elif isinstance(data, dict) and "levels" in data:
         found = _of_cluster(Cluster.from_yaml(text, str(path)), table)
     else:

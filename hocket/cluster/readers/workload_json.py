@@ -10,10 +10,11 @@ from typing import Any, ClassVar
 from hocket.cluster.job import Job
 from hocket.cluster.readers._rows import MOST_BYTES
 from hocket.cluster.throughputs import ThroughputTable
-from hocket.cluster.workload import MOST_JOBS, Workload, in_order, inside, parse_data
+from hocket.cluster.workload import MOST_JOBS, Workload, check_ids, in_order, inside, parse_data
 from hocket.documents import parse_json
 from hocket.errors import InputError
 from hocket.files import read_bytes
+from hocket.lines import with_lines
 from hocket.typed import read_as
 
 
@@ -51,7 +52,13 @@ def read(path: str | Path, table: ThroughputTable) -> Workload:
     Raises:
         InputError: no JSON, or a wrong or unknown value, with file, job and field.
     """
-    data = parse_json(read_bytes(path, MOST_BYTES), str(path))
+    text = read_bytes(path, MOST_BYTES)
+    data = parse_json(text, str(path))
+    with with_lines(text, str(path)):
+        return _workload(data, path, table)
+
+
+def _workload(data: Any, path: str | Path, table: ThroughputTable) -> Workload:
     if isinstance(data, list):
         if len(data) > MOST_JOBS:
             raise InputError(str(path), f"{len(data)} jobs", f"at most {MOST_JOBS}")
@@ -60,10 +67,12 @@ def read(path: str | Path, table: ThroughputTable) -> Workload:
             listed = read_as(_Listed, row, f"{path}: {k}")
             with inside(f"{path}: {k}"):
                 jobs.append(listed.job())
-        with inside(str(path)):
-            found = in_order(jobs, Path(path).name)
+        check_ids((job.id for job in jobs), lambda k: f"{path}: {k}: id")
+        found = in_order(jobs, Path(path).name)
     else:
         found = parse_data(data, str(path))
-    with inside(str(path)):
-        table.rows(found.jobs)
+        jobs = list(found.jobs)
+    prefix = "" if isinstance(data, list) else "jobs."
+    for k, job in enumerate(jobs):
+        table.find(job.job_type, job.scale_factor, f"{path}: {prefix}{k}")
     return found

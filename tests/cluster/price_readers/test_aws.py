@@ -68,7 +68,7 @@ def test_a_wrong_field_is_named(tmp_path: Path, change: dict[str, object], place
 def test_two_prices_for_one_moment_are_refused(tmp_path: Path) -> None:
     """Also when they stand in two files."""
     paths = [write(tmp_path / "a.json", CHANGE), write(tmp_path / "b.json", {**CHANGE, "SpotPrice": "3.0"})]
-    with pytest.raises(InputError, match=r"b\.json: SpotPriceHistory\.0\.SpotPrice: found 3\.0"):
+    with pytest.raises(InputError, match=r"b\.json, line 1: SpotPriceHistory\.0\.SpotPrice: found 3\.0"):
         aws.read(paths)
 
 
