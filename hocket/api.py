@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from hocket.errors import InputError
 from hocket.hardware.cluster import Cluster
+from hocket.plan.candidates import Search
 from hocket.plan.open import Opened, open_plan, opened
 from hocket.plan.plan import Plan
-from hocket.plan.search import Search, search
+from hocket.plan.search import search
 from hocket.profile.companions import usual_neighbours
 from hocket.profile.job import Job, load_job, refuse_in_job_file
 from hocket.profile.model import ModelProfile

@@ -9,9 +9,10 @@ from hocket.cli.output import print_json
 from hocket.cli.table import in_bytes, in_seconds, print_table
 from hocket.errors import InputError
 from hocket.files import check_folder_to_write, write_atomic
+from hocket.plan.candidates import Candidate
 from hocket.plan.open import Opened, problems_of
 from hocket.plan.predict import predict
-from hocket.plan.search import Candidate, search
+from hocket.plan.search import search
 from hocket.profile.companions import usual_neighbours
 from hocket.profile.job import load_job
 from hocket.report import DemoRow, demo_html

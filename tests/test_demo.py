@@ -5,7 +5,8 @@ import pytest
 from hocket.demo import _one_each
 from hocket.errors import InputError
 from hocket.hardware.cluster import Cluster, Level
-from hocket.plan.search import Candidate, search
+from hocket.plan.candidates import Candidate
+from hocket.plan.search import search
 from hocket.profile.synthetic import chain
 
 PROFILE = chain(4, forward_s=0.01, backward_s=0.02, device_type="cpu-core")

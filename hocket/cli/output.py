@@ -9,9 +9,9 @@ from hocket.cli.table import in_bytes, in_seconds, print_table
 from hocket.units import show_bytes, show_count, show_number, show_peaks, show_ranges, show_seconds
 
 if TYPE_CHECKING:
+    from hocket.plan.candidates import Refused, Search
     from hocket.plan.open import Opened
     from hocket.plan.plan import Plan, Predicted
-    from hocket.plan.search import Refused, Search
     from hocket.plan.updates import Updates
 
 

@@ -19,6 +19,7 @@ from hocket.strategies._partition_graph import Graph, bits, downsets, prefixes, 
 
 DEFAULT_LIMIT = 1024
 ROWS = 64  # of a table over pairs of cuts that are made at once, so that they stay in the processor's cache
+_MAX_UNITS = 2.0**61  # of time in all layers together, so that sums stay whole numbers of 64 bits
 
 
 @dataclass(frozen=True)
@@ -80,8 +81,10 @@ def cuts(profile: ModelProfile, microbatch_size: float, limit: int = DEFAULT_LIM
     masks = found if found is not None else prefixes(graph, blocks, before)
     words = _words(masks, n)
     inside = np.unpackbits(words.view(np.uint8), axis=1, count=n, bitorder="little").astype(float)
-    # Ascending time, smaller first: in whole femtoseconds, so that rounding never puts a set before its subset.
-    whole = inside.astype(np.int64) @ np.rint(seconds * 1e15).astype(np.int64)
+    # Ascending time, smaller first: in whole femtoseconds (larger units for hours), so that rounding never puts a set before
+    # its subset.
+    units_a_second = min(1e15, _MAX_UNITS / max(float(seconds.sum()), 1.0))
+    whole = inside.astype(np.int64) @ np.rint(seconds * units_a_second).astype(np.int64)
     order = np.lexsort((inside.sum(axis=1), whole))
     inside = inside[order]
     both, forward = graph.crossing(inside)

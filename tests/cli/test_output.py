@@ -6,7 +6,8 @@ import pytest
 
 from hocket.cli.output import print_search
 from hocket.hardware.cluster import Cluster, Level
-from hocket.plan.search import Search, search
+from hocket.plan.candidates import Search
+from hocket.plan.search import search
 from hocket.profile.synthetic import chain
 from hocket.strategies._common import members
 

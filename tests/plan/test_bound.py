@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from hocket.errors import RefusedError
 from hocket.hardware.cluster import Cluster
 from hocket.plan.bound import Bounds
+from hocket.plan.candidates import TIE
 from hocket.plan.predict import predict_choice
-from hocket.plan.search import TIE
 from hocket.profile.model import ModelProfile
 from hocket.strategies._choices import Choice, Situation
 from hocket.strategies._common import complete, members, strategy

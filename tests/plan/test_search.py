@@ -9,10 +9,12 @@ from hypothesis import strategies as st
 
 from hocket.errors import InputError, RefusedError
 from hocket.hardware.cluster import Cluster, Level
+from hocket.plan.candidates import TIE, Candidate, Search
+from hocket.plan.hunt import SIMULATED_PER_STRATEGY, make_plan
 from hocket.plan.open import Opened, problems_of
 from hocket.plan.plan import Plan
 from hocket.plan.predict import predict_choice, predict_iteration, proven_peaks
-from hocket.plan.search import SIMULATED_PER_STRATEGY, TIE, Candidate, Search, make_plan, search
+from hocket.plan.search import search
 from hocket.profile.model import ModelProfile
 from hocket.profile.synthetic import chain
 from hocket.strategies._choices import MAX_FORWARDS, Choice, Situation

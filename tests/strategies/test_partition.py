@@ -40,6 +40,22 @@ def test_a_heavy_last_layer_is_not_replicated():
     assert found.costs.stages[0].border_s == pytest.approx(2e-9)
 
 
+def test_layers_of_hours_are_planned_like_layers_of_seconds():
+    """Nothing in the partitioner counts on a unit of time: 10,000 times as slow a model is cut in the same places."""
+    small, large = (
+        partition(
+            synthetic.chain(
+                5, forward_s=[k * f for f in (1, 2, 3, 2, 1)], backward_s=k, activation_bytes=1.0, weights_bytes=1e6
+            ),
+            flat(4),
+            1,
+        )
+        for k in (1.0, 1e4)
+    )
+    assert large.stages == small.stages
+    assert large.bottleneck_s == pytest.approx(1e4 * small.bottleneck_s, rel=0.01)
+
+
 def test_a_stage_never_crosses_servers_for_nothing():
     """Weights that only synchronise inside a server: each stage gets one, whole."""
     profile = synthetic.chain(4, forward_s=1, backward_s=1, activation_bytes=1.0, weights_bytes=1e9)

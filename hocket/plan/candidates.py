@@ -1,0 +1,84 @@
+"""Candidates: what a search offers, what it refuses and why, and which of those that are equally fast comes first."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from hocket.errors import RefusedError
+from hocket.plan.plan import Plan
+from hocket.plan.updates import Updates
+
+TIE = 0.01  # plans within this share of the best count as equal (section 2.5.2: plain data parallelism when it is as good)
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One simulated choice that fits; `updates` says how its mathematics differ from those of one process."""
+
+    strategy: str
+    config: str
+    plan: Plan
+    updates: Updates
+    iteration_s: float
+    samples_per_s: float
+    peak_memory_bytes: dict[int, float]
+    bubble_fraction: float = 0.0
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A strategy, or one of its choices, that is no candidate, and why.
+
+    Attributes:
+        missing_bytes: by how much the fullest device is too small; 0 when memory is not the reason.
+    """
+
+    strategy: str
+    config: str
+    reason: str
+    missing_bytes: float = 0.0
+
+
+@dataclass(frozen=True)
+class Search:
+    """What a search found: candidates best first, refusals, how long it took, and what no plan can keep the same."""
+
+    candidates: tuple[Candidate, ...]
+    refused: tuple[Refused, ...]
+    search_s: float
+    considered: int
+    notes: tuple[str, ...] = ()
+
+    @property
+    def best(self) -> Candidate:
+        """The best candidate.
+
+        Raises:
+            RefusedError: nothing fits, with the nearest miss.
+        """
+        if self.candidates:
+            return self.candidates[0]
+        nearest_miss = min((r for r in self.refused if r.missing_bytes), key=lambda r: r.missing_bytes, default=None)
+        if nearest_miss is not None:
+            miss = f"{nearest_miss.strategy} {nearest_miss.config}: {nearest_miss.reason}"
+            step = "Give more devices, more memory, a smaller microbatch or a smaller batch."
+            raise RefusedError("plan", f"nothing that fits; nearest is {miss}", "a plan that fits", step)
+        reasons = list(dict.fromkeys(f"{r.strategy}: {r.reason}" for r in self.refused))[:3]
+        step = "Allow other strategies, microbatch sizes or more devices."
+        raise RefusedError("plan", "; ".join(reasons) or "no choice at all", "a strategy that supports this", step)
+
+
+def ordered(candidates: Iterable[Candidate]) -> list[Candidate]:
+    """Best first; among those within the tolerance of the best, the simplest first."""
+
+    def simplicity(candidate: Candidate) -> tuple[int, int, int, float, str]:
+        stages = candidate.plan.stages
+        devices = {d for stage in stages for d in stage.devices}
+        plain = 0 if candidate.strategy == "data_parallel" else 1
+        return len(stages), len(devices), plain, candidate.iteration_s, candidate.strategy
+
+    by_time = sorted(candidates, key=lambda c: (c.iteration_s, simplicity(c)))
+    if not by_time:
+        return []
+    limit = by_time[0].iteration_s * (1 + TIE)
+    near = sorted((c for c in by_time if c.iteration_s <= limit), key=simplicity)
+    return near + [c for c in by_time if c.iteration_s > limit]

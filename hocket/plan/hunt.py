@@ -1,0 +1,197 @@
+"""The hunt for the best plan: choices wait in the order of their bounds, and are simulated as long as one may be the best.
+
+Rules of this file: a choice is refused with its reason, or left out because its bound says that it cannot be the best.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from heapq import heapify, heappop, heappush
+from math import ceil, inf
+
+from hocket.errors import RefusedError
+from hocket.plan.bound import Bounds
+from hocket.plan.candidates import TIE, Candidate, Refused
+from hocket.plan.plan import Plan, PlanStage
+from hocket.plan.predict import predict_choice, proven_peaks
+from hocket.plan.updates import updates_of
+from hocket.program.program import StageShape
+from hocket.strategies._choices import MAX_FORWARDS, Choice, Situation, period_forwards
+from hocket.strategies._common import complete, config, strategy
+from hocket.units import show_bytes
+
+SIMULATED_PER_STRATEGY = 4  # of those that cannot be the best of all any more, but may be the best of their strategy
+NEAR = 0.85  # share of a device's memory from which a plan's proven need is looked at, and not only the simulated one
+
+
+@dataclass
+class Hunt:
+    """One search under way: choices wait in the order of their bounds.
+
+    Attributes:
+        waiting: (bound in seconds, number, strategy, choice, whether the bound is the tight one).
+        best_s: of all candidates, and of those of each strategy; kept: how many each strategy has.
+    """
+
+    situation: Situation
+    profile_path: str
+    candidates: list[Candidate] = field(default_factory=list)
+    refused: list[Refused] = field(default_factory=list)
+    considered: int = 0
+    waiting: list[tuple[float, int, str, Choice, bool]] = field(default_factory=list)
+    best_s: dict[str, float] = field(default_factory=dict)
+    kept: dict[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.bounds = Bounds(self.situation)
+
+    def offer(self, name: str) -> None:
+        """Take in a strategy's choices."""
+        self.best_s[name], self.kept[name] = inf, 0
+        before = self.considered
+        try:
+            for choice in strategy(name).choices(self.situation):
+                self._wait(name, choice)
+        except RefusedError as error:
+            self.refused.append(Refused(name, "", str(error)))
+            return
+        if self.considered == before:
+            devices, batch = self.situation.cluster.devices, self.situation.batch_size
+            self.refused.append(Refused(name, "", f"no choice for {devices} devices and a batch of {batch}"))
+
+    def _wait(self, name: str, choice: Choice) -> None:
+        self.waiting.append((self.bounds.quick_s(choice), self.considered, name, choice, False))
+        self.considered += 1
+
+    def run(self, progress: Callable[[int, int, str], None] | None) -> None:
+        """Simulate in the order of the bounds whatever may still be the best."""
+        heapify(self.waiting)
+        done = 0
+        while self.waiting:
+            bound_s, number, name, choice, tight = heappop(self.waiting)
+            if not self._promising(name, bound_s):
+                done += 1
+                continue
+            if progress:
+                progress(done, self.considered, name)
+            shapes = self.bounds.shapes(choice)
+            if not tight:
+                reason = self._impossible(name, shapes, choice)
+                if reason is None:
+                    bound_s = max(bound_s, self.bounds.seconds(name, shapes, choice))
+                    heappush(self.waiting, (bound_s, number, name, choice, True))
+                    continue
+            else:
+                reason = self._simulate(name, shapes, choice)
+            done += 1
+            if reason is not None:
+                self.refused.append(Refused(name, _label(shapes, choice), reason.text, reason.missing_bytes))
+                if reason.missing_bytes and choice.thriftier:
+                    first, rest = choice.thriftier[0], choice.thriftier[1:]
+                    next_one = replace(first, thriftier=rest)
+                    heappush(self.waiting, (self.bounds.quick_s(next_one), self.considered, name, next_one, False))
+                    self.considered += 1
+        if progress:
+            progress(self.considered, self.considered, "done")
+
+    def _promising(self, name: str, bound_s: float) -> bool:
+        """Whether a choice may be the best of all, or one of its strategy's best of which not enough are known."""
+        if bound_s <= min(self.best_s.values()) * (1 + TIE):
+            return True
+        return bound_s <= self.best_s[name] * (1 + TIE) and self.kept[name] < SIMULATED_PER_STRATEGY
+
+    def _impossible(self, name: str, shapes: tuple[StageShape, ...], choice: Choice) -> "_Reason | None":
+        """Why a choice need not be simulated."""
+        microbatches = ceil(self.situation.batch_size / choice.microbatch_size)
+        reason = strategy(name).supports(shapes, microbatches, complete(name, choice.options))
+        if reason:
+            return _Reason(reason)
+        forwards = period_forwards(choice.stages, choice.microbatches)
+        if forwards > MAX_FORWARDS:
+            return _Reason(
+                f"replicas in these numbers take the same turns again only after {forwards // len(shapes)} microbatches; "
+                f"programs of more than {MAX_FORWARDS} forwards are not considered"
+            )
+        return self._too_large(self.bounds.peak_bytes(name, shapes, choice), "at least ")
+
+    def _simulate(self, name: str, shapes: tuple[StageShape, ...], choice: Choice) -> "_Reason | None":
+        """Add a candidate, or say why it is none."""
+        predicted = predict_choice(self.situation, name, choice)
+        reason = self._too_large(predicted.peak_memory_bytes, "")
+        promising = predicted.iteration_s <= self.best_s[name] * (1 + TIE)
+        if reason is None and promising and self._is_near(predicted.peak_memory_bytes):
+            # Other timing may take more than the simulated one, and `check` takes no risk. What is not among the best of its
+            # strategy is not worth the proof.
+            reason = self._too_large(proven_peaks(self.situation, name, choice), "up to ")
+        if reason is not None:
+            return reason
+        plan = replace(make_plan(self.situation, name, choice, self.profile_path), predicted=predicted)
+        seconds = predicted.iteration_s
+        self.candidates.append(
+            Candidate(
+                name,
+                config(shapes),
+                plan,
+                updates_of(name, shapes, plan.batch_size, plan.microbatch_size, plan.options),
+                seconds,
+                predicted.samples_per_s,
+                predicted.peak_memory_bytes,
+                predicted.bubble_fraction,
+            )
+        )
+        self.best_s[name] = min(self.best_s[name], seconds)
+        self.kept[name] += 1
+        return None
+
+    def _is_near(self, peaks: dict[int, float]) -> bool:
+        return any(size > NEAR * self.situation.cluster.capacity_bytes(device) for device, size in peaks.items())
+
+    def _too_large(self, peaks: dict[int, float], how: str) -> "_Reason | None":
+        """The device that lacks most, if one does."""
+        capacity = {device: self.situation.cluster.capacity_bytes(device) for device in sorted(peaks)}
+        device = max(capacity, key=lambda d: peaks[d] - capacity[d])
+        missing = peaks[device] - capacity[device]
+        if missing <= 0:
+            return None
+        needs = f"device {device} needs {how}{show_bytes(peaks[device])} of {show_bytes(capacity[device])}"
+        return _Reason(needs, missing)
+
+
+@dataclass(frozen=True)
+class _Reason:
+    """Why a choice is refused, and how much memory is missing if that is why."""
+
+    text: str
+    missing_bytes: float = 0.0
+
+
+def _label(shapes: tuple[StageShape, ...], choice: Choice) -> str:
+    """A choice in a few words, such as '2-2 b4 recompute'."""
+    recompute = " recompute" if any(stage.recompute for stage in choice.stages) else ""
+    options = "".join(f" {key}={value}" for key, value in choice.options.items())
+    return f"{config(shapes)} b{choice.microbatch_size}{recompute}{options}"
+
+
+def make_plan(situation: Situation, name: str, choice: Choice, profile_path: str = "") -> Plan:
+    """The plan file of one choice, without a prediction."""
+    layers = situation.profile.layers
+    stages = tuple(
+        PlanStage(
+            layers=tuple(layers[i].name for i in stage.layers),
+            devices=stage.devices,
+            recompute=stage.recompute,
+            buckets=tuple(tuple(layers[i].name for i in bucket) for bucket in stage.buckets),
+        )
+        for stage in choice.stages
+    )
+    return Plan(
+        strategy=name,
+        model=situation.profile.name,
+        batch_size=situation.batch_size,
+        microbatch_size=choice.microbatch_size,
+        stages=stages,
+        cluster=situation.cluster,
+        options=dict(choice.options),
+        profile=profile_path,
+        profile_digest=situation.profile.digest,
+        model_digest=situation.profile.digest_of_model,
+    )
