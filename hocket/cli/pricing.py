@@ -26,7 +26,7 @@ def prices(
     from hocket.typed import as_data
 
     market = read_market(folder or EXAMPLES)
-    now_s = market.last_s if at is None else _day(at)
+    now_s = market.last_s if at is None else moment_of(at, "--at")
     found = best_offers(market, now_s)
     if json:
         print_json({"at_s": now_s, "accelerators": [{**as_data(row), "reduction": row.reduction} for row in found]})
@@ -44,21 +44,28 @@ def prices(
         for row in found
     ]
     columns = ["accelerator", "offers", "spot from ($/h)", "where", "to ($/h)", "on demand ($/h)", "saves"]
-    print_table(f"one accelerator on {_shown_day(now_s)}", columns, rows, right=(1, 2, 4, 5, 6), drop=(4, 1))
+    print_table(f"one accelerator on {show_moment(now_s)}", columns, rows, right=(1, 2, 4, 5, 6), drop=(4, 1))
 
 
-def _day(text: str) -> float:
+def moment_of(text: str, place: str) -> float:
+    """Seconds since 1970 of a day or a moment; UTC where it says no zone.
+
+    Raises:
+        InputError: at `place`, anything else.
+    """
     from datetime import UTC, datetime
 
     from hocket.errors import InputError
 
     try:
-        return datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp()
+        found = datetime.fromisoformat(text)
+        return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
     except ValueError:
-        raise InputError("--at", repr(text), "a day or a moment, such as 2020-03-01 or 2020-03-01T12:00") from None
+        raise InputError(place, repr(text), "a day or a moment, such as 2020-03-01 or 2020-03-01T12:00") from None
 
 
-def _shown_day(moment_s: float) -> str:
+def show_moment(moment_s: float) -> str:
+    """For people, to the minute."""
     from datetime import UTC, datetime
 
     return datetime.fromtimestamp(moment_s, UTC).strftime("%Y-%m-%d %H:%M UTC")

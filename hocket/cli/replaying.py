@@ -10,6 +10,7 @@ import typer
 from hocket.cli.allocating import Agnostic, Policy, Sharing, Table, table_of
 from hocket.cli.output import Progress
 from hocket.cli.planning import Json
+from hocket.cli.world import Bills, Estimate, From, Prices, References, estimating_of, world_of, write_bills
 
 if TYPE_CHECKING:
     from hocket.cluster.metrics import Run, Summary
@@ -37,6 +38,7 @@ class _Replay(NamedTuple):
     run: "Run"
     summary: "Summary"
     wall_s: float
+    begin_s: float | None = None
 
 
 class Kind(StrEnum):
@@ -61,19 +63,34 @@ def simulate(
     first: First = 0,
     last: Last = None,
     budget_usd: Budget = None,
+    estimate: Estimate = None,
+    references: References = 13,
+    prices: Prices = None,
+    begins: From = None,
     throughputs: Table = None,
     seed: Seed = 0,
     report: Report = None,
+    bills: Bills = None,
     json: Json = False,
 ) -> None:
     """A whole trace under one policy: job completion times, makespan, fairness, utilisation, cost.
 
     Example: hocket cluster simulate jobs.json workers.yaml --policy max_min_fairness --report report.html
     """
-    from hocket.cli.output import print_json
+    from dataclasses import replace
 
+    from hocket.cli.output import print_json
+    from hocket.cluster.prices.paid import bills as paid
+    from hocket.files import place_to_write
+
+    if bills:
+        place_to_write(bills)
     options = _options(space_sharing, spread, round_s, overhead_s, first, last, budget_usd, seed)
-    [found] = _replayed(workload, workers, [(policy, agnostic)], options, throughputs, jobs, report, not json)
+    options = replace(options, estimating=estimating_of(estimate, references, seed))
+    world = prices, begins
+    [found] = _replayed(workload, workers, [(policy, agnostic)], options, throughputs, jobs, report, not json, world)
+    if bills:
+        write_bills(bills, paid(found.run, found.policy, found.begin_s))
     if json:
         print_json(_as_json(found))
     else:
@@ -94,6 +111,10 @@ def compare(
     first: First = 0,
     last: Last = None,
     budget_usd: Budget = None,
+    estimate: Estimate = None,
+    references: References = 13,
+    prices: Prices = None,
+    begins: From = None,
     throughputs: Table = None,
     seed: Seed = 0,
     report: Report = None,
@@ -103,6 +124,8 @@ def compare(
 
     Example: hocket cluster compare jobs.json workers.yaml -p fifo -p max_min_fairness:agnostic -p max_min_fairness
     """
+    from dataclasses import replace
+
     from hocket.cli.output import print_json
     from hocket.errors import InputError
 
@@ -113,7 +136,8 @@ def compare(
             raise InputError("--policy", repr(text), "NAME or NAME:agnostic")
         wanted.append((name, bool(way)))
     options = _options(space_sharing, spread, round_s, overhead_s, first, last, budget_usd, seed)
-    found = _replayed(workload, workers, wanted, options, throughputs, jobs, report, not json)
+    options = replace(options, estimating=estimating_of(estimate, references, seed))
+    found = _replayed(workload, workers, wanted, options, throughputs, jobs, report, not json, (prices, begins))
     if json:
         print_json([_as_json(one) for one in found])
     else:
@@ -177,6 +201,7 @@ def _replayed(
     jobs: int | None,
     report: Path | None,
     shown: bool,
+    world: tuple[Path | None, str | None] = (None, None),
 ) -> list[_Replay]:
     """Each policy on the workload; their report is written if it is asked for."""
     import time
@@ -191,15 +216,16 @@ def _replayed(
         place_to_write(report)
     chosen = [(f"{name} (agnostic)" if blind else name, policy_named(name, blind)) for name, blind in policies]
     table = table_of(throughputs)
-    types, work = workers_yaml.read(workers, table), read_workload(workload, table, options.settings.seed)
+    types, given, begin_s = world_of(workers_yaml.read(workers, table), *world, options.settings.restart_s)
+    work = read_workload(workload, table, options.settings.seed)
     work = work if jobs is None else work.part(jobs)
     found = []
     with Progress("simulating", shown) as progress:
         for k, (name, policy) in enumerate(chosen):
             start_s = time.perf_counter()
-            run = simulated(work, types, table, policy, options)
+            run = simulated(work, types, table, policy, options, given)
             wall_s = time.perf_counter() - start_s
-            found.append(_Replay(name, run, summary(run, options.first, options.last), wall_s))
+            found.append(_Replay(name, run, summary(run, options.first, options.last), wall_s, begin_s))
             if progress:
                 progress(k + 1, len(chosen), name)
     if report:
@@ -236,12 +262,12 @@ def _print(workload: str, replays: Sequence[_Replay], report: Path | None) -> No
             f"{found.slo_violations}/{found.with_slo}" if found.with_slo else "",
             show_seconds(wall_s),
         ]
-        for name, _, found, wall_s in replays
+        for name, _, found, wall_s, _ in replays
     ]
     columns = ["policy", "finished", "average JCT (h)", "95 % (h)", "makespan (h)", "rho", "in use", "cost ($)"]
     columns += ["moves", "SLOs missed", "took"]
     print_table(workload, columns, rows, right=range(1, len(columns)), drop=(10, 8, 3, 7, 5, 9))
-    for name, _, found, _ in replays:
+    for name, _, found, _, _ in replays:
         for note in found.notes:
             print(f"  {name}: {note}")
     if report:

@@ -1,0 +1,99 @@
+"""What a simulation is told about the world: estimates of what jobs do beside each other, prices, spot workers that come and go."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NamedTuple
+
+import typer
+
+if TYPE_CHECKING:
+    from hocket.cluster.estimating import Estimating
+    from hocket.cluster.prices.changes import Timed
+    from hocket.cluster.prices.paid import Bills as PaidBills
+    from hocket.cluster.workers import WorkerType
+
+Estimate = Annotated[
+    int | None,
+    typer.Option(
+        "--estimate",
+        min=0,
+        metavar="PAIRS",
+        help="What jobs do beside each other is estimated from so many measured pairs of each kind, and learned as they run.",
+    ),
+]
+References = Annotated[
+    int, typer.Option(min=1, help="With --estimate: kinds of jobs that were measured beside each other before.")
+]
+Prices = Annotated[
+    Path | None,
+    typer.Option(
+        "--prices", help="Folder of prices: types of workers with an `offer` pay them, spot ones come and go."
+    ),
+]
+From = Annotated[
+    str | None,
+    typer.Option(
+        "--from", help="With --prices: when the workload begins, such as 2020-03-01T12:00; as early as can be."
+    ),
+]
+Bills = Annotated[Path | None, typer.Option("--bills", help="Write what each job paid, lease by lease (JSON).")]
+
+
+class World(NamedTuple):
+    """Types at the prices of the beginning, what happens later, and when it begins (seconds since 1970; None: nobody said)."""
+
+    types: "tuple[WorkerType, ...]"
+    given: "tuple[Timed, ...]" = ()
+    begin_s: float | None = None
+
+
+def estimating_of(pairs: int | None, references: int, seed: int) -> "Estimating | None":
+    """The setting of a simulation; None where everything is known."""
+    from hocket.cluster.estimating import Estimating
+
+    return None if pairs is None else Estimating(references, pairs, seed=seed)
+
+
+def world_of(types: "Sequence[WorkerType]", folder: Path | None, begins: str | None, overhead_s: float) -> World:
+    """What happens to workers, from a folder of prices and of logs.
+
+    Raises:
+        InputError: a moment without prices, no type that names an offer, an offer that the folder does not have.
+    """
+    from math import inf
+
+    from hocket.cli.pricing import moment_of, show_moment
+    from hocket.cluster.price_readers.public import read_availability, read_market
+    from hocket.cluster.prices.changes import comings, happenings, price_changes
+    from hocket.cluster.prices.market import priced
+    from hocket.errors import InputError
+
+    own = tuple(types)
+    if folder is None:
+        if begins is not None:
+            raise InputError("--from", repr(begins), "prices that begin then", "Add --prices FOLDER.")
+        return World(own)
+    market = read_market(folder)
+    found = [(t, offer) for t in own if (offer := market.offer_of(t)) is not None]
+    if not found:
+        step = "In the file of workers, say for instance `offer: aws/us-east-1a/p3.2xlarge, spot: true`."
+        raise InputError("--prices", "no type of workers with an `offer`", "one at least", step)
+    series = [offer.spot if t.spot else offer.on_demand for t, offer in found]
+    first_s = max(s.times_s[0] for s in series if s is not None)
+    begin_s = first_s if begins is None else moment_of(begins, "--from")
+    if begins is not None and begin_s < first_s:
+        raise InputError("--from", repr(begins), f"{show_moment(first_s)} or later, when all offers have a price")
+    logs = [one for _, log in read_availability(folder) for one in log]
+    changes = price_changes(own, market, begin_s, inf)
+    moves = comings(own, logs, begin_s, inf, overhead_s)
+    return World(priced(own, market, begin_s), happenings(changes, moves), begin_s)
+
+
+def write_bills(path: Path, bills: "PaidBills") -> None:
+    """As JSON."""
+    import json
+
+    from hocket.files import write_atomic
+    from hocket.typed import as_data
+
+    write_atomic(path, json.dumps(as_data(bills), indent=1) + "\n")

@@ -1,0 +1,83 @@
+"""Options of simulations about the world: estimates, prices of the moment, spot workers that come and go."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from hocket.cluster.price_readers.public import EXAMPLES
+from tests.cli.conftest import Run
+
+WORKERS = """workers:
+  - {name: spot, workers: 2, spot: true, accelerator: v100, offer: aws/us-east-1d/p3.2xlarge}
+  - {name: kept, workers: 2, price_usd_per_hour: 3.06, accelerator: v100}
+"""
+
+
+@pytest.fixture
+def jobs(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Six jobs, and workers.yaml, in the working folder."""
+    monkeypatch.chdir(tmp_path)
+    assert run(*["cluster", "generate", "static-single", "--jobs", "6", "-o", "jobs.json"]).code == 0
+    Path("workers.yaml").write_text(WORKERS)
+    return "cluster simulate jobs.json workers.yaml --json"
+
+
+def test_prices_of_the_moment_and_bills(run: Run, jobs: str) -> None:
+    """Least cost takes spot workers first; the bills add up to what the run cost, each lease at prices of its moments."""
+    words = f"{jobs} -p min_cost --prices {EXAMPLES} --from 2020-03-18 --bills bills.json"
+    found = run(*words.split())
+    assert found.code == 0
+    bills = json.loads(Path("bills.json").read_text())
+    assert bills["format"] == "hocket-bills-1"
+    assert bills["begin_s"] == 1584489600.0
+    assert bills["cost_usd"] == pytest.approx(found.json["cost_usd"])
+    leases = [lease for job in bills["jobs"] for lease in job["leases"]]
+    assert sum(lease["cost_usd"] for lease in leases) == pytest.approx(bills["cost_usd"])
+    spot = {paid["usd_per_hour"] for lease in leases if lease["spot"] for paid in lease["paid"]}
+    assert len(spot) > 1
+    assert max(spot) < 3.06
+    assert {paid["usd_per_hour"] for lease in leases if not lease["spot"] for paid in lease["paid"]} == {3.06}
+
+
+def test_spot_workers_go_where_a_log_says_so(run: Run, jobs: str) -> None:
+    """They are there for the first hour only: jobs go on where they are kept, and pay more."""
+    folder = Path("market")
+    (folder / "aws" / "cost").mkdir(parents=True)
+    (folder / "aws" / "cost" / "us-east-1").symlink_to(EXAMPLES / "aws" / "cost" / "us-east-1")
+    (folder / "aws" / "availability").mkdir()
+    log = folder / "aws" / "availability" / "one.out"
+    log.write_text(
+        "[2020-03-18T00:00:00.000Z] Created instance i-1 with 1 GPU(s) of type v100 in zone us-east-1d\n"
+        "[2020-03-18T01:00:00.000Z] Instance i-1 not running in zone us-east-1d\n"
+        "[2020-03-20T00:00:00.000Z] Instance with 1 GPU(s) of type v100 creation failed\n"
+    )
+    words = f"{jobs} -p min_cost --from 2020-03-18 --prices"
+    always, gone = (run(*words.split(), place).json for place in (str(EXAMPLES), str(folder)))
+    assert always["finished"] == gone["finished"] == 6
+    assert gone["cost_usd"] > 1.2 * always["cost_usd"]
+
+
+def test_estimates_are_learned(run: Run, jobs: str) -> None:
+    """The run says how far they were off."""
+    found = run(*f"{jobs} --space-sharing --estimate 2 --references 6".split())
+    assert found.code == 0
+    assert "off on average before the first round" in found.json["notes"][0]
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("--estimate 2", "space sharing is off"),
+        ("--from 2020-03-01", "--from"),
+        (f"--prices {EXAMPLES} --from soon", "a day or a moment"),
+        (f"--prices {EXAMPLES} --from 2019-01-01", "or later, when all offers have a price"),
+        ("--prices nowhere", "a folder with aws/cost"),
+        ("--bills nowhere/bills.json", "nowhere"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(run: Run, jobs: str, words: str, told: str) -> None:
+    """In one line, before anything is simulated."""
+    found = run(*jobs.split(), *words.split())
+    assert found.code == 2
+    assert told in found.err
