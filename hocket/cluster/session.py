@@ -1,8 +1,9 @@
 """Session: what one policy keeps from one answer to the next.
 
-Its last allocation stands when the solver fails. The state in which the solver ended is kept by what groups and columns mean:
-a group is who is in it, a variable its groups and its column, a row its group or type. So the next program, of other jobs, can
-begin from there; a basis that does not quite fit is completed by the solver, and the answer is as good as from none.
+Its last allocation stands when the solver fails. Where the solver ended is kept for each of the policy's programs, by what
+groups and columns mean: a group is who is in it, a variable its groups and its column, a row its group or type, and a number
+where a group has several. So the next program, of other jobs, can begin from there; a basis that does not quite fit is
+completed by the solver, and the answer is as good as from none.
 """
 
 from collections.abc import Callable
@@ -20,6 +21,14 @@ _WORTH = 2_000  # entries: a smaller program is solved sooner from nothing
 
 
 @dataclass(frozen=True, eq=False)
+class Labels:
+    """What rows after those of all shares are about: a group, and a number that tells its rows apart."""
+
+    group: np.ndarray
+    number: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
 class _Ended:
     """A program that was solved: its jobs' groups by id, codes of its variables in order, states of columns and rows."""
 
@@ -30,13 +39,23 @@ class _Ended:
     order: np.ndarray
     columns: np.ndarray
     rows: np.ndarray
+    duals: np.ndarray
+    labels: Labels
+
+
+@dataclass(frozen=True, eq=False)
+class Start:
+    """Where to begin with a program: states of its columns and rows, and what duals its rows had, 0 where it is not known."""
+
+    basis: Basis
+    duals: np.ndarray
 
 
 class Session:
     """Of one policy, from one snapshot to the next; whoever asks the policy keeps it."""
 
     def __init__(self) -> None:
-        self._ended: _Ended | None = None
+        self._ended: dict[str, _Ended] = {}
         self._last: tuple[Snapshot, Allocation] | None = None
 
     def answered(self, snapshot: Snapshot, attempt: Callable[[], Allocation]) -> Allocation:
@@ -53,24 +72,35 @@ class Session:
         self._last = snapshot, found
         return found
 
-    def solve(self, shares: Shares, program: Program, place: str) -> Solution:
+    def solve(self, shares: Shares, program: Program, place: str, labels: Labels | None = None) -> Solution:
         """The answer to a program of shares, from where the last one of this session ended.
 
         Arguments:
-            place: for messages.
+            place: for messages; each has an end of its own.
+            labels: of rows after those of all shares; None where each group has one, or there are none.
         """
         if len(program.values) < _WORTH:
             return solve(program, place)
-        found = solve(program, place, self._start(shares, len(program.row_lower), len(program.cost)))
-        self._keep(shares, found)
+        start = self.start(shares, len(program.row_lower), len(program.cost), place, labels)
+        found = solve(program, place, None if start is None else start.basis)
+        self.keep(shares, found, place, labels)
         return found
 
-    def _start(self, shares: Shares, rows: int, columns: int) -> Basis | None:
+    def knows(self, place: str) -> bool:
+        """Whether a program was solved under this name."""
+        return place in self._ended
+
+    def forget(self, place: str) -> None:
+        """What was solved under this name."""
+        self._ended.pop(place, None)
+
+    def start(self, shares: Shares, rows: int, columns: int, place: str, labels: Labels | None = None) -> Start | None:
         """Where to begin with a program of so many rows and columns; None where nothing is known.
 
-        Rows after those of all shares that are as many as groups are taken to be theirs.
+        Arguments:
+            labels: as for `solve`.
         """
-        ended = self._ended
+        ended = self._ended.get(place)
         if ended is None or ended.place != _place(shares.snapshot):
             return None
         was = np.array([ended.group.get(active.job.id, -1) for active in shares.snapshot.jobs])
@@ -85,9 +115,19 @@ class Session:
         extra = columns - shares.variables
         if extra and len(ended.columns) - len(ended.codes) == extra:
             found_columns[-extra:] = ended.columns[-extra:]
-        return found_columns, _rows(ended, group, len(shares.snapshot.types), rows)
+        own = labels or _one_each(shares, rows)
+        source = _sources(ended, group, len(shares.snapshot.types), rows, own)
+        known = source >= 0
+        states, duals = np.full(rows, _BASIC, dtype=np.int8), np.zeros(rows)
+        states[known], duals[known] = ended.rows[source[known]], ended.duals[source[known]]
+        return Start((found_columns, states), duals)
 
-    def _keep(self, shares: Shares, solution: Solution) -> None:
+    def keep(self, shares: Shares, solution: Solution, place: str, labels: Labels | None = None) -> None:
+        """Remember where a program of shares ended.
+
+        Arguments:
+            place, labels: as for `solve`.
+        """
         basis = solution.basis
         if basis is None or not shares.groups:
             return
@@ -95,7 +135,10 @@ class Session:
         order = np.argsort(codes)
         ids = [active.job.id for active in shares.snapshot.jobs]
         group = dict(zip(ids, shares.group.tolist(), strict=True))
-        self._ended = _Ended(_place(shares.snapshot), group, shares.groups, codes[order], order, *basis)
+        own = labels or _one_each(shares, len(solution.duals))
+        self._ended[place] = _Ended(
+            _place(shares.snapshot), group, shares.groups, codes[order], order, *basis, solution.duals, own
+        )
 
 
 def _place(snapshot: Snapshot) -> tuple[object, ...]:
@@ -112,19 +155,32 @@ def _codes(group: np.ndarray, shares: Shares, groups: int) -> np.ndarray:
     return np.where(known, (low * (groups + 1) + high + 1) * len(shares.snapshot.columns) + shares.column, -1)
 
 
-def _rows(ended: _Ended, group: np.ndarray, types: int, rows: int) -> np.ndarray:
-    """States of rows: of groups, of types, and others."""
+def _one_each(shares: Shares, rows: int) -> Labels:
+    """Of rows after those of all shares, if they are as many as groups: then they are taken to be theirs."""
+    others = rows - shares.groups - len(shares.snapshot.types)
+    every = np.arange(shares.groups if others == shares.groups else 0)
+    return Labels(every, np.zeros(len(every)))
+
+
+def _sources(ended: _Ended, group: np.ndarray, types: int, rows: int, labels: Labels) -> np.ndarray:
+    """Which row each was: of groups, of types, and those that are labelled; -1 for none."""
     old, new = ended.groups, len(group)
-    known = group >= 0
-    found = np.full(rows, _BASIC, dtype=np.int8)
-    found[:new][known] = ended.rows[group[known]]
-    found[new : new + types] = ended.rows[old : old + types]
-    others, other = ended.rows[old + types :], found[new + types :]
-    if len(others) == old and len(other) == new:
-        other[known] = others[group[known]]
-    elif len(others) == len(other):
-        other[:] = others
+    found = np.full(rows, -1)
+    found[:new] = group
+    found[new : new + types] = np.arange(old, old + types)
+    before = _row_codes(ended.labels.group, ended.labels.number)
+    order = np.argsort(before)
+    sought = _row_codes(np.append(group, -1)[labels.group], labels.number)
+    if len(before) and len(sought):
+        at = order[np.minimum(np.searchsorted(before[order], sought), len(before) - 1)]
+        fits = (before[at] == sought) & (sought.real >= 0)
+        found[new + types : new + types + len(sought)][fits] = old + types + at[fits]
     return found
+
+
+def _row_codes(group: np.ndarray, number: np.ndarray) -> np.ndarray:
+    """One for each label; complex numbers stand in the order of both parts."""
+    return group + 1j * number
 
 
 def _again(snapshot: Snapshot, before: Snapshot, last: Allocation, trouble: str) -> Allocation:
@@ -149,9 +205,11 @@ def _again(snapshot: Snapshot, before: Snapshot, last: Allocation, trouble: str)
     return Allocation(*entries, last.objective, last.gap, reasons, refused, note)
 
 
-def solved(session: Session | None, shares: Shares, program: Program, place: str) -> Solution:
+def solved(
+    session: Session | None, shares: Shares, program: Program, place: str, labels: Labels | None = None
+) -> Solution:
     """The answer to a program of shares, from where the session's last one ended if there is a session."""
-    return solve(program, place) if session is None else session.solve(shares, program, place)
+    return solve(program, place) if session is None else session.solve(shares, program, place, labels)
 
 
 def answered(session: Session | None, snapshot: Snapshot, attempt: Callable[[], Allocation]) -> Allocation:

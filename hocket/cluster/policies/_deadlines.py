@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from hocket.cluster.policies._lines import Cuts, Lines, lack
+from hocket.cluster.policies._lines import Cuts, Lines, Served
 from hocket.cluster.snapshot import Snapshot
 
 _LACKING = 1e-11  # of what a group could do in all
@@ -49,6 +49,13 @@ class _Bounds:
 
     known: list[tuple[float, Cuts, np.ndarray]] = field(default_factory=list)
 
+    def learn(self, served: Served, demand: np.ndarray) -> float:
+        """What the last answer, to this demand, shows; what it is besides what rows ask for is returned."""
+        assert served.solution is not None
+        rest = served.solution.bound - float(served.prices @ served.cuts.asked(demand))
+        self.known.append((rest, served.cuts, served.prices))
+        return rest
+
     def broken(self, demand: np.ndarray) -> bool:
         """Whether it is known that these demands cannot be met."""
         return any(rest + prices @ cuts.asked(demand) > _CERTAIN for rest, cuts, prices in self.known)
@@ -64,37 +71,37 @@ def together(lines: Lines, demand: np.ndarray, place: str) -> tuple[np.ndarray, 
         A mask of shape (jobs,), and a number.
     """
     cuts = lines.start(demand)
+    most = float(cuts.asked(demand).max(initial=0.0))
+    served = Served(cuts, np.zeros(lines.shares.variables), place, most)
     bounds = _Bounds()
     gone = np.zeros(len(demand), dtype=bool)
     floor: int | None = None
     while True:
         left = np.where(gone, 0.0, demand)
-        found, cuts, prices = lack(cuts, left, place)
+        found = served.ask(left)
         if found.objective <= _LACKING:
             break
-        rest = found.bound - float(prices @ cuts.asked(left))
-        bounds.known.append((rest, cuts, prices))
-        each = cuts.by_job(left, prices)
+        rest = bounds.learn(served, left)
+        each = served.cuts.by_job(left, served.prices)
         order = np.argsort(-each, kind="stable")
         many = int((rest + each.sum() - np.cumsum(each[order]) > 0).sum()) + 1
         floor = many if floor is None else floor
         gone[order[:many]] = True
     if gone.any():
-        _again(np.flatnonzero(gone), gone, demand, cuts, bounds, place)
+        _again(np.flatnonzero(gone), gone, demand, served, bounds)
     return gone, floor or 0
 
 
-def _again(block: np.ndarray, gone: np.ndarray, demand: np.ndarray, cuts: Cuts, bounds: _Bounds, place: str) -> None:
+def _again(block: np.ndarray, gone: np.ndarray, demand: np.ndarray, served: Served, bounds: _Bounds) -> None:
     """Take back those of a block of jobs that fit after all, the first of them first."""
     tried = gone.copy()
     tried[block] = False
     left = np.where(tried, 0.0, demand)
     if not bounds.broken(left):
-        found, cuts, prices = lack(cuts, left, place)
-        if found.objective <= _LACKING:
+        if served.ask(left).objective <= _LACKING:
             gone[block] = False
             return
-        bounds.known.append((found.bound - float(prices @ cuts.asked(left)), cuts, prices))
+        bounds.learn(served, left)
     if len(block) > 1:
-        _again(block[: len(block) // 2], gone, demand, cuts, bounds, place)
-        _again(block[len(block) // 2 :], gone, demand, cuts, bounds, place)
+        _again(block[: len(block) // 2], gone, demand, served, bounds)
+        _again(block[len(block) // 2 :], gone, demand, served, bounds)

@@ -10,14 +10,14 @@ needed; those that matter are found one after the other (`missing`). How jobs ge
 Source: weak majorisation; as the condition of preemptive scheduling on uniform machines (Horvath, Lam and Sethi 1977).
 """
 
-from collections.abc import Callable
+from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
 
-from hocket.cluster.policies._lp import Basis, Solution, SolverTrouble, solve
+from hocket.cluster.policies._lp import Basis, Program, Solution, SolverTrouble, solve
 from hocket.cluster.policies._shares import Rows, Shares
-from hocket.cluster.session import Session, solved
+from hocket.cluster.session import Labels, Session
 
 _ROUNDS = 200
 _MISSING = 1e-9  # of what a group could do in all
@@ -58,11 +58,15 @@ class Lines:
         low, high = np.full(shares.groups, np.inf), np.zeros(shares.groups)
         np.minimum.at(low, shares.group[runs], demand[runs])
         np.maximum.at(high, shares.group[runs], demand[runs])
+        group, rate = np.arange(shares.groups), np.zeros(shares.groups)
         alone = np.flatnonzero((shares.second < 0) & (low < high)[shares.first])
-        pairs = np.stack([shares.first[alone].astype(float), shares.steps_first[alone]], axis=1)
-        zero = np.stack([np.arange(shares.groups, dtype=float), np.zeros(shares.groups)], axis=1)
-        table = np.unique(np.concatenate([zero, pairs]), axis=0)
-        return Cuts(self, table[:, 0].astype(np.int64), table[:, 1])
+        if not len(alone):
+            return Cuts(self, group, rate)
+        group, rate = np.append(group, shares.first[alone]), np.append(rate, shares.steps_first[alone])
+        order = np.lexsort((rate, group))
+        group, rate = group[order], rate[order]
+        fresh = np.append(True, (group[1:] != group[:-1]) | (rate[1:] != rate[:-1]))
+        return Cuts(self, group[fresh], rate[fresh])
 
     def missing(self, times: np.ndarray, demand: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Group and rate of the row that is broken most, for groups where one is."""
@@ -130,6 +134,11 @@ class Cuts:
         """These and more."""
         return Cuts(self.lines, np.concatenate([self.group, group]), np.concatenate([self.rate, rate]))
 
+    @property
+    def labels(self) -> Labels:
+        """What the rows are about, for a session."""
+        return Labels(self.group, self.rate)
+
     def asked(self, demand: np.ndarray) -> np.ndarray:
         """Right sides, for what jobs ask for."""
         over = np.maximum(demand[self._job] - self.rate[self._job_row], 0.0)
@@ -161,68 +170,104 @@ class Cuts:
         return Rows(rows, columns, values, self.asked(demand), np.full(len(self.group), np.inf))
 
 
-def lack(
-    cuts: Cuts, demand: np.ndarray, place: str, basis: Basis | None = None, session: Session | None = None
-) -> tuple[Solution, Cuts, np.ndarray]:
-    """By how much the demands cannot be met: the answer (its last variable and objective), rows, and the prices of these.
+class Served:
+    """Times of variables of least cost at which jobs have what they ask for, for one demand after another.
 
-    Arguments:
-        basis: of an answer for the same rows, to begin from. session: that may know one where there is none.
+    Attributes:
+        cuts: rows that have mattered so far. solution: the last answer; None before the first.
     """
-    shares = cuts.lines.shares
-    cost = np.zeros(shares.variables + 1)
-    cost[-1] = 1.0
 
-    def least(cuts: Cuts, basis: Basis | None) -> Solution:
-        most = float(cuts.asked(demand).max(initial=0.0))
-        program = shares.program(cost, cuts.rows(demand, slack=shares.variables), extra=((0.0, most),))
-        return solved(session, shares, program, place) if basis is None else solve(program, place, basis)
+    def __init__(
+        self,
+        cuts: Cuts,
+        cost: np.ndarray,
+        place: str,
+        most: float | None = None,
+        session: Session | None = None,
+        basis: Basis | None = None,
+    ) -> None:
+        """
+        Arguments:
+            cost: of the variables.
+            place: for messages.
+            most: what may lack at most. With it the variables cost nothing, and what lacks is the last of them and the cost.
+            session: that may know where to begin. basis: to begin from where it does not.
+        """
+        self.cuts, self.place = cuts, place
+        self.solution: Solution | None = None
+        lacking = most is not None
+        self._cost = np.append(np.zeros_like(cost), 1.0) if lacking else cost
+        self._extra = ((0.0, most),) if most is not None else ()
+        self._slack = cuts.lines.shares.variables if lacking else None
+        self._name = f"{place}, what lacks" if lacking else place
+        self._session, self._basis = session, basis
+        self._program: Program | None = None
 
-    return _cut(cuts, demand, least, place, basis)
+    @property
+    def prices(self) -> np.ndarray:
+        """Of the rows, after the last answer."""
+        assert self.solution is not None
+        limits = len(self.cuts.lines.shares.limits.lower)
+        return np.maximum(self.solution.duals[limits : limits + len(self.cuts.group)], 0.0)
 
+    def known(self) -> np.ndarray | None:
+        """Duals that these rows had in the session's last answer; None where nothing is known."""
+        if self._session is None:
+            return None
+        shares = self.cuts.lines.shares
+        rows, columns = len(shares.limits.lower) + len(self.cuts.group), len(self._cost)
+        start = self._session.start(shares, rows, columns, self._name, self.cuts.labels)
+        if start is None:
+            return None
+        self._basis = start.basis
+        return start.duals
 
-def best(
-    cuts: Cuts, demand: np.ndarray, cost: np.ndarray, place: str, basis: Basis | None = None
-) -> tuple[Solution, Cuts, np.ndarray]:
-    """Times of least cost at which every job has what it asks for; rows, and the prices of these.
+    def bound(self, duals: np.ndarray, demand: np.ndarray) -> float:
+        """What these jobs ask for costs no less, by any duals of the rows."""
+        return self._at(demand).bound(duals)
 
-    Arguments:
-        basis: of an answer for the same rows, to begin from.
+    def ask(self, demand: np.ndarray) -> Solution:
+        """The answer for what jobs ask for, steps a second.
 
-    Raises:
-        Infeasible: they cannot.
-    """
-    shares = cuts.lines.shares
+        Raises:
+            Infeasible: there is none.
+        """
+        shares = self.cuts.lines.shares
+        for _ in range(_ROUNDS):
+            again = self._program is not None
+            program = self._at(demand)
+            if again and self.solution is not None:
+                found = solve(program, self.place, after=self.solution)
+            else:
+                if self.solution is None and self._basis is None:
+                    self.known()
+                found = solve(program, self.place, self._basis)
+            self.solution = found
+            if found.x[shares.variables :].sum() > _MISSING:
+                return found  # already short: what is missing besides does not matter
+            group, rate = self.cuts.lines.missing(found.x, demand)
+            known = set(zip(self.cuts.group.tolist(), self.cuts.rate.tolist(), strict=True)) if len(group) else set()
+            new = [k for k, pair in enumerate(zip(group.tolist(), rate.tolist(), strict=True)) if pair not in known]
+            if not new:
+                return found
+            self.cuts = self.cuts.with_more(group[new], rate[new])
+            self._basis, self._program, self.solution = extended(found.basis, len(new)), None, None
+        raise SolverTrouble(f"{self.place}: rows are missing after {_ROUNDS} rounds")
 
-    def least(cuts: Cuts, basis: Basis | None) -> Solution:
-        return solve(shares.program(cost, cuts.rows(demand)), place, basis)
+    def keep(self) -> None:
+        """Let the session know where this ended."""
+        if self._session is not None and self.solution is not None:
+            self._session.keep(self.cuts.lines.shares, self.solution, self._name, self.cuts.labels)
 
-    return _cut(cuts, demand, least, place, basis)
-
-
-def _cut(
-    cuts: Cuts,
-    demand: np.ndarray,
-    least: Callable[[Cuts, Basis | None], Solution],
-    place: str,
-    basis: Basis | None = None,
-) -> tuple[Solution, Cuts, np.ndarray]:
-    lines = cuts.lines
-    limits = len(lines.shares.limits.lower)
-    for _ in range(_ROUNDS):
-        found = least(cuts, basis)
-        prices = np.maximum(found.duals[limits : limits + len(cuts.group)], 0.0)
-        slack = found.x[lines.shares.variables :].sum()
-        if slack > _MISSING:
-            return found, cuts, prices  # already short: what is missing besides does not matter
-        group, rate = lines.missing(found.x, demand)
-        known = set(zip(cuts.group.tolist(), cuts.rate.tolist(), strict=True))
-        new = [k for k, pair in enumerate(zip(group.tolist(), rate.tolist(), strict=True)) if pair not in known]
-        if not new:
-            return found, cuts, prices
-        cuts = cuts.with_more(group[new], rate[new])
-        basis = extended(found.basis, len(new))
-    raise SolverTrouble(f"{place}: rows are missing after {_ROUNDS} rounds")
+    def _at(self, demand: np.ndarray) -> Program:
+        """The program for a demand; where there was one with these rows, only its sides change."""
+        shares = self.cuts.lines.shares
+        if self._program is None:
+            self._program = shares.program(self._cost, self.cuts.rows(demand, self._slack), extra=self._extra)
+        else:
+            lower = np.concatenate([shares.limits.lower, self.cuts.asked(demand)])
+            self._program = replace(self._program, row_lower=lower)
+        return self._program
 
 
 def extended(basis: Basis | None, rows: int) -> Basis | None:
@@ -233,7 +278,7 @@ def extended(basis: Basis | None, rows: int) -> Basis | None:
 
 
 def without_slack(found: Solution) -> Basis | None:
-    """The basis of an answer of `lack` for `best` to begin from; a row stands in for the slack where that is in it."""
+    """The basis of an answer of what lacks for one with the same rows to begin from; a row stands in for what lacks there."""
     basis = found.basis
     if basis is None:
         return None

@@ -22,11 +22,17 @@ Basis = tuple[np.ndarray, np.ndarray]
 _SMALL, _LARGE = 350, 8_000
 _FEW, _WIDE = 1_000, 4  # rows; columns a row
 _PRIMAL, _DUAL = 4, 1  # HiGHS's names for the two simplex methods
-_BASIC = 1  # and for the state of what is in the basis
+_AT_LOWER, _BASIC, _AT_UPPER = 0, 1, 2  # and for the states of what is in the basis, and of what is not
 # What HiGHS calls its answers.
 _OPTIMAL, _IMPOSSIBLE = "Optimal", ("Infeasible", "Primal infeasible or unbounded")
-# Solvers between two programs, by method: to make one takes as long as to solve a small program.
-_idle: dict[str, list[Any]] = {"primal": [], "dual": [], "ipm": []}
+# For each method, what the solver is told to be.
+_METHODS = {
+    "primal": (("solver", "simplex"), ("simplex_strategy", _PRIMAL)),
+    "dual": (("solver", "simplex"), ("simplex_strategy", _DUAL)),
+    "ipm": (("solver", "ipm"),),
+}
+# Solvers between two programs: to make one takes as long as to solve a small program.
+_idle: list["_Engine"] = []
 
 
 class SolverTrouble(InternalError):
@@ -80,6 +86,33 @@ def _least(factors: np.ndarray, lower: np.ndarray, upper: np.ndarray) -> float:
     return float(factors @ np.where(factors > 0, lower[at], upper[at]))
 
 
+@dataclass(eq=False)
+class _Engine:
+    """A solver, and how many programs it was given: who remembers its count knows whether it still has theirs."""
+
+    solver: Any
+    method: str = ""
+    turn: int = 0
+
+    def turn_to(self, method: str) -> None:
+        """Use this method from now on."""
+        if method != self.method:
+            for option, value in _METHODS[method]:
+                self.solver.setOptionValue(option, value)
+            self.method = method
+
+
+@dataclass(frozen=True, eq=False)
+class _Ended:
+    """Where a solver ended: which one, after how many answers, with which program, and what it had in its basis."""
+
+    engine: _Engine
+    turn: int
+    program: Program
+    columns: np.ndarray
+    rows: np.ndarray
+
+
 @dataclass(frozen=True, eq=False)
 class Solution:
     """An answer.
@@ -93,7 +126,7 @@ class Solution:
     duals: np.ndarray
     objective: float
     bound: float
-    _ended: Any = field(default=None, repr=False)
+    _ended: _Ended | None = field(default=None, repr=False)
 
     @property
     def gap(self) -> float:
@@ -103,23 +136,32 @@ class Solution:
     @cached_property
     def basis(self) -> Basis | None:
         """States of columns and rows where simplex ended, for a later start; None where it has none."""
-        if self._ended is None or not self._ended.valid:
+        if self._ended is None:
             return None
-        states = self._ended.col_status, self._ended.row_status
-        columns, rows = (np.fromiter(map(int, part), np.int8, len(part)) for part in states)
+        program = self._ended.program
+        columns = _states(self.x, program.lower, program.upper)
+        rows = _states(program.product(self.x), program.row_lower, program.row_upper)
+        columns[self._ended.columns] = _BASIC
+        rows[self._ended.rows] = _BASIC
         return columns, rows
+
+
+def _states(values: np.ndarray, lower: np.ndarray, upper: np.ndarray) -> np.ndarray:
+    """At which of its bounds each value is, or is nearer to."""
+    return np.where(upper - values < values - lower, _AT_UPPER, _AT_LOWER).astype(np.int8)
 
 
 class Infeasible(SolverTrouble):
     """No x keeps the constraints."""
 
 
-def solve(program: Program, place: str, basis: Basis | None = None) -> Solution:
+def solve(program: Program, place: str, basis: Basis | None = None, after: Solution | None = None) -> Solution:
     """The best x. A method that gives up is followed by the others.
 
     Arguments:
         place: for messages.
         basis: states of columns and rows, as a solution has them, to begin from.
+        after: of a program that differs in the sides of rows only: it goes on there if nobody had its solver since.
 
     Raises:
         Infeasible: no x keeps the constraints.
@@ -129,24 +171,69 @@ def solve(program: Program, place: str, basis: Basis | None = None) -> Solution:
         return _of_nothing(program, place)
     import highspy
 
+    if after is not None and after._ended is not None:
+        found = _went_on(program, place, after._ended)
+        if found is not None:
+            return found
+        basis = after.basis
     first = "dual" if basis is not None else _method(program)
     status = ""
-    for method in (first, *(other for other in _idle if other != first)):
-        idle = _idle[method]
-        solver = idle.pop() if idle else _solver(highspy, method)
-        _pass(solver, program, place)
+    for method in (first, *(other for other in _METHODS if other != first)):
+        engine = _taken(highspy, method)
+        _pass(engine.solver, program, place)
         if basis is not None and method == first:
-            solver.setBasis(_began(basis, highspy))
-        solver.run()
-        status = solver.modelStatusToString(solver.getModelStatus())
-        idle.append(solver)
-        if status in _IMPOSSIBLE:
-            raise Infeasible(f"{place}: nothing keeps the constraints")
-        if status == _OPTIMAL:
-            found = solver.getSolution()
-            x, duals = np.array(found.col_value), np.array(found.row_dual)
-            return Solution(x, duals, float(program.cost @ x), program.bound(duals), solver.getBasis())
+            engine.solver.setBasis(_began(basis, highspy))
+        status, answer = _run(engine, program, place)
+        if answer is not None:
+            return answer
     raise SolverTrouble(f"{place}: {status}")
+
+
+def _taken(highspy: Any, method: str) -> _Engine:
+    """A solver that nobody uses."""
+    engine = _idle.pop() if _idle else _Engine(_solver(highspy))
+    engine.turn_to(method)
+    return engine
+
+
+def _run(engine: _Engine, program: Program, place: str) -> tuple[str, Solution | None]:
+    """What the solver says of the program that it has, and its answer if there is one; then it is free for others."""
+    solver = engine.solver
+    solver.run()
+    engine.turn += 1
+    _idle.append(engine)
+    status = solver.modelStatusToString(solver.getModelStatus())
+    if status in _IMPOSSIBLE:
+        raise Infeasible(f"{place}: nothing keeps the constraints")
+    if status != _OPTIMAL:
+        return status, None
+    found = solver.getSolution()
+    x, duals = np.array(found.col_value), np.array(found.row_dual)
+    ended = _Ended(engine, engine.turn, program, *_basic(engine)) if solver.getNumNz() else None
+    return status, Solution(x, duals, float(program.cost @ x), program.bound(duals), ended)
+
+
+def _basic(engine: _Engine) -> tuple[np.ndarray, np.ndarray]:
+    """Columns and rows that are in the basis where the solver ended; its program has entries."""
+    if engine.method != "ipm":
+        _, basic = engine.solver.getBasicVariables()
+        return basic[basic >= 0], -1 - basic[basic < 0]
+    # Only simplex leaves what that function looks at: without it the process dies.
+    basis = engine.solver.getBasis()
+    columns, rows = (np.fromiter(map(int, part), np.int8, len(part)) for part in (basis.col_status, basis.row_status))
+    return np.flatnonzero(columns == _BASIC), np.flatnonzero(rows == _BASIC)
+
+
+def _went_on(program: Program, place: str, ended: _Ended) -> Solution | None:
+    """The answer from where a solver ended with other sides of rows; None if others have used it since, or it gives up."""
+    engine = ended.engine
+    if engine.turn != ended.turn or engine not in _idle:
+        return None
+    _idle.remove(engine)
+    engine.turn_to("dual")
+    every = np.arange(len(program.row_lower), dtype=np.int32)
+    engine.solver.changeRowsBounds(len(every), every, program.row_lower, program.row_upper)
+    return _run(engine, program, place)[1]
 
 
 def _of_nothing(program: Program, place: str) -> Solution:
@@ -164,12 +251,10 @@ def _method(program: Program) -> str:
     return "dual" if size < _LARGE else "ipm"
 
 
-def _solver(highspy: Any, method: str) -> Any:
+def _solver(highspy: Any) -> Any:
     solver = highspy.Highs()
     for option, value in (
         ("output_flag", False),
-        ("solver", "ipm" if method == "ipm" else "simplex"),
-        ("simplex_strategy", _PRIMAL if method == "primal" else _DUAL),
         ("threads", 1),
         ("presolve", "off"),  # there is little to take out of these programs
         ("simplex_scale_strategy", 0),  # nor to be scaled

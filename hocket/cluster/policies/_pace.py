@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hocket.cluster.policies._lines import Cuts, Lines, best, lack, without_slack
+from hocket.cluster.policies._lines import Cuts, Lines, Served, without_slack
 from hocket.cluster.policies._lp import Basis, Infeasible, Solution, SolverTrouble
 from hocket.cluster.session import Session
 
@@ -44,11 +44,10 @@ class Pace:
 
 @dataclass(frozen=True, eq=False)
 class Found:
-    """The least pace, rows that matter at it, and their prices and the limits' duals where it last was too little, a basis."""
+    """The least pace, rows that matter at it, the limits' duals where it last was too little, and a basis."""
 
     pace: float
     cuts: Cuts
-    prices: np.ndarray
     duals: np.ndarray
     basis: Basis | None = None
 
@@ -72,28 +71,53 @@ def least(lines: Lines, pace: Pace, place: str, above: float = 0.0, session: Ses
     shares = lines.shares
     limits = len(shares.limits.lower)
     runs = shares.group >= 0
-    now = max(above, float(pace.alone(np.append(lines.fastest, 1.0)[shares.group])[runs].max()))
-    cuts = lines.start(np.where(runs, pace.demand(now), 0.0))
-    prices, duals = np.zeros(len(cuts.group)), np.zeros(limits)
-    basis: Basis | None = None
+    now = max(above, slowest(lines, pace))
+    demand = np.where(runs, pace.demand(now), 0.0)
+    cuts = lines.start(demand)
+    # Demands fall as the pace grows: no more than this will ever lack.
+    most = float(cuts.asked(demand).max(initial=0.0))
+    served = Served(cuts, np.zeros(shares.variables), place, most, session)
+    duals = np.zeros(limits)
+    before = served.known()
+    if before is not None:
+        duals = before[:limits]
+        now = _beyond(served, pace, before, now, served.bound(before, demand))
     for _ in range(_STEPS):
         demand = np.where(runs, pace.demand(now), 0.0)
-        found, cuts, lacking = lack(cuts, demand, place, basis, session)
-        basis = found.basis
-        if found.objective <= _LACKING:
-            return Found(now, cuts, np.pad(prices, (0, len(cuts.group) - len(prices))), duals, without_slack(found))
-        prices, duals = lacking, found.duals[:limits]
-        rest = found.bound - float(prices @ cuts.asked(demand))
-
-        def bound(at: float, cuts: Cuts = cuts, prices: np.ndarray = prices, rest: float = rest) -> tuple[float, float]:
-            demand, change = np.where(runs, pace.demand(at), 0.0), np.where(runs, pace.change(at), 0.0)
-            return rest + float(prices @ cuts.asked(demand)), float(prices @ cuts.slopes(demand, change))
-
-        later = root(bound, now)
+        found = served.ask(demand)
+        later = now
+        if found.objective > _LACKING:
+            duals = found.duals[:limits]
+            later = _beyond(served, pace, found.duals, now, found.bound)
         if later <= now * (1 + _CLOSE):
-            return Found(later, cuts, prices, duals, without_slack(found))
+            served.keep()
+            return Found(later, served.cuts, duals, without_slack(found))
         now = later
     raise SolverTrouble(f"{place}: {_STEPS} steps were not enough")
+
+
+def slowest(lines: Lines, pace: Pace) -> float:
+    """The pace of the slowest job if each is always on the workers that it is fastest on: there is none below."""
+    shares = lines.shares
+    return float(pace.alone(np.append(lines.fastest, 1.0)[shares.group])[shares.group >= 0].max())
+
+
+def _beyond(served: Served, pace: Pace, duals: np.ndarray, now: float, bound: float) -> float:
+    """The pace up to which these duals show that something lacks.
+
+    Arguments:
+        duals: of all rows. bound: what lacks at the pace now, by them.
+    """
+    cuts, limits = served.cuts, len(served.cuts.lines.shares.limits.lower)
+    runs = cuts.lines.shares.group >= 0
+    prices = np.maximum(duals[limits:], 0.0)
+    rest = bound - float(prices @ cuts.asked(np.where(runs, pace.demand(now), 0.0)))
+
+    def lacks(at: float) -> tuple[float, float]:
+        demand, change = np.where(runs, pace.demand(at), 0.0), np.where(runs, pace.change(at), 0.0)
+        return rest + float(prices @ cuts.asked(demand)), float(prices @ cuts.slopes(demand, change))
+
+    return root(lacks, now)
 
 
 def root(function: Callable[[float], tuple[float, float]], start: float) -> float:
@@ -110,18 +134,15 @@ def root(function: Callable[[float], tuple[float, float]], start: float) -> floa
     return at
 
 
-def at_pace(cuts: Cuts, pace: Pace, now: float, cost: np.ndarray, place: str, basis: Basis | None = None) -> Kept:
-    """Times of least cost at which every job has what it asks for at a pace, which is the least there is or above.
-
-    Arguments:
-        basis: of an answer for the same rows, to begin from.
-    """
-    runs = cuts.lines.shares.group >= 0
+def at_pace(served: Served, pace: Pace, now: float) -> Kept:
+    """Times of least cost at which every job has what it asks for at a pace, which is the least there is or above."""
+    runs = served.cuts.lines.shares.group >= 0
     for room in (1e-9, 1e-8, 1e-7):
         demand = np.where(runs, pace.demand(now * (1 + room)), 0.0)
         try:
-            solution, rows, prices = best(cuts, demand, cost, place, basis)
+            solution = served.ask(demand)
         except Infeasible:
             continue
-        return Kept(solution, demand, rows, prices)
-    raise SolverTrouble(f"{place}: nothing keeps a pace of {now}, which its bound says can be")
+        served.keep()
+        return Kept(solution, demand, served.cuts, served.prices)
+    raise SolverTrouble(f"{served.place}: nothing keeps a pace of {now}, which its bound says can be")

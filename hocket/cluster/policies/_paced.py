@@ -9,9 +9,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hocket.cluster.policies._lines import Lines, best
+from hocket.cluster.policies._lines import Lines, Served
 from hocket.cluster.policies._lp import Infeasible
-from hocket.cluster.policies._pace import Found, Kept, Pace, at_pace, least
+from hocket.cluster.policies._pace import Found, Kept, Pace, at_pace, least, slowest
+from hocket.cluster.policies._plenty import too_much
 from hocket.cluster.policies._shares import Shares
 from hocket.cluster.policies._spread import Entries
 from hocket.cluster.policies._windows import spread
@@ -43,7 +44,9 @@ def paced(snapshot: Snapshot, pace: Pace, place: str, session: Session | None = 
         if not shares.groups:
             return shares
         lines = Lines(shares)
-        found, kept = (None if above else _alone(lines, pace, place)) or _together(lines, pace, place, above, session)
+        found, kept = (None if above else _alone(lines, pace, place, session)) or _together(
+            lines, pace, place, above, session
+        )
         above = found.pace
         entries, torn = spread(lines, kept.solution.x, kept.demand)
         if not torn:
@@ -54,20 +57,25 @@ def paced(snapshot: Snapshot, pace: Pace, place: str, session: Session | None = 
 def _together(lines: Lines, pace: Pace, place: str, above: float, session: Session | None) -> tuple[Found, Kept]:
     """The least pace, which is no less than `above`, and times that keep it."""
     found = least(lines, pace, place, above, session)
-    return found, at_pace(found.cuts, pace, found.pace, _least_idle(lines), place, found.basis)
+    served = Served(found.cuts, _least_idle(lines), place, None, session, found.basis)
+    return found, at_pace(served, pace, found.pace)
 
 
-def _alone(lines: Lines, pace: Pace, place: str) -> tuple[Found, Kept] | None:
+def _alone(lines: Lines, pace: Pace, place: str, session: Session | None) -> tuple[Found, Kept] | None:
     """The same if the slowest job, always on its fastest workers, sets the pace, as nobody can be sooner; None if not."""
     runs = lines.shares.group >= 0
-    now = float(pace.alone(np.append(lines.fastest, 1.0)[lines.shares.group])[runs].max())
+    now = slowest(lines, pace)
     demand = np.where(runs, pace.demand(now * (1 + _ROOM)), 0.0)
+    if too_much(lines, demand):
+        return None
+    served = Served(lines.start(demand), _least_idle(lines), place, None, session)
     try:
-        solution, cuts, prices = best(lines.start(demand), demand, _least_idle(lines), place)
+        solution = served.ask(demand)
     except Infeasible:
         return None
+    served.keep()
     none = np.zeros(len(lines.shares.limits.lower))
-    return Found(now, cuts, np.zeros(len(prices)), none), Kept(solution, demand, cuts, prices)
+    return Found(now, served.cuts, none), Kept(solution, demand, served.cuts, served.prices)
 
 
 def _least_idle(lines: Lines) -> np.ndarray:

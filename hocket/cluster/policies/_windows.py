@@ -25,19 +25,27 @@ def spread(lines: Lines, times: np.ndarray, demand: np.ndarray) -> tuple[Entries
     shares = lines.shares
     order = np.argsort(shares.group, kind="stable")
     bounds = np.searchsorted(shares.group[order], np.arange(shares.groups + 1))
-    job: list[np.ndarray] = [np.zeros(0, dtype=np.int64)]
-    option: list[np.ndarray] = [np.zeros(0, dtype=np.int64)]
-    part: list[float] = []
-    for g in range(shares.groups):
+    own, part = _by_itself(lines, times)
+    jobs, options, parts = [order[bounds[lines.group[own]]]], [own], [part]
+    for g in np.flatnonzero(shares.count > 1).tolist():
         own = np.arange(lines.begins[g], lines.begins[g + 1])
         own = own[times[lines.variable[own]] > _NONE]
         own = own[np.argsort(-lines.steps[own], kind="stable")]
-        jobs = order[bounds[g] : bounds[g + 1]]
-        who, where, long = _windows(lines.steps[own], times[lines.variable[own]], demand[jobs])
-        job.append(jobs[who])
-        option.append(own[where])
-        part.extend(long)
-    return _entries(lines, np.concatenate(job), np.concatenate(option), np.array(part))
+        there = order[bounds[g] : bounds[g + 1]]
+        who, where, long = _windows(lines.steps[own], times[lines.variable[own]], demand[there])
+        jobs.append(there[who])
+        options.append(own[where])
+        parts.append(np.array(long))
+    return _entries(lines, np.concatenate(jobs), np.concatenate(options), np.concatenate(parts))
+
+
+def _by_itself(lines: Lines, times: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Options and times of groups of one job: it has all that its group has, and no more than there is."""
+    single = lines.shares.count == 1
+    option = np.flatnonzero(single[lines.group] & (times[lines.variable] > _NONE))
+    part = times[lines.variable[option]]
+    total = np.bincount(lines.group[option], part, lines.shares.groups)
+    return option, part / np.maximum(total, 1.0)[lines.group[option]]
 
 
 def _windows(steps: np.ndarray, times: np.ndarray, demand: np.ndarray) -> tuple[list[int], list[int], list[float]]:

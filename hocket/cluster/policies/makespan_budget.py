@@ -10,7 +10,7 @@ Without a budget it is the makespan policy. All that runs is paid for until the 
 import numpy as np
 
 from hocket.cluster.allocation import Allocation, Reason
-from hocket.cluster.policies._lines import Lines
+from hocket.cluster.policies._lines import Lines, Served
 from hocket.cluster.policies._lp import Program, SolverTrouble, solve
 from hocket.cluster.policies._pace import Found, Kept, Pace, at_pace, least, root
 from hocket.cluster.policies._prices import HOUR_S, cost_per_hour
@@ -35,10 +35,10 @@ def allocate(snapshot: Snapshot, session: Session | None = None) -> Allocation:
     Raises:
         InputError: no time is long enough to finish all jobs within the budget.
     """
-    return answered(session, snapshot, lambda: _allocate(snapshot))
+    return answered(session, snapshot, lambda: _allocate(snapshot, session))
 
 
-def _allocate(snapshot: Snapshot) -> Allocation:
+def _allocate(snapshot: Snapshot, session: Session | None) -> Allocation:
     jobs = len(snapshot.jobs)
     pace = Pace(snapshot.remaining_steps, np.ones(jobs), np.zeros(jobs))
     apart, above = np.zeros(jobs), 0.0
@@ -49,8 +49,8 @@ def _allocate(snapshot: Snapshot) -> Allocation:
             empty = np.zeros(0, dtype=np.int64)
             reasons = tuple(refusal(shares.refused[j]) for j in range(jobs))
             return Allocation(empty, empty, empty, np.zeros(0), 0.0, 0.0, reasons, shares.refused)
-        found = least(lines, pace, _PLACE, above)
-        kept, above, dear = _within(lines, found, pace, snapshot.budget_usd)
+        found = least(lines, pace, _PLACE, above, session)
+        kept, above, dear = _within(lines, found, pace, snapshot.budget_usd, session)
         entries, torn = spread(lines, kept.solution.x, kept.demand)
         if not torn:
             break
@@ -65,7 +65,9 @@ def _allocate(snapshot: Snapshot) -> Allocation:
     return Allocation(*entries, last_s, gap, reasons, shares.refused)
 
 
-def _within(lines: Lines, found: Found, pace: Pace, budget_usd: float | None) -> tuple[Kept, float, bool]:
+def _within(
+    lines: Lines, found: Found, pace: Pace, budget_usd: float | None, session: Session | None
+) -> tuple[Kept, float, bool]:
     """What costs least at the least makespan that is within the budget, that makespan, and whether the budget made it longer."""
     cost = cost_per_hour(lines.shares) / HOUR_S
     unit = float(cost.max()) or 1.0
@@ -74,10 +76,10 @@ def _within(lines: Lines, found: Found, pace: Pace, budget_usd: float | None) ->
         if budget_usd < dearest * (1 - _CLOSE):
             wanted = f"{dearest:.2f} or more, which the jobs cost at least"
             raise InputError("budget_usd", f"{budget_usd:.2f}", wanted, "Raise the budget, or take jobs out")
-    now, cuts, basis = found.pace, found.cuts, found.basis
+    now = found.pace
+    served = Served(found.cuts, cost / unit, _PLACE, None, session, found.basis)
     for _ in range(_STEPS):
-        kept = at_pace(cuts, pace, now, cost / unit, _PLACE, basis)
-        cuts, basis = kept.cuts, None
+        kept = at_pace(served, pace, now)
         paid_usd = float(cost @ kept.solution.x) * now
         if budget_usd is None or paid_usd <= budget_usd * (1 + _CLOSE):
             return kept, now, now > found.pace

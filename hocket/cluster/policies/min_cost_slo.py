@@ -12,7 +12,7 @@ import numpy as np
 from hocket.cluster.allocation import Allocation, Reason
 from hocket.cluster.policies._answer import answer
 from hocket.cluster.policies._deadlines import alone, due, together
-from hocket.cluster.policies._lines import Lines, best
+from hocket.cluster.policies._lines import Lines, Served
 from hocket.cluster.policies._lp import Infeasible, Solution, SolverTrouble
 from hocket.cluster.policies._prices import cost_per_hour, priced
 from hocket.cluster.policies._shares import Shares
@@ -37,10 +37,10 @@ def allocate(snapshot: Snapshot, session: Session | None = None, ratio: bool = F
     Raises:
         InputError: a type has no price.
     """
-    return answered(session, snapshot, lambda: _allocate(snapshot, ratio))
+    return answered(session, snapshot, lambda: _allocate(snapshot, ratio, session))
 
 
-def _allocate(snapshot: Snapshot, ratio: bool) -> Allocation:
+def _allocate(snapshot: Snapshot, ratio: bool, session: Session | None) -> Allocation:
     prices = priced(snapshot)
     demand, late = due(snapshot)
     apart, floor = np.zeros(len(snapshot.jobs)), 0
@@ -53,7 +53,7 @@ def _allocate(snapshot: Snapshot, ratio: bool) -> Allocation:
         demand[list(hopeless)] = 0.0
         worth = (shares.steps_first + shares.steps_second) / prices[shares.column]
         try:
-            solution, objective = _ratio(lines, demand) if ratio else _sum(lines, demand, worth)
+            solution, objective = _ratio(lines, demand) if ratio else _sum(lines, demand, worth, session)
         except Infeasible:
             gone, least = together(lines, demand, _PLACE)
             if not gone.any():
@@ -74,9 +74,11 @@ def _allocate(snapshot: Snapshot, ratio: bool) -> Allocation:
     return Allocation(*entries, objective, solution.gap, reasons, shares.refused, note)
 
 
-def _sum(lines: Lines, demand: np.ndarray, worth: np.ndarray) -> tuple[Solution, float]:
+def _sum(lines: Lines, demand: np.ndarray, worth: np.ndarray, session: Session | None) -> tuple[Solution, float]:
     unit = float(worth.max(initial=0.0)) or 1.0
-    solution, _, _ = best(lines.start(demand), demand, -worth / unit, _PLACE)
+    served = Served(lines.start(demand), -worth / unit, _PLACE, None, session)
+    solution = served.ask(demand)
+    served.keep()
     return solution, -solution.objective * unit
 
 
@@ -87,7 +89,8 @@ def _ratio(lines: Lines, demand: np.ndarray) -> tuple[Solution, float]:
     unit = float(steps.max(initial=0.0)) or 1.0
     cuts, reached = lines.start(demand), 0.0
     for _ in range(_STEPS):
-        solution, cuts, _ = best(cuts, demand, -(steps - reached * cost) / unit, _PLACE)
+        served = Served(cuts, -(steps - reached * cost) / unit, _PLACE)
+        solution, cuts = served.ask(demand), served.cuts
         paid = float(cost @ solution.x)
         now = float(steps @ solution.x) / paid if paid > 0 else reached
         if now <= reached * (1 + 1e-12):
