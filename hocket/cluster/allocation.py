@@ -3,8 +3,11 @@
 Source: section 5.3.1: X, with rows for pairs where jobs share workers (equations 5.1 to 5.3).
 """
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import inf
+from typing import overload
 
 import numpy as np
 
@@ -26,6 +29,32 @@ class Reason:
     change: str = ""
 
 
+class Reasons(Sequence[Reason]):
+    """Reasons of so many jobs, which are put into words when the first of them is read."""
+
+    def __init__(self, jobs: int, told: Callable[[], Sequence[Reason]]) -> None:
+        """
+        Arguments:
+            jobs: how many. told: what to call for them, once at most.
+        """
+        self._jobs, self._told = jobs, told
+        self._known: Sequence[Reason] | None = None
+
+    def __len__(self) -> int:
+        return self._jobs
+
+    @overload
+    def __getitem__(self, at: int) -> Reason: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[Reason]: ...
+
+    def __getitem__(self, at: int | slice) -> Reason | Sequence[Reason]:
+        if self._known is None:
+            self._known = self._told()
+        return self._known[at]
+
+
 @dataclass(frozen=True, eq=False)
 class Allocation:
     """Fractions of time; entry e says that job first[e], beside second[e] or ALONE, is on column[e] for fraction[e].
@@ -37,6 +66,8 @@ class Allocation:
         reasons: by job.
         refused: jobs that get nothing because they cannot run, with the reason; by index.
         note: what went wrong with the solver, if the allocation is not its answer.
+        holds_s: after so long it is out of date, even if nothing happens.
+        fill: workers that it leaves free may be given to jobs that run there.
     """
 
     first: np.ndarray
@@ -45,9 +76,11 @@ class Allocation:
     fraction: np.ndarray
     objective: float
     gap: float = 0.0
-    reasons: tuple[Reason, ...] = ()
+    reasons: Sequence[Reason] = ()
     refused: dict[int, str] = field(default_factory=dict)
     note: str = ""
+    holds_s: float = inf
+    fill: bool = True
 
     @cached_property
     def pairs(self) -> np.ndarray:

@@ -6,7 +6,7 @@ time: only faster workers would help it.
 
 import numpy as np
 
-from hocket.cluster.allocation import ALONE, Allocation, Reason
+from hocket.cluster.allocation import ALONE, Allocation, Reason, Reasons
 from hocket.cluster.policies._shares import Shares
 from hocket.cluster.policies._spread import spread
 from hocket.cluster.workers import WorkerType
@@ -26,8 +26,12 @@ def answer(shares: Shares, times: np.ndarray, duals: np.ndarray, objective: floa
     return Allocation(*entries, objective, gap, told, shares.refused)
 
 
-def reasons(shares: Shares, duals: np.ndarray) -> tuple[Reason, ...]:
+def reasons(shares: Shares, duals: np.ndarray) -> Reasons:
     """What holds every job back, by the duals of the limits' rows; more may follow."""
+    return Reasons(len(shares.group), lambda: _reasons(shares, duals))
+
+
+def _reasons(shares: Shares, duals: np.ndarray) -> tuple[Reason, ...]:
     types, kind = shares.snapshot.types, shares.snapshot.type_of[shares.column]
     prices = np.abs(duals) > _PRICE
     bits = (prices[shares.groups : shares.groups + len(types)] << np.arange(len(types)))[kind]

@@ -195,11 +195,10 @@ class Served:
         """
         self.cuts, self.place = cuts, place
         self.solution: Solution | None = None
-        lacking = most is not None
-        self._cost = np.append(np.zeros_like(cost), 1.0) if lacking else cost
-        self._extra = ((0.0, most),) if most is not None else ()
-        self._slack = cuts.lines.shares.variables if lacking else None
-        self._name = f"{place}, what lacks" if lacking else place
+        self._cost = cost if most is None else np.append(np.zeros_like(cost), 1.0)
+        self._extra = () if most is None else ((0.0, most),)
+        self._slack = None if most is None else cuts.lines.shares.variables
+        self._name = place if most is None else lacking(place)
         self._session, self._basis = session, basis
         self._program: Program | None = None
 
@@ -268,6 +267,11 @@ class Served:
             lower = np.concatenate([shares.limits.lower, self.cuts.asked(demand)])
             self._program = replace(self._program, row_lower=lower)
         return self._program
+
+
+def lacking(place: str) -> str:
+    """What a session calls programs of what lacks."""
+    return f"{place}, what lacks"
 
 
 def extended(basis: Basis | None, rows: int) -> Basis | None:

@@ -14,6 +14,7 @@ import numpy as np
 
 from hocket.cluster.policies._lines import Cuts, Lines, Served, without_slack
 from hocket.cluster.policies._lp import Basis, Infeasible, Solution, SolverTrouble
+from hocket.cluster.policies._plenty import looks
 from hocket.cluster.session import Session
 
 _STEPS = 100
@@ -100,6 +101,25 @@ def slowest(lines: Lines, pace: Pace) -> float:
     """The pace of the slowest job if each is always on the workers that it is fastest on: there is none below."""
     shares = lines.shares
     return float(pace.alone(np.append(lines.fastest, 1.0)[shares.group])[shares.group >= 0].max())
+
+
+def outset(lines: Lines, pace: Pace) -> float:
+    """A pace below which there is none, by the slowest job alone or by prices of workers."""
+    shares = lines.shares
+    runs = shares.group >= 0
+    now = slowest(lines, pace)
+
+    def wanted() -> np.ndarray:
+        return np.bincount(shares.group[runs], pace.demand(now)[runs], shares.groups)
+
+    for cost, worth in looks(shares, wanted):
+        each = np.append(cost, 0.0)[shares.group]
+
+        def dear(at: float, each: np.ndarray = each, worth: float = worth) -> tuple[float, float]:
+            return float(each @ pace.demand(at)) - worth, float(each @ pace.change(at))
+
+        now = root(dear, now)
+    return now
 
 
 def _beyond(served: Served, pace: Pace, duals: np.ndarray, now: float, bound: float) -> float:

@@ -9,16 +9,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hocket.cluster.policies._lines import Lines, Served
+from hocket.cluster.policies._lines import Lines, Served, lacking
 from hocket.cluster.policies._lp import Infeasible
-from hocket.cluster.policies._pace import Found, Kept, Pace, at_pace, least, slowest
-from hocket.cluster.policies._plenty import too_much
+from hocket.cluster.policies._pace import Found, Kept, Pace, at_pace, least, outset, slowest
 from hocket.cluster.policies._shares import Shares
 from hocket.cluster.policies._spread import Entries
 from hocket.cluster.policies._windows import spread
 from hocket.cluster.session import Session
 from hocket.cluster.snapshot import Snapshot
 
+_SLOWER = 1e-6  # relative: a pace that is known to be so much above another is not that one
 _ROOM = 1e-10  # that a pace gets, so that rounding does not put it out of reach
 
 
@@ -44,9 +44,8 @@ def paced(snapshot: Snapshot, pace: Pace, place: str, session: Session | None = 
         if not shares.groups:
             return shares
         lines = Lines(shares)
-        found, kept = (None if above else _alone(lines, pace, place, session)) or _together(
-            lines, pace, place, above, session
-        )
+        above = max(above, outset(lines, pace))
+        found, kept = _alone(lines, pace, place, above, session) or _together(lines, pace, place, above, session)
         above = found.pace
         entries, torn = spread(lines, kept.solution.x, kept.demand)
         if not torn:
@@ -57,17 +56,22 @@ def paced(snapshot: Snapshot, pace: Pace, place: str, session: Session | None = 
 def _together(lines: Lines, pace: Pace, place: str, above: float, session: Session | None) -> tuple[Found, Kept]:
     """The least pace, which is no less than `above`, and times that keep it."""
     found = least(lines, pace, place, above, session)
+    if session is not None and found.pace <= slowest(lines, pace) * (1 + _SLOWER):
+        session.forget(lacking(place))  # the next time one job may set the pace, too
     served = Served(found.cuts, _least_idle(lines), place, None, session, found.basis)
     return found, at_pace(served, pace, found.pace)
 
 
-def _alone(lines: Lines, pace: Pace, place: str, session: Session | None) -> tuple[Found, Kept] | None:
-    """The same if the slowest job, always on its fastest workers, sets the pace, as nobody can be sooner; None if not."""
+def _alone(lines: Lines, pace: Pace, place: str, above: float, session: Session | None) -> tuple[Found, Kept] | None:
+    """The same if the slowest job, always on its fastest workers, sets the pace, as nobody can be sooner; None if not.
+
+    Where workers set it the last time it is not tried.
+    """
     runs = lines.shares.group >= 0
     now = slowest(lines, pace)
-    demand = np.where(runs, pace.demand(now * (1 + _ROOM)), 0.0)
-    if too_much(lines, demand):
+    if above > now * (1 + _SLOWER) or (session is not None and session.knows(lacking(place))):
         return None
+    demand = np.where(runs, pace.demand(now * (1 + _ROOM)), 0.0)
     served = Served(lines.start(demand), _least_idle(lines), place, None, session)
     try:
         solution = served.ask(demand)

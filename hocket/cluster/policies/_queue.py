@@ -4,11 +4,12 @@ Where nothing is left and jobs can share, those that wait join one that runs, if
 as one alone: 1.5, the public policy's figure.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from hocket.cluster.allocation import ALONE, Allocation, Reason
+from hocket.cluster.allocation import ALONE, Allocation, Reason, Reasons
 from hocket.cluster.policies._refusals import refusal
 from hocket.cluster.snapshot import Snapshot
 
@@ -23,7 +24,7 @@ class Queued:
     beside: np.ndarray
     stuck: int | None
 
-    def allocation(self, objective: float, reasons: tuple[Reason, ...], refused: dict[int, str]) -> Allocation:
+    def allocation(self, objective: float, reasons: Sequence[Reason], refused: dict[int, str]) -> Allocation:
         """All the time for those who run."""
         jobs = np.flatnonzero(
             (self.column >= 0) & ((self.beside == ALONE) | (self.beside > np.arange(len(self.column))))
@@ -96,8 +97,12 @@ def _join(snapshot: Snapshot, found: Queued, waiting: list[int], untouched: list
         found.column[j] = found.column[host]
 
 
-def reasons(snapshot: Snapshot, found: Queued, order: list[int], refused: dict[int, str]) -> tuple[Reason, ...]:
+def reasons(snapshot: Snapshot, found: Queued, order: list[int], refused: dict[int, str]) -> Reasons:
     """What each job has, and why."""
+    return Reasons(len(snapshot.jobs), lambda: _reasons(snapshot, found, order, refused))
+
+
+def _reasons(snapshot: Snapshot, found: Queued, order: list[int], refused: dict[int, str]) -> tuple[Reason, ...]:
     best = snapshot.throughputs.max(axis=1, initial=0.0)
     here = np.where(found.column >= 0, snapshot.throughputs[np.arange(len(best)), found.column], 0.0)
     fastest = (here >= best).tolist()

@@ -1,11 +1,11 @@
 """Water: levels of throughput that rise until everybody is stuck, and the allocation that then stands."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from hocket.cluster.allocation import Allocation, Reason
+from hocket.cluster.allocation import Allocation, Reason, Reasons
 from hocket.cluster.policies._answer import answer
 from hocket.cluster.policies._levels import PRICE, Levels
 from hocket.cluster.policies._lp import SolverTrouble
@@ -97,6 +97,15 @@ def dues(shares: Shares) -> np.ndarray:
 def told(shares: Shares, water: Water) -> Allocation:
     """The allocation, with the level at which each job got stuck and what held it."""
     found = answer(shares, water.times, np.zeros(shares.groups + len(shares.snapshot.types)), water.first, water.gap)
+    return replace(found, reasons=Reasons(len(shares.group), lambda: _reasons(shares, water, found.reasons)))
+
+
+def _reasons(shares: Shares, water: Water, plain: Sequence[Reason]) -> list[Reason]:
+    """Of all jobs.
+
+    Arguments:
+        plain: where those that can run nowhere find theirs.
+    """
     types, kind = shares.snapshot.types, shares.snapshot.type_of[shares.column]
     runs = np.zeros(water.full.shape, dtype=bool)
     runs[shares.first, kind] = True
@@ -109,10 +118,7 @@ def told(shares: Shares, water: Water) -> Allocation:
         _reason(f"level {k} of {water.rises}, {level:.3g} of its equal share", by_code[code])
         for k, level, code in steps
     ]
-    if not shares.refused:
-        return replace(found, reasons=tuple([texts[g] for g in shares.group.tolist()]))
-    groups = enumerate(shares.group.tolist())
-    return replace(found, reasons=tuple(texts[g] if g >= 0 else found.reasons[j] for j, g in groups))
+    return [texts[g] if g >= 0 else plain[j] for j, g in enumerate(shares.group.tolist())]
 
 
 def _reason(where: str, full: str) -> Reason:

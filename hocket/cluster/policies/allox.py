@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from hocket.cluster.allocation import ALONE, Allocation, Reason
+from hocket.cluster.allocation import ALONE, Allocation, Reason, Reasons
 from hocket.cluster.policies._assign import assign
 from hocket.cluster.policies._refusals import refusals
 from hocket.cluster.session import Session
@@ -46,7 +46,7 @@ def allocate(
     best, mean_s, gap, later = _assigned(snapshot, looked_at, free)
     column[best >= 0] = best[best >= 0]
     jobs = np.flatnonzero(column >= 0)
-    reasons = _reasons(snapshot, column, looked_at, later, refused)
+    reasons = Reasons(len(column), lambda: _reasons(snapshot, column, looked_at, later, refused))
     return Allocation(jobs, np.full(len(jobs), ALONE), column[jobs], np.ones(len(jobs)), mean_s, gap, reasons, refused)
 
 

@@ -8,7 +8,7 @@ The public policy counts a job's isolated time from the moment it first sees the
 
 import numpy as np
 
-from hocket.cluster.allocation import Allocation, Reason
+from hocket.cluster.allocation import Allocation, Reason, Reasons
 from hocket.cluster.policies._pace import Pace
 from hocket.cluster.policies._paced import Paced, paced
 from hocket.cluster.policies._refusals import refusal
@@ -38,7 +38,8 @@ def _allocate(snapshot: Snapshot, session: Session | None) -> Allocation:
     each = rho(snapshot, Allocation(*found.entries, 0.0))
     largest = float(np.delete(each, list(refused)).max())
     gap = max(found.kept.solution.gap, largest / found.found.pace - 1)
-    return Allocation(*found.entries, largest, gap, _reasons(found, pace, each), refused)
+    told = Reasons(len(each), lambda: _reasons(found, pace, each))
+    return Allocation(*found.entries, largest, gap, told, refused)
 
 
 def rho(snapshot: Snapshot, found: Allocation) -> np.ndarray:

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from hocket.cluster.allocation import ALONE, Allocation, Reason
+from hocket.cluster.allocation import ALONE, Allocation, Reason, Reasons
 from hocket.cluster.policies._refusals import refusal, refusals
 from hocket.cluster.policies.isolated import allocate as isolated
 from hocket.cluster.policies.isolated import isolated_times, least_share
@@ -52,7 +52,8 @@ def allocate(
     row, column = np.nonzero(times)
     first = np.array(heads, dtype=np.int64)[row]
     plain = Allocation(first, partner[first], column, times[row, column], 0.0, refused=refused)
-    told = tuple(_reason(snapshot, j, int(partner[j]), refused) for j in range(len(snapshot.jobs)))
+    every = range(len(snapshot.jobs))
+    told = Reasons(len(every), lambda: [_reason(snapshot, j, int(partner[j]), refused) for j in every])
     return replace(plain, objective=least_share(snapshot, plain), reasons=told)
 
 

@@ -5,7 +5,7 @@ The public policy looks for the makespan by halving, down to 5 %; this one is th
 
 import numpy as np
 
-from hocket.cluster.allocation import Allocation, Reason
+from hocket.cluster.allocation import Allocation, Reason, Reasons
 from hocket.cluster.policies._pace import Pace
 from hocket.cluster.policies._paced import Paced, paced
 from hocket.cluster.policies._refusals import refusal
@@ -37,7 +37,8 @@ def _allocate(snapshot: Snapshot, session: Session | None) -> Allocation:
     ends_s = np.divide(snapshot.remaining_steps, throughput, out=np.zeros(jobs), where=runs)
     last_s = float(ends_s.max())
     gap = max(found.kept.solution.gap, last_s / found.found.pace - 1)
-    return Allocation(*found.entries, last_s, gap, _reasons(found, pace, ends_s), shares.refused)
+    told = Reasons(jobs, lambda: _reasons(found, pace, ends_s))
+    return Allocation(*found.entries, last_s, gap, told, shares.refused)
 
 
 def _reasons(found: Paced, pace: Pace, ends_s: np.ndarray) -> tuple[Reason, ...]:

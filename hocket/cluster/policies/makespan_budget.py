@@ -9,7 +9,7 @@ Without a budget it is the makespan policy. All that runs is paid for until the 
 
 import numpy as np
 
-from hocket.cluster.allocation import Allocation, Reason
+from hocket.cluster.allocation import Allocation, Reason, Reasons
 from hocket.cluster.policies._lines import Lines, Served
 from hocket.cluster.policies._lp import Program, SolverTrouble, solve
 from hocket.cluster.policies._pace import Found, Kept, Pace, at_pace, least, root
@@ -61,8 +61,8 @@ def _allocate(snapshot: Snapshot, session: Session | None) -> Allocation:
         ends_s = pace.alone(plain.throughput(snapshot))
     last_s = float(ends_s[runs].max())
     gap = max(kept.solution.gap, last_s / above - 1)
-    reasons = _reasons(lines, found, pace, ends_s, dear)
-    return Allocation(*entries, last_s, gap, reasons, shares.refused)
+    told = Reasons(jobs, lambda: _reasons(lines, found, pace, ends_s, dear))
+    return Allocation(*entries, last_s, gap, told, shares.refused)
 
 
 def _within(

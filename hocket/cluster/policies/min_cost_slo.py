@@ -7,9 +7,11 @@ ones: cheap workers only, beyond what deadlines need.
 The public policy takes seconds from now as they are given, and drops all deadlines if it cannot meet them all.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 
-from hocket.cluster.allocation import Allocation, Reason
+from hocket.cluster.allocation import Allocation, Reason, Reasons
 from hocket.cluster.policies._answer import answer
 from hocket.cluster.policies._deadlines import alone, due, together
 from hocket.cluster.policies._lines import Lines, Served
@@ -69,9 +71,9 @@ def _allocate(snapshot: Snapshot, ratio: bool, session: Session | None) -> Alloc
     else:
         raise SolverTrouble(f"{_PLACE}: {_STEPS} steps were not enough")
     plain = answer(shares, solution.x, solution.duals, objective, solution.gap)
-    reasons = _reasons(shares, plain.reasons, demand, late)
+    told = Reasons(len(demand), lambda: _reasons(shares, plain.reasons, demand, late))
     note = _note([why for j, why in late.items() if shares.group[j] >= 0], floor)
-    return Allocation(*entries, objective, solution.gap, reasons, shares.refused, note)
+    return Allocation(*entries, objective, solution.gap, told, shares.refused, note)
 
 
 def _sum(lines: Lines, demand: np.ndarray, worth: np.ndarray, session: Session | None) -> tuple[Solution, float]:
@@ -99,7 +101,7 @@ def _ratio(lines: Lines, demand: np.ndarray) -> tuple[Solution, float]:
     raise SolverTrouble(f"{_PLACE}: {_STEPS} steps were not enough")
 
 
-def _reasons(shares: Shares, plain: tuple[Reason, ...], demand: np.ndarray, late: dict[int, str]) -> tuple[Reason, ...]:
+def _reasons(shares: Shares, plain: Sequence[Reason], demand: np.ndarray, late: dict[int, str]) -> tuple[Reason, ...]:
     told = list(plain)
     for j in np.flatnonzero(demand > 0).tolist():
         told[j] = Reason(f"its deadline asks for {demand[j]:.4g} steps a second; {plain[j].binding}", plain[j].change)

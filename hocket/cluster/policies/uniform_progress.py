@@ -1,17 +1,19 @@
 """Uniform progress: deadlines at the price of spot workers, which may be gone at any time.
 
-A job with a deadline is to be as far on as the time until it: half of its steps in half of the time. Then
+A job with a deadline is to be as far on as the time until it: half of its steps in half of the time. Its rules, as published, where
+C is the time that the rest of its work takes on demand, R the time until the deadline and d what a change of workers costs:
 
-- a job on spot workers stays as long as they are there, and any other moves to them when they are;
-- without them, a job that is behind goes on workers on demand, and stays until it is ahead by two changes of workers;
-- a job that is ahead waits, as long as it can still be finished on demand in time; when that is as long as its work and two
-  changes, it goes on demand to its end.
+- uniform progress: a job that is idle and behind goes on workers on demand when no spot workers are there;
+- taking risks: a job that is idle goes on spot workers when they are there, ahead or behind, and stays until they are gone;
+- hysteresis: a job on workers on demand stays there, whether spot workers are there or not, until it is as far as it is to be in
+  2 d; then it goes on spot workers, or waits for them. Where changing costs nothing (d = 0) it goes when they are there;
+- safety net: with R < C + 2 d a job that is idle goes on demand to its end.
 
-Jobs without a deadline take spot workers that are left, and wait otherwise. Who has least time to spare comes first. A spot type
-is one whose name says so, or that is named; its workers are those that can be had now.
+What is ours: decisions are made when rounds begin, so that the safety net has the length of one more; a spot worker that is lost takes
+what was done since then along. Jobs of one cluster compete: who has least time to spare comes first. Jobs without a deadline take spot
+workers that are left, and wait otherwise. A job that gets nothing is to wait: workers that are left free are not given to it.
 """
 
-from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,7 +22,6 @@ from hocket.cluster.allocation import ALONE, Allocation, Reason
 from hocket.cluster.policies._refusals import refusal, refusals
 from hocket.cluster.session import Session
 from hocket.cluster.snapshot import Snapshot
-from hocket.errors import InputError, nearest
 
 __all__ = ["PAPER", "allocate"]
 
@@ -28,32 +29,11 @@ PAPER = "Can't Be Late: Optimizing Spot Instance Savings under Deadlines (Wu et 
 _NOWHERE = -1
 
 
-def allocate(
-    snapshot: Snapshot,
-    session: Session | None = None,
-    spot: Collection[str] | None = None,
-    placed: Mapping[str, int] | None = None,
-    changeover_s: float = 0.0,
-    round_s: float = 0.0,
-) -> Allocation:
-    """The allocation, all the time or none for each job; its objective is what it costs, in dollars an hour.
-
-    Arguments:
-        spot: names of types that may be gone at any time; None for those with "spot" in their names.
-        placed: columns of jobs that run, by id.
-        changeover_s: that a job loses when it goes on other workers.
-        round_s: until the policy is asked again, at most.
-
-    Raises:
-        InputError: there is no type of a name in spot.
-    """
+def allocate(snapshot: Snapshot, session: Session | None = None) -> Allocation:
+    """The allocation, all the time or none for each job, until the next round; its objective is what it costs, in dollars an hour."""
     refused = refusals(snapshot)
-    choice = _Choice(snapshot, _spot_columns(snapshot, spot), changeover_s)
-    cases = [
-        _Case(snapshot, j, choice, (placed or {}).get(snapshot.jobs[j].job.id, _NOWHERE), changeover_s, round_s)
-        for j in range(len(snapshot.jobs))
-        if j not in refused
-    ]
+    choice = _Choice(snapshot)
+    cases = [_Case(snapshot, j, choice) for j in range(len(snapshot.jobs)) if j not in refused]
     told = [refusal(refused.get(j, "")) for j in range(len(snapshot.jobs))]
     column = np.full(len(snapshot.jobs), _NOWHERE, dtype=np.int64)
     for case in sorted(cases, key=lambda case: (not case.stays, case.spare_s, case.job)):
@@ -61,23 +41,15 @@ def allocate(
     jobs = np.flatnonzero(column >= 0)
     paid = float((snapshot.prices[column[jobs]] * snapshot.scale[jobs]).sum())
     entries = jobs, np.full(len(jobs), ALONE), column[jobs], np.ones(len(jobs))
-    return Allocation(*entries, paid, 0.0, tuple(told), refused)
-
-
-def _spot_columns(snapshot: Snapshot, spot: Collection[str] | None) -> np.ndarray:
-    names = [own.name for own in snapshot.types]
-    for name in spot or ():
-        if name not in names:
-            raise InputError("spot", repr(name), "the name of a worker type", nearest(name, names))
-    is_spot = np.array([("spot" in name.lower()) if spot is None else name in spot for name in names], dtype=bool)
-    return is_spot[snapshot.type_of] if len(names) else np.zeros(0, dtype=bool)
+    return Allocation(*entries, paid, 0.0, tuple(told), refused, holds_s=0.0, fill=False)
 
 
 class _Choice:
     """Workers that are left, and which of them a job takes."""
 
-    def __init__(self, snapshot: Snapshot, spot: np.ndarray, changeover_s: float) -> None:
-        self.snapshot, self.spot, self.changeover_s = snapshot, spot, changeover_s
+    def __init__(self, snapshot: Snapshot) -> None:
+        self.snapshot = snapshot
+        self.spot = np.array([own.spot for own in snapshot.types], dtype=bool)[snapshot.type_of]
         self.free = snapshot.workers.copy()
         with np.errstate(divide="ignore", invalid="ignore"):
             self.dollars = snapshot.prices * snapshot.scale[:, None] / snapshot.throughputs
@@ -99,7 +71,7 @@ class _Choice:
             return _NOWHERE
         if within_s is not None:
             ends_s = self.snapshot.remaining_steps[job] / self.snapshot.throughputs[job, columns]
-            in_time = ends_s + np.where(columns == now, 0.0, self.changeover_s) <= within_s
+            in_time = ends_s + np.where(columns == now, 0.0, self.snapshot.changeover_s) <= within_s
             columns = columns[in_time] if in_time.any() else columns[[int(ends_s.argmin())]]
         if now in columns and self.dollars[job, now] <= self.dollars[job, columns].min():
             found = now
@@ -120,9 +92,11 @@ class _Case:
     snapshot: Snapshot
     job: int
     choice: _Choice
-    now: int
-    changeover_s: float
-    round_s: float
+
+    @property
+    def now(self) -> int:
+        """Its column, or none."""
+        return self.snapshot.placed.get(self.snapshot.jobs[self.job].job.id, _NOWHERE)
 
     @property
     def left_s(self) -> float:
@@ -147,12 +121,12 @@ class _Case:
     def stays(self) -> bool:
         """Whether it is on spot workers and loses no time there against workers on demand, with enough to spare to go on."""
         as_fast = self.on_spot and self.snapshot.throughputs[self.job, self.now] >= self.choice.demand_steps(self.job)
-        enough = self.spare_s >= self.changeover_s + self.round_s if as_fast else not self.pressed
+        enough = self.spare_s >= self.snapshot.changeover_s + self.snapshot.round_s if as_fast else not self.pressed
         return self.on_spot and enough
 
     @property
     def pressed(self) -> bool:
-        return self.spare_s < 2 * self.changeover_s + self.round_s
+        return self.spare_s < 2 * self.snapshot.changeover_s + self.snapshot.round_s
 
     def ahead_s(self) -> float:
         """How far its progress is ahead of the deadline's."""
@@ -169,17 +143,16 @@ class _Case:
             return self.now, Reason(f"it stays on {self._name(self.now)} as long as that is there")
         if self.pressed:
             return self._on_demand(choice, "its deadline leaves no time to wait for spot workers")
+        ahead_s, changes_s = self.ahead_s(), 2 * self.snapshot.changeover_s
+        if self.now >= 0 and not self.on_spot and ahead_s < changes_s and changes_s > 0:
+            return self._on_demand(choice, f"it stays until it is {changes_s:.0f} s ahead, and it is {ahead_s:.0f} s")
         found = choice.take(self.job, spot, None, self.now)
         if found >= 0:
             return found, Reason(f"{self._name(found)} is there, and {self._spare()}")
         if self.left_s == float("inf"):
             return _NOWHERE, Reason("it has no deadline, and waits for spot workers", "a deadline, or spot workers")
-        on_demand = self.now >= 0 and not self.on_spot
-        ahead_s = self.ahead_s()
         if ahead_s < 0:
             return self._on_demand(choice, f"no spot workers are there, and it is {-ahead_s:.0f} s behind")
-        if on_demand and ahead_s < 2 * self.changeover_s:
-            return self._on_demand(choice, "no spot workers are there, and it is not far enough ahead to stop")
         why = f"it waits for spot workers: it is {ahead_s:.0f} s ahead, and {self._spare()}"
         return _NOWHERE, Reason(why, "spot workers, or a sooner deadline")
 
