@@ -16,8 +16,8 @@ model, so that nothing alike is known.
     told         the same, for the pairs that it asks for
 
 --jct: Figure 5.16, average job completion time on 12 workers (4 of each type) under max-min fairness: without sharing, with
-sharing by estimates (each job type left out in turn, with some pairs measured; pairs that ran are known from then on), and with
-sharing by the truth.
+sharing by estimates (some kinds of jobs are known, of each other some pairs are measured when it comes; what pairs do in a round is
+measured and estimates are made anew, or "kept" as they were), and with sharing by the truth.
 """
 
 import argparse
@@ -28,6 +28,7 @@ from dataclasses import replace
 import numpy as np
 
 from hocket.cluster._fingerprint import Fitting
+from hocket.cluster.estimating import Estimating
 from hocket.cluster.estimator import Estimator, Measured
 from hocket.cluster.generate import continuous
 from hocket.cluster.metrics import summary
@@ -38,6 +39,7 @@ from hocket.cluster.throughputs import Kind, ThroughputTable
 from hocket.cluster.workers import WorkerType
 
 COUNTS = (0, 1, 2, 4, 8, 16, 32)
+WAYS = (Estimating(13, 4), Estimating(13, 4, refine=False), Estimating(6, 0))
 FITTINGS = {"nearest": Fitting(nearest_share=1.0), "completed": Fitting(nearest_share=0.0), "estimate": Fitting()}
 
 
@@ -108,43 +110,36 @@ def errors(
     return [{name: float(np.mean([job[k][name] for job in found])) for name in names} for k in range(len(counts))]
 
 
-def estimated_table(table: ThroughputTable, count: int, seed: int) -> ThroughputTable:
-    """Every kind as the others see it who have measured so many of its pairs; kinds of one worker."""
-    table = without(table, set())
-    size = len(table.kinds)
-    own, others = np.zeros(table.beside.shape), np.zeros(table.beside.shape)
-    for row, kind in enumerate(table.kinds):
-        at = [k for k in range(size) if k != row]
-        start = Estimator.of(without(table, {kind}), seed).with_kind(kind, table.alone[row])
-        asked = [(table.row[k], table.column[p], k, p) for k, p in start.to_measure(kind, count)]
-        kept = start.with_measured(
-            Measured(kind, k, p, table.beside[row, b, c], table.beside[b, row, c]) for b, c, k, p in asked
-        ).table.kept
-        own[row, at], own[row, row] = kept[-1, :-1], kept[-1, -1]
-        others[at, row], others[row, row] = kept[:-1, -1], kept[-1, -1]
-    kept = (own + others) / 2
-    shares = (kept > 0) & (kept.transpose(1, 0, 2) > 0)
-    return replace(table, beside=np.where(shares, kept, 0.0) * table.alone[:, None, :])
-
-
-def completion_times(rates: Sequence[float], jobs: int, count: int, seed: int) -> None:
-    """Print Figure 5.16's kind of figures."""
+def completion_times(rates: Sequence[float], jobs: int, hows: Sequence[Estimating], seeds: int) -> None:
+    """Print Figure 5.16's kind of figures: means over seeds of workloads, of reference jobs and of both."""
     table = without(throughputs_json.packaged(), set())
-    known = estimated_table(table, count, seed)
     types = tuple(WorkerType(name, 4, 4) for name in ("v100", "p100", "k80"))
     first, last = jobs // 4, jobs * 3 // 4
-    print(f"average JCT in hours of jobs {first} to {last}; {count} pairs of each job type measured")
-    print(f"{'jobs/h':>7}{'no sharing':>12}{'estimates':>12}{'truth':>12}")
+    print(f"average JCT in hours of jobs {first} to {last}, {seeds} seeds")
+    names = [f"{how.references} known, {how.pairs} pairs" + ("" if how.refine else ", kept") for how in hows]
+    print(
+        f"{'jobs/h':>7}{'no sharing':>12}"
+        + "".join(f"{name:>24}" for name in names)
+        + f"{'truth':>12}{'lost of gain':>14}"
+    )
     for rate in rates:
-        work = continuous(table, jobs, rate, seed)
-        ways = (
-            Options(last=last),
-            Options(space_sharing=True, known=known, last=last),
-            Options(space_sharing=True, last=last),
-        )
-        runs = (simulate(work, types, table, policy_named("max_min_fairness"), way) for way in ways)
-        hours = [summary(run, first, last).avg_jct_s / 3600 for run in runs]
-        print(f"{rate:>7.2f}" + "".join(f"{h:>12.2f}" for h in hours), flush=True)
+        hours = []
+        for seed in range(seeds):
+            work = continuous(table, jobs, rate, seed)
+            own = [replace(how, seed=seed) for how in hows]
+            ways = [
+                Options(last=last),
+                *(Options(space_sharing=True, estimating=how, last=last) for how in own),
+                Options(space_sharing=True, last=last),
+            ]
+            runs = [simulate(work, types, table, policy_named("max_min_fairness"), way) for way in ways]
+            hours.append([summary(run, first, last).avg_jct_s / 3600 for run in runs])
+            for run in runs if rate == rates[-1] else ():
+                print("".join(f"    {note}\n" for note in run.notes), end="")
+        alone, *estimated, truth = np.mean(hours, axis=0).tolist()
+        lost = (estimated[0] - truth) / (alone - truth) if alone > truth else 0.0
+        shown = "".join(f"{h:>24.2f}" for h in estimated)
+        print(f"{rate:>7.2f}{alone:>12.2f}{shown}{truth:>12.2f}{lost:>14.1%}", flush=True)
 
 
 def main() -> None:
@@ -155,8 +150,7 @@ def main() -> None:
     parser.add_argument("--jct", action="store_true")
     given = parser.parse_args()
     if given.jct:
-        for seed in range(given.seeds):
-            completion_times((0.6, 0.8, 1.0), 200, 4, seed)
+        completion_times((0.4, 0.6, 0.8, 1.0), 200, WAYS, given.seeds)
         return
     rows = errors(given.seeds, given.family)
     print("mean absolute error of the part of its throughput that a job keeps; 75 pairs in all")

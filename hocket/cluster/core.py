@@ -94,6 +94,7 @@ class Core:
         self.now_s = 0.0
         self.began_s: float | None = None  # the round that is under way
         self.made_s: float | None = None  # the allocation
+        self.holds_s, self.fills = float("inf"), True  # for how long; free workers may be given away
         self.stale = self.must = self.changed = False  # it is to be made anew; at once; jobs came or went
         self.asked = False  # for a round to begin, before any is under way
         self.search_at, self.search_every = (
@@ -144,6 +145,9 @@ class Core:
             self.entities,
             self.budget_usd,
             now_s,
+            {job: r.lease.column for r in self.floor.running.values() for job in r.jobs},
+            self.settings.checkpoint_s + self.settings.restart_s,
+            self.settings.round_s,
         )
 
     # Jobs come and go.
@@ -259,7 +263,7 @@ class Core:
         told += self.floor.turn(self._choose(), now_s, until_s, overhead_s)
         self.began_s = now_s if self.floor.running else None
         self.rounds += 1
-        if self.floor.running:
+        if self.floor.running or (self.roster.slot and self.holds_s < float("inf")):
             told.append(WakeAt(until_s))
         return told
 
@@ -272,7 +276,9 @@ class Core:
         """A new allocation, if one is due; and why there is none, if the solver failed."""
         settings, workers = self.settings, self.floor.workers
         late = self.made_s is None or now_s - self.made_s >= settings.recompute_after_s
-        if not self.roster.slot or not (self.must or (late and (self.stale or settings.recompute == "rounds"))):
+        old = self.made_s is not None and now_s - self.made_s >= self.holds_s
+        due = self.stale or old or settings.recompute == "rounds"
+        if not self.roster.slot or not (self.must or (late and due)):
             return None, ""
         self.roster.count_isolated(np.where(self._whole, workers[self._type_of], 0))
         try:
@@ -282,8 +288,11 @@ class Core:
 
     def _open(self, allocation: Allocation | None, now_s: float) -> list[Command]:
         """Open the book with a new allocation, or keep the old one for whoever is here."""
-        roster, slots, workers, fill = self.roster, self.roster.slots(), self.floor.workers, self.settings.fill
+        roster, slots, workers = self.roster, self.roster.slots(), self.floor.workers
         told: list[Command] = []
+        if allocation is not None:
+            self.holds_s, self.fills = allocation.holds_s, allocation.fill
+        fill = self.settings.fill and self.fills
         if allocation is not None:
             self.book.open(allocation, slots, roster, workers, fill)
             told += self._refuse({roster.name(slots[j]): why for j, why in allocation.refused.items()})

@@ -5,7 +5,8 @@ here changes once made. Throughputs are those of a whole job on all its workers.
 Source: sections 5.3.1 and 5.4.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from math import inf
 
@@ -80,6 +81,9 @@ class Snapshot:
         entities: for hierarchical policies.
         budget_usd: for policies that keep within one.
         now_s: when this is.
+        placed: columns of jobs that run, by id.
+        changeover_s: that a job loses when it goes on other workers.
+        round_s: until anything can change, at most, and what is lost at most of the work on workers that go away.
     """
 
     types: tuple[WorkerType, ...]
@@ -90,6 +94,9 @@ class Snapshot:
     entities: tuple[Entity, ...] = ()
     budget_usd: float | None = None
     now_s: float = 0.0
+    placed: Mapping[str, int] = field(default_factory=dict)
+    changeover_s: float = 0.0
+    round_s: float = 0.0
 
     def __post_init__(self) -> None:
         if self.throughputs.shape != (len(self.jobs), len(self.columns)):
