@@ -4,6 +4,7 @@ import re
 from math import inf, nan
 from xml.etree import ElementTree as ET
 
+import numpy as np
 import pytest
 
 from hocket.errors import InputError
@@ -57,6 +58,22 @@ def test_odd_rows_are_a_page(rows: list[LoadRow]) -> None:
     documents.Document(page)
     assert not re.search(r"\bnan\b", page.split("<main>")[1].split("</main>")[0])
     assert "<b>2.0" not in page
+
+
+def test_distributions_have_the_looks_of_the_chart() -> None:
+    """A policy's line is the same in both drawings; jobs that are not finished leave its end below the top."""
+    page = load_report_html(ROWS, times=[("gavel", np.array([3600.0, 7200.0]), 4)], at="2 jobs an hour")
+    text = " ".join(documents.check(page).text)
+    assert "Job completion times at 2 jobs an hour" in text
+    assert "gavel: 2 of 4 jobs, half of them up to 90.0 min" in page
+    lines = re.findall(r'<path class="loss" (stroke="[^>]*") d="[^"]*"><title>gavel', page)
+    assert len(lines) == 2 and len(set(lines)) == 1
+
+
+def test_distributions_are_of_policies_of_the_chart() -> None:
+    """Another one would have no look."""
+    with pytest.raises(InputError, match="other"):
+        load_report_html(ROWS, times=[("other", np.array([1.0]), 1)])
 
 
 @pytest.mark.parametrize(("rate", "jct"), [(0.0, 1.0), (-1.0, 1.0), (nan, 1.0), (inf, 1.0), (1.0, -1.0), (1.0, inf)])
