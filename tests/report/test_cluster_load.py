@@ -67,7 +67,8 @@ def test_distributions_have_the_looks_of_the_chart() -> None:
     assert "Job completion times at 2 jobs an hour" in text
     assert "gavel: 2 of 4 jobs, half of them up to 90.0 min" in page
     lines = re.findall(r'<path class="loss" (stroke="[^>]*") d="[^"]*"><title>gavel', page)
-    assert len(lines) == 2 and len(set(lines)) == 1
+    assert len(lines) == 2
+    assert len(set(lines)) == 1
 
 
 def test_distributions_are_of_policies_of_the_chart() -> None:
