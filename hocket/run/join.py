@@ -23,12 +23,11 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch.distributed import PrefixStore, Store, rendezvous  # type: ignore[attr-defined]
+from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]
 
 from hocket.documents import parse_json
 from hocket.errors import HocketError, WorkerLost
@@ -37,6 +36,7 @@ from hocket.profile.job import Job, load_job
 from hocket.run.collect import Collector
 from hocket.run.failure import Failure, describe, first_cause, understand
 from hocket.run.loop import INTERRUPTED, Listener, Options, Summary, devices_of, number_in, predicted_now
+from hocket.run.meeting import meet
 from hocket.run.progress import Progress, State, agreed_stop
 from hocket.run.work import Seat, work
 
@@ -44,7 +44,6 @@ _BEAT_S = 0.25
 _POLL_S = 0.02
 # How long the others get to say what happened before "connection closed" is all that is known.
 _GRACE_S = 5.0
-_MEETING_S = 300.0
 
 
 def join(
@@ -63,17 +62,16 @@ def join(
     local_rank = int(os.environ.get("LOCAL_RANK", rank))
     devices = devices_of(plan)
     torch.set_num_threads(options.threads)
-    meeting = rendezvous("env://", timeout=timedelta(seconds=_MEETING_S))
     try:
-        store, _, _ = next(meeting)
-    except (RuntimeError, ValueError) as error:
-        where = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
-        raise WorkerLost(f"worker {rank} did not meet the others at {where}: {error}") from error
+        store = meet(rank, workers, listener.note)
+    except BaseException as error:
+        atexit.register(_end_process, _code_of(error))
+        raise
     progress = Progress.private()
     collector = None
     if rank == 0:
         collector = Collector(replace(plan, predicted=predicted_now(plan, folder_of_plan, listener)), listener)
-    together = _Together(PrefixStore("watch", store.clone()), rank, workers, progress, options, collector)
+    together = _Together(PrefixStore("watch", store.clone()), rank, workers, progress, options, collector)  # type: ignore[attr-defined]
     with together.watching():
         try:
             job = job if isinstance(job, Job) else load_job(job)
