@@ -5,9 +5,10 @@ before the message was there. So an engine that cannot ask whether a send is ove
 """
 
 from collections import Counter
+from collections.abc import Mapping
 from typing import NamedTuple
 
-from hocket.program.footprint import clocks, unlike_parts
+from hocket.program.footprint import unlike_parts
 from hocket.program.instruction import COMPUTE, Kind
 from hocket.program.program import Program
 from hocket.program.untimed import Untimed
@@ -33,7 +34,7 @@ class Ends:
     """When each send of one device is surely over, as the program runs."""
 
     def __init__(self, program: Program, device: int) -> None:
-        """Find them; about as long as one proof of the program takes."""
+        """Find them, which takes some three times as long as one proof of the program."""
         sends = any(i.kind is Kind.SEND and i.device == device for _, i in program.instructions())
         self._lags = surely_over(program, device) if sends else {}
         self._prologue, self._period = (
@@ -56,29 +57,45 @@ def surely_over(program: Program, device: int) -> dict[Spot, int]:
 
     Returns:
         For each send the first compute instruction that begins only when it is over, counted from the first one of the same
-        repetition of its part, and on into the period that follows: where none follows, it holds inside the prologue only. Sends that nothing
-        in the program is sure to come behind are left out, those of the epilogue among them.
+        repetition of its part, and on into the period that follows: where none follows, it holds inside the prologue only.
+        Sends that nothing in the program is sure to come behind are left out, those of the epilogue among them.
     """
     run = Untimed.start(program)
     for part, repetition in unlike_parts(program, run.windows):
         run.run(part, repetition)
-    ahead = clocks(run, (device,))[1][:, 0]
     seen: Counter[Spot] = Counter()
     begins: dict[tuple[str, int], int] = {}
     sends: list[tuple[Spot, int, int]] = []
-    total = 0
+    own: dict[int, int] = {}
     for event, places in enumerate(run.events):
         for place, instruction in zip(places, run.ran[event], strict=True):
             if place.device == device:
                 spot = Spot(place.lane, place.part, place.position)
                 if place.lane == COMPUTE:
-                    begins.setdefault((place.part, seen[spot]), total)
-                    total += 1
+                    begins.setdefault((place.part, seen[spot]), len(own))
+                    own[event] = len(own)
                 elif instruction.kind is Kind.SEND:
                     sends.append((spot, seen[spot], event))
                 seen[spot] += 1
+    ahead = _first_behind(run, own)
     return {
-        spot: int(ahead[event]) - begins[spot.part, repetition]
+        spot: ahead[event] - begins[spot.part, repetition]
         for spot, repetition, event in sends
-        if repetition == 0 and spot.part != "epilogue" and (spot.part, 0) in begins and ahead[event] < total
+        if repetition == 0 and spot.part != "epilogue" and (spot.part, 0) in begins and ahead[event] < len(own)
     }
+
+
+def _first_behind(run: Untimed, own: Mapping[int, int]) -> list[int]:
+    """For each event the number of the first compute instruction of one device that is surely behind it; how many there are
+    if none is.
+
+    Arguments:
+        own: the numbers of that device's compute instructions by event.
+    """
+    ahead = [len(own)] * len(run.events)
+    for event in range(len(run.events) - 1, 0, -1):
+        first = own.get(event, ahead[event])
+        for earlier in run.before[event]:
+            if first < ahead[earlier]:
+                ahead[earlier] = first
+    return ahead
