@@ -1,35 +1,39 @@
 """Commands about one moment of a shared cluster: the policies, and what one of them answers."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from hocket.cli.cluster_options import Agnostic, Budget, Policy, Sharing, Table, Times
 from hocket.cli.planning import Json
 
 if TYPE_CHECKING:
-    from hocket.cluster.throughputs import ThroughputTable
-
-Policy = Annotated[str, typer.Option("--policy", "-p", help="See `hocket cluster policies`.")]
-Agnostic = Annotated[bool, typer.Option("--agnostic", help="As if all types of workers were alike.")]
-Sharing = Annotated[bool, typer.Option("--space-sharing", help="Jobs may share workers, two at a time.")]
-Table = Annotated[
-    Path | None, typer.Option("--throughputs", help="Throughput table; that of V100, P100 and K80 by default.")
-]
+    from hocket.cluster.allocation import Allocation
+    from hocket.cluster.snapshot import Snapshot
 
 
 def policies(json: Json = False) -> None:
-    """The policies, and where each comes from."""
+    """The policies, what each is for, and where it comes from."""
     from hocket.cli.output import print_json
     from hocket.cli.table import print_table
     from hocket.registry import load, names
 
     package = "hocket.cluster.policies"
-    rows = [[name, load(package, name, "policy").PAPER] for name in names(package)]
+    members = [(name, load(package, name, "policy")) for name in names(package)]
+    rows = [[name, _purpose(member.__doc__ or ""), member.PAPER] for name, member in members]
     if json:
-        print_json([{"policy": name, "paper": paper} for name, paper in rows])
-    else:
-        print_table("policies", ["policy", "source"], rows)
+        print_json([{"policy": name, "purpose": purpose, "paper": paper} for name, purpose, paper in rows])
+        return
+    print_table("policies; sections are those of the dissertation", ["policy", "what it is for", "source"], rows)
+    print(
+        "  makespan_budget wants --budget-usd; min_cost_slo and uniform_progress look at SLOs, hierarchical at entities"
+    )
+
+
+def _purpose(text: str) -> str:
+    """What the first line of a policy's documentation says after its name."""
+    return text.splitlines()[0].partition(": ")[2].rstrip(".")
 
 
 def solve(
@@ -38,56 +42,67 @@ def solve(
     agnostic: Agnostic = False,
     space_sharing: Sharing = False,
     mixed: Annotated[bool, typer.Option("--mixed", help="Entities share as the file's mixed policies say.")] = False,
+    budget_usd: Budget = None,
     throughputs: Table = None,
     rows: Annotated[int, typer.Option(min=1, help="How many jobs to show.")] = 12,
+    times: Times = False,
     json: Json = False,
 ) -> None:
     """One allocation: what part of the time each job is to spend on each type of worker, and why.
 
-    Example: hocket cluster solve snapshot.json --policy finish_time_fairness
+    Example: hocket cluster solve examples/snapshots/three-jobs.json --policy finish_time_fairness
     """
     import time
+    from dataclasses import replace
 
+    from hocket.cli.cluster_options import by_options, check_budget, policy_of, table_of
     from hocket.cli.output import print_json
-    from hocket.cli.table import print_table
-    from hocket.cluster.allocation import ALONE
-    from hocket.cluster.named import policy_named
     from hocket.cluster.readers import gavel_snapshot
-    from hocket.units import show_number, show_seconds
 
-    chosen = policy_named(policy, agnostic)
+    chosen = policy_of(policy, agnostic)
+    check_budget([policy], budget_usd)
     start_s = time.perf_counter()
     table = table_of(throughputs) if space_sharing else None
-    there = gavel_snapshot.read(snapshot, table, mixed)
+    there = replace(gavel_snapshot.read(snapshot, table, mixed), budget_usd=budget_usd)
     built_s = time.perf_counter()
-    found = chosen(there)
+    with by_options():
+        found = chosen.allocate(there)
     solved_s = time.perf_counter()
-    ids = [active.job.id for active in there.jobs]
+    took = {"build_s": built_s - start_s, "solve_s": solved_s - built_s} if times else {}
     if json:
-        entries = zip(
-            found.first.tolist(), found.second.tolist(), found.column.tolist(), found.fraction.tolist(), strict=True
-        )
         print_json(
-            {
-                "policy": policy,
-                "objective": found.objective,
-                "gap": found.gap,
-                "build_s": built_s - start_s,
-                "solve_s": solved_s - built_s,
-                "allocation": [
-                    {"job": ids[a], "beside": None if b == ALONE else ids[b], "on": there.column_name(c), "fraction": x}
-                    for a, b, c, x in entries
-                ],
-                "throughput": dict(zip(ids, found.throughput(there).tolist(), strict=True)),
-                "reasons": {
-                    name: {"binding": r.binding, "change": r.change}
-                    for name, r in zip(ids, found.reasons, strict=False)
-                },
-                "refused": {ids[j]: why for j, why in found.refused.items()},
-                "note": found.note,
-            }
+            {"policy": chosen.shown, "objective": found.objective, "gap": found.gap, **took, **_json(found, there)}
         )
-        return
+    else:
+        _print(chosen.shown, found, there, rows, took)
+
+
+def _json(found: "Allocation", there: "Snapshot") -> dict[str, Any]:
+    """What jobs get, and why."""
+    from hocket.cluster.allocation import ALONE
+
+    ids = [active.job.id for active in there.jobs]
+    columns = (found.first, found.second, found.column, found.fraction)
+    entries = zip(*(column.tolist() for column in columns), strict=True)
+    return {
+        "allocation": [
+            {"job": ids[a], "beside": None if b == ALONE else ids[b], "on": there.column_name(c), "fraction": x}
+            for a, b, c, x in entries
+        ],
+        "throughput": dict(zip(ids, found.throughput(there).tolist(), strict=True)),
+        "reasons": {
+            name: {"binding": r.binding, "change": r.change} for name, r in zip(ids, found.reasons, strict=False)
+        },
+        "refused": {ids[j]: why for j, why in found.refused.items()},
+        "note": found.note,
+    }
+
+
+def _print(policy: str, found: "Allocation", there: "Snapshot", rows: int, took: dict[str, float]) -> None:
+    from hocket.cli.table import print_table
+    from hocket.units import show_number, show_seconds
+
+    ids = [active.job.id for active in there.jobs]
     times, steps = found.dense(there), found.throughput(there)
     shown = [
         [
@@ -100,20 +115,10 @@ def solve(
         for j, name in enumerate(ids[:rows])
     ]
     columns = ["job", "type", *(there.column_name(c) for c in range(len(there.columns))), "steps/s", "held back by"]
-    title = f"{policy}: objective {found.objective:.6g}, gap {found.gap:.1e}, {show_seconds(solved_s - built_s)}"
+    title = f"{policy}: objective {found.objective:.6g}, gap {found.gap:.1e}"
+    title += f", read in {show_seconds(took['build_s'])}, solved in {show_seconds(took['solve_s'])}" if took else ""
     print_table(title, columns, shown, right=range(2, len(columns) - 1))
     if len(ids) > rows:
         print(f"  and {len(ids) - rows} more; --rows shows them, --json has all")
     if found.note:
         print(f"  note: {found.note}")
-
-
-def table_of(path: Path | None) -> "ThroughputTable":
-    """The throughput table of a file, ours or Gavel's; the packaged one where none is named."""
-    from hocket.cluster.readers import gavel_throughputs, throughputs_json
-    from hocket.files import read_bytes
-
-    if path is None:
-        return throughputs_json.packaged()
-    ours = throughputs_json.FORMAT.encode() in read_bytes(path, 128 * 2**20)[:4096]
-    return (throughputs_json if ours else gavel_throughputs).read(path)

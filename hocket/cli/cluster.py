@@ -1,8 +1,8 @@
-"""Commands for a cluster that many jobs share: cluster solve, simulate, compare, generate, policies, prices."""
+"""Commands for a cluster that many jobs share: cluster policies, solve, generate, simulate, compare, replay, prices."""
 
 import typer
 
-from hocket.cli import allocating, pricing, replaying
+from hocket.cli import allocating, generating, journaling, pricing, replaying
 
 app = typer.Typer(
     help="Share a cluster of unlike workers among many jobs: allocations, simulated traces, prices.",
@@ -13,7 +13,8 @@ app = typer.Typer(
 
 app.command("policies")(allocating.policies)
 app.command("solve")(allocating.solve)
+app.command("generate")(generating.generate)
 app.command("simulate")(replaying.simulate)
 app.command("compare")(replaying.compare)
-app.command("generate")(replaying.generate)
+app.command("replay")(journaling.replay)
 app.command("prices")(pricing.prices)

@@ -23,11 +23,15 @@ def prices(
     from hocket.cli.table import print_table
     from hocket.cluster.price_readers.public import EXAMPLES, read_market
     from hocket.cluster.prices.offers import best_offers
+    from hocket.errors import InputError
     from hocket.typed import as_data
 
     market = read_market(folder or EXAMPLES)
     now_s = market.last_s if at is None else moment_of(at, "--at")
     found = best_offers(market, now_s)
+    if not found:
+        expected = f"a moment from {show_moment(market.first_s)} on, when prices are first known"
+        raise InputError("--at", show_moment(now_s), expected)
     if json:
         print_json({"at_s": now_s, "accelerators": [{**as_data(row), "reduction": row.reduction} for row in found]})
         return
@@ -44,7 +48,16 @@ def prices(
         for row in found
     ]
     columns = ["accelerator", "offers", "spot from ($/h)", "where", "to ($/h)", "on demand ($/h)", "saves"]
-    print_table(f"one accelerator on {show_moment(now_s)}", columns, rows, right=(1, 2, 4, 5, 6), drop=(4, 1))
+    shown = range(5 if all(row.on_demand_usd_per_hour is None for row in found) else len(columns))
+    print_table(
+        f"one accelerator on {show_moment(now_s)}",
+        columns[: len(shown)],
+        [row[: len(shown)] for row in rows],
+        right=[k for k in shown if k not in (0, 3)],
+        drop=(1, 4),
+    )
+    if now_s > market.last_s:
+        print(f"  note: the last change that is known is of {show_moment(market.last_s)}; prices are taken to stay")
 
 
 def moment_of(text: str, place: str) -> float:

@@ -74,7 +74,16 @@ class Journal:
 
     @classmethod
     def create(cls, path: str | Path, setup: Setup, policy: Policy) -> "Journal":
-        """A new file.
+        """A new file, and a new core.
+
+        Raises:
+            InputError: it is there already, or cannot be written.
+        """
+        return cls.beside(path, setup, setup.core(policy))
+
+    @classmethod
+    def beside(cls, path: str | Path, setup: Setup, core: Core) -> "Journal":
+        """A new file for a core that was not told anything yet, and that others tell: `record` what it was told.
 
         Raises:
             InputError: it is there already, or cannot be written.
@@ -83,11 +92,11 @@ class Journal:
         try:
             stream = open(path, "xb", buffering=0)  # noqa: SIM115  # the journal closes it
         except FileExistsError:
-            step = "Open it to go on, or give another name."
+            step = "Give another name."
             raise InputError(str(path), "a file that is there already", "a name that is free", step) from None
         except (OSError, ValueError) as error:
             raise InputError(str(path), _why(error), "a place that can be written") from None
-        journal = cls(path, stream, setup.core(policy), 0, "")
+        journal = cls(path, stream, core, 0, "")
         try:
             journal._append({"format": FORMAT, "setup": as_data(setup)})
             journal.sync()
@@ -127,8 +136,16 @@ class Journal:
                 then, and is to be thrown away.
         """
         told = self.core.handle(event, now_s)
-        self._append({"now_s": now_s, **event_as_data(event)})
+        self.record(event, now_s)
         return told
+
+    def record(self, event: Event, now_s: float) -> None:
+        """Write down an event that the core was told.
+
+        Raises:
+            InputError: it could not be written.
+        """
+        self._append({"now_s": now_s, **event_as_data(event)})
 
     def sync(self) -> None:
         """Make what was told survive a loss of power.

@@ -32,7 +32,21 @@ class Setup:
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
 
+    @classmethod
+    def of(cls, core: Core, policy: str) -> "Setup":
+        """What a core that was not told anything yet starts from.
+
+        Arguments:
+            policy: the name of its policy.
+        """
+        kept = None if core.kept is None else _as_tuples(core.kept[:-1, :-1])  # the last class shares with nobody
+        return cls(tuple(core.floor.types), core.columns, policy, core.settings, kept, core.entities, core.budget_usd)
+
     def core(self, policy: Policy) -> Core:
         """The core before any event."""
         kept = None if self.kept is None else np.array(self.kept, dtype=float)
         return Core(self.types, self.columns, policy, self.settings, kept, self.entities, self.budget_usd)
+
+
+def _as_tuples(kept: np.ndarray) -> tuple[tuple[tuple[float, ...], ...], ...]:
+    return tuple(tuple(tuple(row) for row in rows) for rows in kept.tolist())

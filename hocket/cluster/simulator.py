@@ -13,7 +13,7 @@ simulator (stanford-futuredata/gavel, simulate() at commit c4fa400), found out f
 Source: sections 5.5 and 5.7.1.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 
@@ -50,9 +50,11 @@ from hocket.cluster.workers import Column, WorkerType
 from hocket.cluster.workload import Workload
 from hocket.errors import InputError
 
-__all__ = ["Options", "PUBLIC", "public", "simulate"]
+__all__ = ["Options", "PUBLIC", "Watch", "public", "simulate"]
 
 _PATIENCE = 100  # rounds in which nothing runs and nothing is to come
+Watch = Callable[[Core], Callable[[Event, float], None]]
+
 
 
 @dataclass(frozen=True)
@@ -100,19 +102,21 @@ def simulate(
     policy: Policy,
     options: Options | None = None,
     given: Sequence[tuple[float, Event]] = (),
+    watch: Watch | None = None,
 ) -> Run:
     """What becomes of a workload on some workers.
 
     Arguments:
         table: the truth about throughputs.
         given: what else happens, in the order of time: prices that change, workers that come and go.
+        watch: given the new core, says who is told each event after the core was, such as a journal.
 
     Raises:
         InputError: jobs or types that the table does not have, or events that cannot be.
     """
     if not types:
         raise InputError("worker types", "none", "one or more")
-    return _Simulation(workload, tuple(types), table, policy, options or Options(), given).run()
+    return _Simulation(workload, tuple(types), table, policy, options or Options(), given, watch).run()
 
 
 class _Simulation:
@@ -126,6 +130,7 @@ class _Simulation:
         policy: Policy,
         options: Options,
         given: Sequence[tuple[float, Event]],
+        watch: Watch | None,
     ) -> None:
         self.options, self.types, self.table, self.given = options, types, table, given
         columns = table.columns(types, options.spread)
@@ -139,6 +144,7 @@ class _Simulation:
         self._measured: set[tuple[int, int, int]] | None = set() if options.known and options.space_sharing else None
         self._policy, self.allocations = policy, 0
         self.core = Core(types, columns, self._asked, options.settings, kept, options.entities, options.budget_usd)
+        self._watcher = watch(self.core) if watch else None
         self.now_s, self.wake_s, self.round_s, self.until_s = 0.0, inf, inf, 0.0
         self.came = self.gone = self.rounds = self.idle = 0
         self.up, self.up_since_s = [t.workers for t in types], [0.0] * len(types)
@@ -287,6 +293,8 @@ class _Simulation:
 
     def _tell(self, event: Event) -> None:
         commands, machine, now_s = self.core.handle(event, self.now_s), self.machine, self.now_s
+        if self._watcher is not None:
+            self._watcher(event, now_s)
         if not commands:
             return
         machine.leave([c.lease for c in commands if isinstance(c, Preempt)], now_s, True)

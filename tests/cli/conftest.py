@@ -78,3 +78,33 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     found.best.plan.save("plan.yaml")
     Path("job.py").write_text(JOB)
     return tmp_path
+
+
+WORKERS = "workers:\n  - {name: v100, workers: 4, per_server: 4, price_usd_per_hour: 2}\n  - {name: k80, workers: 4, price_usd_per_hour: 0.5}\n"
+
+
+@pytest.fixture
+def shared(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder to work in, with workers.yaml, jobs.json of twelve jobs, and snapshot.json of three others."""
+    monkeypatch.chdir(tmp_path)
+    Path("workers.yaml").write_text(WORKERS)
+    words = "cluster generate continuous-multiple --rate 20 --jobs 12 --seed 3 -o jobs.json"
+    assert run(*words.split()).code == 0
+    jobs = [
+        {
+            "id": k,
+            "job_type": "A3C",
+            "total_steps": 100,
+            "num_steps_remaining": 50,
+            "throughput": {"v100": 2.0 + k, "k80": 1.0},
+        }
+        for k in range(3)
+    ]
+    whole = {
+        "worker_types": ["v100", "k80"],
+        "cluster": {"v100": 1, "k80": 1},
+        "instance_costs": {"v100": 2.0, "k80": 0.5},
+        "jobs": jobs,
+    }
+    Path("snapshot.json").write_text(json.dumps(whole, indent=1))
+    return tmp_path

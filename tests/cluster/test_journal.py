@@ -2,6 +2,9 @@
 
 import errno
 import json
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hocket.cluster import journal as room
+from hocket.cluster.core import Core
 from hocket.cluster.events import (
     Event,
     JobArrived,
@@ -24,12 +28,17 @@ from hocket.cluster.events import (
     WorkersJoined,
     WorkersLost,
 )
+from hocket.cluster.generate import Draws, static
 from hocket.cluster.job import Job
 from hocket.cluster.journal import Journal, read
+from hocket.cluster.named import policy_named
+from hocket.cluster.readers.throughputs_json import packaged
 from hocket.cluster.settings import Settings
 from hocket.cluster.setup import Setup
+from hocket.cluster.simulator import Options, simulate
 from hocket.cluster.state import state_of
 from hocket.cluster.wire import event_as_data, event_of
+from hocket.cluster.workers import WorkerType
 from hocket.errors import InputError
 from tests.cluster.drive import cluster, even
 
@@ -267,3 +276,24 @@ def test_data_that_is_no_event_is_told_by_its_field(data: Any, says: str) -> Non
     """With the place, the field, what was found and what was expected."""
     with pytest.raises(InputError, match=says):
         event_of(data, "here")
+
+
+def test_the_journal_of_a_simulation_replays_to_its_state(tmp_path: Path) -> None:
+    """With pairs of jobs, prices that change and workers that go: the core that was driven, and the one that reads."""
+    path, cores = tmp_path / "journal", []
+    types = (WorkerType("v100", 2, 2, 2.0), WorkerType("k80", 2, 1, 0.5))
+    options = Options(Settings(round_s=3600.0), space_sharing=True, spread=True)
+    given: list[tuple[float, Event]] = [(5000.0, PriceChanged(0, 3.0)), (9000.0, WorkersLost(1, (0,)))]
+
+    def watch(core: Core) -> Callable[[Event, float], None]:
+        cores.append(core)
+        return stack.enter_context(Journal.beside(path, Setup.of(core, "max_min_fairness"), core)).record
+
+    work = static(packaged(), 5, 1, Draws(multiple=True))
+    with ExitStack() as stack:
+        simulate(work, types, packaged(), policy_named("max_min_fairness"), replace(options, last=2), given, watch)
+    found = read(path)
+    assert found.setup == Setup.of(found.setup.core(even), "max_min_fairness")
+    states = [json.dumps(state_of(core)) for core in (cores[0], found.replay(policy_named(found.setup.policy)))]
+    assert states[0] == states[1]
+    assert len(cores[0].jobs) > 0

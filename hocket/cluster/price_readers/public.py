@@ -29,7 +29,7 @@ def read_market(folder: str | Path) -> Market:
     if regions:
         offers += azure.read(regions, azure.read_instances(top / "azure" / "instance_mapping.csv"))
     if not offers:
-        found = "no prices" if top.is_dir() else "no folder"
+        found = "no prices" if top.is_dir() else "a file" if top.exists() else "no folder"
         raise InputError(str(folder), found, "a folder with aws/cost, azure/cost or gcp/spin_up_and_shut_down")
     return Market.of(offers)
 

@@ -113,6 +113,12 @@ class Market:
         return iter(self.offers)
 
     @property
+    def first_s(self) -> float:
+        """The first moment of which a spot price is known, or any price where no offer has one."""
+        spot = [offer.spot.times_s[0] for offer in self.offers if offer.spot]
+        return min(spot or [o.on_demand.times_s[0] for o in self.offers if o.on_demand])
+
+    @property
     def last_s(self) -> float:
         """The last moment at which a spot price changed, or any price where no offer has one."""
         spot = [offer.spot.times_s[-1] for offer in self.offers if offer.spot]

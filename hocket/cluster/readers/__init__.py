@@ -26,8 +26,8 @@ def read_workload(path: str | Path, table: ThroughputTable | None = None, seed: 
         InputError: no such file, another format, or a wrong row.
     """
     table = throughputs_json.packaged() if table is None else table
-    if not Path(path).is_file():
-        read_bytes(path)  # which tells what is wrong
+    if Path(path).is_dir() or not Path(path).exists():
+        read_bytes(path)  # tells which of the two
     name = Path(path).name.removesuffix(".gz")
     for reader, ending in _TABLES.items():
         if name.endswith(ending):

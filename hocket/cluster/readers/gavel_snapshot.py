@@ -115,10 +115,7 @@ def _snapshot(data: _File, path: str | Path, table: ThroughputTable | None, mixe
         pairs = None
         if table is not None:
             table.columns(types)
-            kinds = [
-                table.find(a.job.job_type, a.job.scale_factor, f"jobs.{k}: job {a.job.id}")
-                for k, a in enumerate(active)
-            ]
+            kinds = [table.find(a.job.job_type, a.job.scale_factor, f"jobs.{k}") for k, a in enumerate(active)]
             pairs = table.pairs(np.array(kinds, dtype=np.int64), types, columns)
         policies = (data.entity_policies_mixed if mixed else data.entity_policies_fair) or {}
         weights = data.entity_weights or {}

@@ -1,0 +1,58 @@
+"""Commands that make workloads: cluster generate."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hocket.cli.cluster_options import Table
+from hocket.cli.planning import Json
+
+_RATES = (1e-6, 1e6)  # jobs an hour
+
+
+class Kind(StrEnum):
+    """Generated traces of section 5.7.1."""
+
+    SINGLE = "continuous-single"
+    MULTIPLE = "continuous-multiple"
+    STATIC = "static-single"
+    STATIC_MULTIPLE = "static-multiple"
+
+
+def generate(
+    kind: Annotated[Kind, typer.Argument(help="Jobs that come as they come, or are all there at once.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="Where to write the jobs (JSON).")],
+    jobs: Annotated[int, typer.Option("--jobs", help="How many.")] = 1000,
+    rate: Annotated[float, typer.Option(help="Jobs an hour, if they come as they come.")] = 4.0,
+    priorities: Annotated[bool, typer.Option(help="A fifth of the jobs have five times the weight.")] = False,
+    slos: Annotated[bool, typer.Option(help="Each job has an SLO of 1.2, 2 or 10 times its duration.")] = False,
+    throughputs: Table = None,
+    seed: Annotated[int, typer.Option(help="Of all that is drawn.")] = 0,
+    json: Json = False,
+) -> None:
+    """Make a workload as section 5.7.1 of the dissertation does.
+
+    Example: hocket cluster generate continuous-single --rate 5.6 --jobs 1000 -o jobs.json
+    """
+    from hocket.cli.cluster_options import by_options, table_of, within
+    from hocket.cli.output import print_json
+    from hocket.cluster.generate import Draws, continuous, static
+    from hocket.cluster.workload import MOST_JOBS, as_text
+    from hocket.files import place_to_write, write_atomic
+    from hocket.units import show_count
+
+    within("--jobs", jobs, 1, MOST_JOBS, "jobs")
+    within("--rate", rate, *_RATES, "jobs an hour")
+    place_to_write(output)
+    draws = Draws(kind in (Kind.MULTIPLE, Kind.STATIC_MULTIPLE), priorities, slos)
+    continues = kind in (Kind.SINGLE, Kind.MULTIPLE)
+    with by_options():
+        table = table_of(throughputs)
+        found = continuous(table, jobs, rate, seed, draws) if continues else static(table, jobs, seed, draws)
+    write_atomic(output, as_text(found))
+    if json:
+        print_json({"output": str(output), "jobs": len(found.jobs), "origin": found.origin})
+        return
+    print(f"wrote {output}: {show_count(len(found.jobs), 'job')}; next: hocket cluster simulate {output} WORKERS.yaml")

@@ -1,0 +1,147 @@
+"""Replays: what policies make of a workload on some workers: read, run, and shown side by side."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from hocket.cli.output import Progress
+from hocket.cli.world import world_of
+
+if TYPE_CHECKING:
+    from hocket.cli.cluster_options import Chosen
+    from hocket.cluster.metrics import Run, Summary
+    from hocket.cluster.prices.changes import Timed
+    from hocket.cluster.simulator import Options
+    from hocket.cluster.throughputs import ThroughputTable
+    from hocket.cluster.workers import WorkerType
+    from hocket.cluster.workload import Workload
+
+
+class Replay(NamedTuple):
+    """What one policy made of a workload, and how long that took to compute."""
+
+    policy: str
+    run: "Run"
+    summary: "Summary"
+    wall_s: float
+
+
+class Input(NamedTuple):
+    """What all policies of a command run on; begin_s: seconds since 1970, None if nobody said."""
+
+    work: "Workload"
+    types: "tuple[WorkerType, ...]"
+    table: "ThroughputTable"
+    given: "tuple[Timed, ...]"
+    begin_s: float | None
+
+
+def read(
+    workload: Path,
+    workers: Path,
+    throughputs: Path | None,
+    jobs: int | None,
+    world: tuple[Path | None, str | None],
+    options: "Options",
+) -> Input:
+    """What a simulation is about, from its files; what does not fit together is told with the file that it stands in."""
+    from hocket.cli.cluster_options import table_of
+    from hocket.cluster.readers import read_workload, workers_yaml
+    from hocket.cluster.workload import inside
+    from hocket.errors import InputError
+
+    table = table_of(throughputs)
+    types = workers_yaml.read(workers, table)
+    with inside(str(workers)):
+        table.columns(types)
+    work = read_workload(workload, table, options.settings.seed)
+    work = work if jobs is None else work.part(jobs)
+    if options.first >= max(1, len(work.jobs)):
+        raise InputError("--first", str(options.first), f"less than the number of jobs, which is {len(work.jobs)}")
+    types, given, begin_s = world_of(types, *world, options.settings.restart_s)
+    return Input(work, types, table, given, begin_s)
+
+
+def replayed(
+    there: Input, policies: "Sequence[Chosen]", options: "Options", shown: bool, journal: Path | None = None
+) -> list[Replay]:
+    """Each policy on the workload."""
+    import time
+
+    from hocket.cli.cluster_options import by_options
+    from hocket.cli.journaling import watching
+    from hocket.cluster.metrics import summary
+    from hocket.cluster.simulator import simulate as simulated
+
+    jobs = len(there.work.jobs[options.first : options.last])
+    found: list[Replay] = []
+    with Progress("simulating", shown) as progress:
+        for one in policies:
+            tell = _teller(progress, len(found) * jobs, len(policies) * jobs, one.shown) if progress else None
+            start_s = time.perf_counter()
+            with by_options(), watching(journal, one.spelt, tell) as watch:
+                run = simulated(there.work, there.types, there.table, one.allocate, options, there.given, watch)
+            wall_s = time.perf_counter() - start_s
+            found.append(Replay(one.shown, run, summary(run, options.first, options.last), wall_s))
+    return found
+
+
+def _teller(
+    progress: "Callable[[float, float, str], None]", before: int, total: int, label: str
+) -> "Callable[[int], None]":
+    """Who is told how many jobs of one policy are finished."""
+
+    def tell(finished: int) -> None:
+        progress(min(before + finished, total), total, f"{label}, {finished} jobs finished")
+
+    return tell
+
+
+def write_report(path: Path, replays: Sequence[Replay], options: "Options") -> None:
+    from hocket.files import write_atomic
+    from hocket.report.cluster import cluster_report_html
+
+    write_atomic(path, cluster_report_html([(r.policy, r.run) for r in replays], options.first, options.last))
+
+
+def as_json(found: Replay, times: bool) -> dict[str, object]:
+    from hocket.typed import as_data
+
+    return {"policy": found.policy, **as_data(found.summary), **({"wall_s": found.wall_s} if times else {})}
+
+
+def print_replays(workload: str, replays: Sequence[Replay], times: bool) -> None:
+    from hocket.cli.table import print_table
+    from hocket.units import show_seconds
+
+    def hours(seconds: float) -> str:
+        return f"{seconds / 3600:.2f}"
+
+    rows = [
+        [
+            name,
+            f"{found.finished}/{found.jobs}",
+            hours(found.avg_jct_s),
+            hours(found.jct_percentiles_s["p95"]),
+            hours(found.makespan_s),
+            f"{found.avg_rho:.2f}",
+            f"{found.utilization:.1%}",
+            f"{found.cost_usd:,.0f}",
+            str(found.preemptions),
+            f"{found.slo_violations}/{found.with_slo}",
+            show_seconds(wall_s),
+        ]
+        for name, _, found, wall_s in replays
+    ]
+    columns = ["policy", "finished", "average JCT (h)", "95 % (h)", "makespan (h)", "rho", "in use", "cost ($)"]
+    columns += ["moves", "SLOs missed", "took"]
+    shown = [*range(9), *([9] if any(r.summary.with_slo for r in replays) else []), *([10] if times else [])]
+    drop = tuple(shown.index(k) for k in (8, 3, 7, 5, 10, 9) if k in shown)
+    left_out = print_table(
+        workload, [columns[k] for k in shown], [[row[k] for k in shown] for row in rows], range(1, len(shown)), drop
+    )
+    if left_out:
+        print(f"  a wider terminal shows {', '.join(name.partition(' (')[0] for name in left_out)} as well")
+    for name, _, found, _ in replays:
+        for note in found.notes:
+            print(f"  {name}: {note}")
