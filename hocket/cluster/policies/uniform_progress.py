@@ -5,8 +5,9 @@ C is the time that the rest of its work takes on demand, R the time until the de
 
 - uniform progress: a job that is idle and behind goes on workers on demand when no spot workers are there;
 - taking risks: a job that is idle goes on spot workers when they are there, ahead or behind, and stays until they are gone;
-- hysteresis: a job on workers on demand stays there, whether spot workers are there or not, until it is as far as it is to be in
-  2 d; then it goes on spot workers, or waits for them. Where changing costs nothing (d = 0) it goes when they are there;
+- hysteresis: a job on workers on demand goes on spot workers only once it is as far as it is to be in 2 d, and stays as long as there
+  are none: the authors' program does not let it wait again, which would cost one more change. Where changing costs nothing (d = 0)
+  it goes when they are there;
 - safety net: with R < C + 2 d a job that is idle goes on demand to its end.
 
 What is ours: decisions are made when rounds begin, so that the safety net has the length of one more; a spot worker that is lost takes
@@ -118,6 +119,11 @@ class _Case:
         return self.now >= 0 and bool(self.choice.spot[self.now])
 
     @property
+    def on_demand(self) -> bool:
+        """It is, and has a deadline to be there for."""
+        return self.now >= 0 and not self.on_spot and self.left_s < float("inf")
+
+    @property
     def stays(self) -> bool:
         """Whether it is on spot workers and loses no time there against workers on demand, with enough to spare to go on."""
         as_fast = self.on_spot and self.snapshot.throughputs[self.job, self.now] >= self.choice.demand_steps(self.job)
@@ -144,7 +150,9 @@ class _Case:
         if self.pressed:
             return self._on_demand(choice, "its deadline leaves no time to wait for spot workers")
         ahead_s, changes_s = self.ahead_s(), 2 * self.snapshot.changeover_s
-        if self.now >= 0 and not self.on_spot and ahead_s < changes_s and changes_s > 0:
+        if self.on_demand and not len(spot):
+            return self._on_demand(choice, "no spot workers are there, and it stays until they are")
+        if self.on_demand and ahead_s < changes_s and changes_s > 0:
             return self._on_demand(choice, f"it stays until it is {changes_s:.0f} s ahead, and it is {ahead_s:.0f} s")
         found = choice.take(self.job, spot, None, self.now)
         if found >= 0:
