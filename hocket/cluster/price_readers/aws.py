@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from hocket.cluster.price_readers._fields import MAX_TEXT_BYTES, dollars, moment, region_of
+from hocket.cluster.price_readers._fields import MAX_TEXT_BYTES, attached, dollars, moment, region_of
 from hocket.cluster.prices.market import Offer, PriceKey
 from hocket.cluster.prices.series import Series
 from hocket.documents import parse_json
@@ -31,6 +31,13 @@ INSTANCES = {
     "p4de.24xlarge": ("a100-80gb", 8),
     "p5.48xlarge": ("h100", 8),
 }
+
+
+def instance_of(cloud: str, accelerator: str, accelerators: float) -> str:
+    """What a cloud calls an instance with so many accelerators; where it has no name for it, such as 4xv100."""
+    names = {(kind, float(held)): name for name, (kind, held) in INSTANCES.items()} if cloud == "aws" else {}
+    found = names.get((accelerator, accelerators))
+    return found or (attached(accelerators, accelerator) if accelerator else "unknown")
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from hocket.cluster.price_readers._fields import MAX_TEXT_BYTES, accelerator, attached, count, moment, region_of
-from hocket.cluster.price_readers.aws import INSTANCES
+from hocket.cluster.price_readers._fields import MAX_TEXT_BYTES, accelerator, count, moment, region_of
+from hocket.cluster.price_readers.aws import instance_of
 from hocket.cluster.prices.availability import Availability, Held
 from hocket.cluster.prices.market import PriceKey
 from hocket.errors import InputError
@@ -78,7 +78,7 @@ def read(path: str | Path, cloud: str) -> tuple[Availability, ...]:
     for slot in dict.fromkeys(map(id, slots.values())):
         one = next(s for s in slots.values() if id(s) == slot)
         one.end(end_s, preempted=False)
-        key = PriceKey(cloud, region_of(one.zone, cloud, str(path)), one.zone, _type(cloud, one.kind))
+        key = PriceKey(cloud, region_of(one.zone, cloud, str(path)), one.zone, instance_of(cloud, *one.kind))
         refused = tuple(one.refused_s)
         found.append(Availability(key, *one.kind, tuple(one.held), refused, lines[0].when, end_s))
     return tuple(sorted(found, key=lambda a: a.key))
@@ -140,8 +140,3 @@ def _take(line: _Line, slots: dict[str, _Slot]) -> None:
         slot.refused_s.append(line.when)
     elif line.what == "running" and slot.since_s is None:
         raise InputError(f"{line.place}: instance", f"{line.id} running", "one that was granted and is not gone")
-
-
-def _type(cloud: str, kind: tuple[str, float]) -> str:
-    names = {(k, float(n)): name for name, (k, n) in INSTANCES.items()} if cloud == "aws" else {}
-    return names.get(kind, attached(kind[1], kind[0]) if kind[0] else "unknown")
