@@ -52,9 +52,9 @@ from hocket.errors import InputError
 
 __all__ = ["Options", "PUBLIC", "Watch", "public", "simulate"]
 
-_PATIENCE = 100  # rounds in which nothing runs and nothing is to come
 Watch = Callable[[Core], Callable[[Event, float], None]]
 
+_PATIENCE = 10_000  # rounds in which nothing runs and nothing is to come
 
 
 @dataclass(frozen=True)

@@ -216,6 +216,12 @@ def test_a_job_works_as_steadily_as_its_deadline_asks() -> None:
     assert [seconds / HOUR for seconds in record.worker_s] == pytest.approx([5.6, 2.5], abs=0.1)
 
 
+def test_waiting_has_an_end_when_nothing_else_is_to_come() -> None:
+    """Spot workers are there for two hours and never again: the job is ahead for more than a hundred rounds, and then goes on."""
+    record = simulated([(2 * HOUR, WorkersLost(0, (0,)))], 8 * HOUR, 100 * HOUR, 60.0, True).records[0]
+    assert record.finished_s == pytest.approx((23.75 + 6.1) * HOUR, rel=0.02)
+
+
 LOGS = Path(__file__).resolve().parents[3] / "shared" / "data" / "prices"
 
 
