@@ -1,0 +1,229 @@
+"""What bad input gets from the cluster's commands: one error with file, line and field, exit code 2, and nothing half-written."""
+
+import json
+import os
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Result, Run
+
+TRACE = "ResNet-18 (batch size 32)\tpython3 main.py\timage\t--num_steps\t1\t{steps}\t1\t1.0\t-1.0\t{arrived}\n"
+SIMULATE = "simulate {} workers.yaml --report page.html --journal journal.log"
+
+
+def ask(run: Run, words: str) -> Result:
+    """One of the cluster's commands."""
+    return run("cluster", *words.split())
+
+
+def refused(run: Run, words: str, *told: str) -> None:
+    """Exit code 2, one line of error that tells all of this, nothing on standard output, and the folder as before."""
+    before = {path: path.stat().st_mtime_ns for path in Path().rglob("*")}
+    found = ask(run, words)
+    assert (found.code, found.out) == (2, ""), found.err
+    assert found.err.startswith("error: ")
+    assert found.err.count("\n") == 1
+    for part in told:
+        assert part in found.err
+    assert {path: path.stat().st_mtime_ns for path in Path().rglob("*")} == before
+
+
+def edit(name: str, *changes: tuple[str, str]) -> Callable[[], None]:
+    """A file of the folder with texts replaced, each once."""
+
+    def change() -> None:
+        text = Path(name).read_text()
+        for old, new in changes:
+            assert old in text
+            text = text.replace(old, new, 1)
+        Path(name).write_text(text)
+
+    return change
+
+
+def write(name: str, text: str) -> Callable[[], None]:
+    """Another file."""
+
+    def change() -> None:
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        Path(name).write_text(text)
+
+    return change
+
+
+def job(k: int, field: str, value: object) -> Callable[[], None]:
+    """The k-th job of jobs.json with another value."""
+
+    def change() -> None:
+        whole = json.loads(Path("jobs.json").read_text())
+        whole["jobs"][k][field] = value
+        jobs = ",\n".join(json.dumps(one) for one in whole.pop("jobs"))
+        Path("jobs.json").write_text(f'{json.dumps(whole)[:-1]}, "jobs": [\n{jobs}\n]}}\n')
+
+    return change
+
+
+def throughputs(value: str) -> Callable[[], None]:
+    """Gavel's table, one value a line, the third of them given."""
+    text = '{"v100": {\n "(\'A3C\', 1)": {\n  "null": %s}},\n "k80": {"(\'A3C\', 1)": {"null": 1.0}}}'
+    return write("table.json", text % value)
+
+
+@pytest.mark.parametrize(
+    ("change", "words", "told"),
+    [
+        # a trace with a negative duration
+        (write("t.trace", TRACE.format(steps=9, arrived=0) + TRACE.format(steps=-9, arrived=1)), SIMULATE.format("t.trace"), ["t.trace, line 2, steps", "found '-9'", "> 0"]),
+        (write("t.trace", TRACE.format(steps=9, arrived=-3)), SIMULATE.format("t.trace"), ["t.trace, line 1, arrived_s", "found '-3'"]),
+        (job(4, "steps", -1.0), SIMULATE.format("jobs.json"), ["jobs.json, line 6: jobs.4: job 4: steps", "found -1.0", "> 0"]),
+        (write("p.csv", "timestamp,duration,num_gpus\n2017-10-09 07:01:55,-66,1\n"), SIMULATE.format("p.csv"), ["p.csv, line 2, duration", "'-66'"]),
+        # an unknown job type
+        (job(2, "job_type", "ResNet-18 (batch size 33)"), SIMULATE.format("jobs.json"), ["jobs.json, line 4: jobs.2: job_type", "Did you mean 'ResNet-18 (batch size 32)'?"]),
+        (write("t.trace", TRACE.format(steps=9, arrived=0).replace("32", "33")), SIMULATE.format("t.trace"), ["t.trace, line 1: job_type", "Did you mean"]),
+        (write("s.csv", "name,time,application,num_replicas\na,0,berd,1\n"), SIMULATE.format("s.csv"), ["s.csv, line 2, application", "Did you mean 'bert'?"]),
+        (lambda: None, "solve snapshot.json --space-sharing --throughputs table.json", ["table.json", "no such file"]),
+        (edit("snapshot.json", ('"A3C"', '"A4C"')), "solve snapshot.json --space-sharing", ["snapshot.json, line 17: jobs.0: job_type", "'A4C'"]),
+        # a scale factor that nobody measured
+        (job(2, "scale_factor", 3), SIMULATE.format("jobs.json"), ["jobs.json, line 4: jobs.2: scale_factor", "found 3"]),
+        # a duplicate id
+        (job(7, "id", "3"), SIMULATE.format("jobs.json"), ["jobs.json, line 9: jobs.7.id", "'3', a second job of this id"]),
+        (write("s.csv", "name,time,application,num_replicas\na,0,bert,1\nb,0,bert,1\na,9,bert,1\n"), SIMULATE.format("s.csv"), ["s.csv, line 4, name", "'a', a second job"]),
+        (edit("snapshot.json", ('"id": 1', '"id": 0')), "solve snapshot.json", ["snapshot.json, line 26: jobs.1.id", "'0', a second job"]),
+        (edit("workers.yaml", ("k80", "v100")), SIMULATE.format("jobs.json"), ["workers.yaml: worker type v100", "two of this name"]),
+        # NaN throughputs
+        (throughputs("NaN"), SIMULATE.format("jobs.json") + " --throughputs table.json", ["table.json, line 3: v100: ('A3C', 1).null", "NaN is not a number"]),
+        (throughputs("-1"), SIMULATE.format("jobs.json") + " --throughputs table.json", ["table.json, line 3: v100: ('A3C', 1): null", "found -1"]),
+        (throughputs("1e999"), "generate static-single --jobs 3 -o o.json --throughputs table.json", ["table.json, line 3: v100: ('A3C', 1): null", "found inf"]),
+        (edit("snapshot.json", ('"v100": 3.0', '"v100": NaN')), "solve snapshot.json", ["snapshot.json, line 31: jobs.1.throughput.v100", "NaN is not a number"]),
+        (edit("snapshot.json", ('"v100": 3.0', '"v100": -3.0')), "solve snapshot.json", ["snapshot.json, line 31: jobs.1: throughput: v100", "-3.0"]),
+        (write("t.trace", TRACE.format(steps="nan", arrived=0)), SIMULATE.format("t.trace"), ["t.trace, line 1, steps", "'nan'"]),
+        # a policy that does not exist
+        (lambda: None, SIMULATE.format("jobs.json") + " -p fofi", ["--policy: found 'fofi'", "Did you mean 'fifo'?"]),
+        (lambda: None, "compare jobs.json workers.yaml -p fifo -p fofi:agnostic --report page.html", ["--policy: found 'fofi'", "Did you mean"]),
+        (lambda: None, "compare jobs.json workers.yaml -p fifo:blind", ["--policy: found 'fifo:blind'", "NAME:agnostic"]),
+        (lambda: None, "compare jobs.json workers.yaml -p fifo -p fifo", ["--policy", "'fifo' twice"]),
+        (lambda: None, "solve snapshot.json -p _lp", ["--policy: found '_lp'"]),
+        # workers
+        (edit("workers.yaml", ("price_usd_per_hour: 2", "price_usd_per_hour: .nan")), SIMULATE.format("jobs.json"), ["workers.yaml, line 2: workers.0", "price_usd_per_hour", "nan"]),
+        (edit("workers.yaml", ("workers: 4", "workers: many")), SIMULATE.format("jobs.json"), ["workers.yaml, line 2: workers.0.workers", "'many'"]),
+        (edit("workers.yaml", ("k80", "k81")), SIMULATE.format("jobs.json"), ["workers.yaml: worker type k81", "no throughputs", "Did you mean 'k80'?"]),
+        (lambda: None, "simulate jobs.json jobs.json", ["jobs.json: found a file of format 'hocket-workload-1'", "workers"]),
+        (lambda: None, "simulate workers.yaml jobs.json", ["jobs.json: found a file of format 'hocket-workload-1'"]),
+        (lambda: None, "simulate jobs.json /dev/null", ["/dev/null: found an empty file"]),
+        (lambda: None, "simulate jobs.json /dev/zero", ["/dev/zero: found more than"]),
+        (lambda: None, "simulate /dev/zero workers.yaml", ["/dev/zero: found the name 'zero'"]),
+        (lambda: None, "simulate . workers.yaml", [".: found a folder"]),
+        (lambda: None, "simulate job.json workers.yaml", ["job.json: found no such file", "Did you mean 'jobs.json'?"]),
+        (lambda: None, "solve jobs.json", ["jobs.json: found a file of format 'hocket-workload-1'", "a snapshot", "hocket cluster simulate"]),
+        # columns that are missing, and other formats
+        (write("s.csv", "name,time,app,num_replicas\na,0,bert,1\n"), SIMULATE.format("s.csv"), ["s.csv, line 1", "expected a header with timestamp,duration,num_gpus or name,time,application,num_replicas"]),
+        (write("p.csv", "timestamp,duration\n2017-10-09 07:01:55,66\n"), SIMULATE.format("p.csv"), ["p.csv, line 1", "expected a header with"]),
+        (write("p.csv", "timestamp,duration,num_gpus\n2017-10-09 07:01:55,66\n"), SIMULATE.format("p.csv"), ["p.csv, line 2", "found 2 fields; expected 3"]),
+        (write("t.trace", "a\tb\n"), SIMULATE.format("t.trace"), ["t.trace, line 1", "10 fields"]),
+        (write("j.json", '{"format": "hocket-workload-1",\n"jobs": [{"id": "1"\n'), SIMULATE.format("j.json"), ["j.json, line 3", "an end inside the document", "cut off"]),
+        (edit("jobs.json", ('"steps"', '"stops"')), SIMULATE.format("jobs.json"), ["jobs.json, line 2: jobs.0: stops", "Did you mean 'steps'?"]),
+        (job(11, "arrived_s", 0.0), SIMULATE.format("jobs.json"), ["jobs.json, line 13: jobs.11.arrived_s", "in the order"]),
+        (write("f/aws/cost/us/a.json", '{"SpotPriceHistory": [\n{"AvailabilityZone": "us-east-1a"}]}'), "prices f", ["f/aws/cost/us/a.json, line 2: SpotPriceHistory.0.InstanceType"]),
+        (write("f/aws/cost/us/a.json", "x"), "prices f", ["f/aws/cost/us/a.json, line 1", "a JSON document"]),
+        (write("f/gcp/spin_up_and_shut_down/2020-02-26T170353Z.out", "Zone: us-west1-b, GPU type: v100\n"), "prices f", ["2020-02-26T170353Z.out line 1", "expected Zone: Z, GPU type"]),
+        (write("f/azure/cost/us_east.csv", "Day,NC6\n"), "prices f", ["instance_mapping.csv: found no such file"]),
+        (lambda: None, "prices jobs.json", ["jobs.json: found a file; expected a folder with aws/cost"]),
+        # options
+        (lambda: None, "generate continuous-single --rate nan -o o.json", ["--rate: found nan", "jobs an hour"]),
+        (lambda: None, "generate continuous-single --rate 1e-320 -o o.json", ["--rate"]),
+        (lambda: None, "generate continuous-single --jobs 99999999999 -o o.json", ["--jobs: found 99999999999", "to 1000000"]),
+        (lambda: None, "generate continuous-single --jobs 5 -o no/o.json", ["no/o.json: found no folder", "Make "]),
+        (lambda: None, SIMULATE.format("jobs.json") + " --round 1e308", ["--round: found 1e+308", "seconds"]),
+        (lambda: None, SIMULATE.format("jobs.json") + " --round nan", ["--round: found nan"]),
+        (lambda: None, SIMULATE.format("jobs.json") + " --overhead-s 360", ["--overhead-s", "less than a round"]),
+        (lambda: None, SIMULATE.format("jobs.json") + " --first 12", ["--first: found 12", "which is 12"]),
+        (lambda: None, SIMULATE.format("jobs.json") + " --first 3 --last 2", ["--last: found 2", "more than --first"]),
+        (lambda: None, SIMULATE.format("jobs.json") + " --seed -1", ["--seed: found -1"]),
+        (lambda: None, SIMULATE.format("jobs.json") + " -p makespan_budget", ["--budget-usd: found nothing", "dollars"]),
+        (lambda: None, SIMULATE.format("jobs.json") + " -p makespan_budget --budget-usd 1", ["--budget-usd: found 1.00", "or more"]),
+        (lambda: None, SIMULATE.format("jobs.json") + " --budget-usd 1", ["--budget-usd: found 1", "makespan_budget"]),
+        (lambda: None, "simulate jobs.json workers.yaml --jobs 2 --report /proc/x.html", ["/proc/x.html"]),
+        (lambda: None, "simulate jobs.json workers.yaml --jobs 2 --journal /proc/x", ["/proc/x"]),
+        (lambda: None, "simulate jobs.json workers.yaml --jobs 2 --report /dev/full", ["/dev/full: found No space left on device"]),
+    ],
+)  # fmt: skip
+def test_bad_input_is_one_error(
+    run: Run, shared: Path, change: Callable[[], None], words: str, told: list[str]
+) -> None:
+    """With file, line and field, what was found and what was expected."""
+    change()
+    refused(run, words, *told)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("big.json", "simulate big.json workers.yaml"),
+        ("big.trace", "simulate big.trace workers.yaml"),
+        ("big.csv", "compare big.csv workers.yaml -p fifo"),
+        ("big.yaml", "simulate jobs.json big.yaml"),
+        ("big.json", "simulate jobs.json workers.yaml --throughputs big.json"),
+        ("big.json", "solve big.json"),
+        ("big.log", "replay big.log"),
+        ("f/aws/cost/us/big.json", "prices f"),
+    ],
+)
+def test_a_file_of_a_gibibyte_is_refused_without_reading_it(run: Run, shared: Path, name: str, words: str) -> None:
+    """Whatever it is given as: little memory is asked for."""
+    Path(name).parent.mkdir(parents=True, exist_ok=True)
+    Path(name).touch()
+    os.truncate(name, 2**30)
+    ask(run, "policies")  # what is imported only once
+    tracemalloc.start()
+    try:
+        refused(run, words, name, "at most")
+        assert tracemalloc.get_traced_memory()[1] < 32 * 2**20
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.fixture
+def journal(run: Run, shared: Path) -> Path:
+    """Of a simulation."""
+    assert ask(run, "simulate jobs.json workers.yaml --jobs 3 --round 3600 --journal journal.log").code == 0
+    return Path("journal.log")
+
+
+def test_a_journal_that_is_cut_off(run: Run, journal: Path) -> None:
+    """In its first record it is none; later the record is left out, and its line named."""
+    content = journal.read_bytes()
+    first = content.index(b"\n") + 1
+    for size in (0, 5, first - 1):
+        journal.write_bytes(content[:size])
+        refused(run, "replay journal.log", "journal.log: found no record of a journal", "hocket-journal-1")
+    journal.write_bytes(content[: first + 50])
+    found = ask(run, "replay journal.log")
+    assert (found.code, found.err) == (0, "")
+    assert "journal.log, line 2: the record is cut off after 50 bytes" in found.out
+
+
+def test_a_journal_that_was_changed(run: Run, journal: Path) -> None:
+    """The line of the first wrong record is named, and how much of the file is whole."""
+    lines = journal.read_bytes().splitlines(keepends=True)
+    journal.write_bytes(b"".join([*lines[:4], lines[4].replace(b'"now_s":', b'"now_s": '), *lines[5:]]))
+    refused(run, "replay journal.log", "journal.log, line 5: found a record that was changed", "the first ")
+    journal.write_bytes(b"".join([*lines[:4], *lines[5:]]))
+    refused(run, "replay journal.log", "journal.log, line 5: ")
+
+
+@pytest.mark.parametrize("name", ["jobs.json", "workers.yaml", "/dev/null", ".", "nothing"])
+def test_what_is_no_journal(run: Run, shared: Path, name: str) -> None:
+    """Other files, folders, and nothing at all."""
+    refused(run, f"replay {name}", name)
+
+
+def test_errors_are_json_too(run: Run, shared: Path) -> None:
+    """For who asked for it: place, found, expected, next step."""
+    job(4, "steps", -1.0)()
+    found = ask(run, "simulate jobs.json workers.yaml --json")
+    assert found.code == 2
+    error = found.json["error"]
+    assert (error["place"], error["found"]) == ("jobs.json, line 6: jobs.4: job 4: steps", "-1.0")
