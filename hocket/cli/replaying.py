@@ -8,7 +8,7 @@ import typer
 from hocket.cli.cluster_options import Agnostic, Budget, Policy, Sharing, Table, Times
 from hocket.cli.planning import Json
 from hocket.cli.replays import as_json, print_replays, read, replayed, write_report
-from hocket.cli.world import Bills, Estimate, From, Prices, References, estimating_of, write_bills
+from hocket.cli.world import Bills, Checkpoint, Estimate, From, Prices, References, estimating_of, write_bills
 
 if TYPE_CHECKING:
     from hocket.cluster.estimating import Estimating
@@ -51,6 +51,7 @@ def simulate(
     seed: Seed = 0,
     report: Report = None,
     bills: Bills = None,
+    checkpoint_gb: Checkpoint = 0.0,
     journal: Annotated[
         Path | None, typer.Option("--journal", help="Write every event into a new file, for `hocket cluster replay`.")
     ] = None,
@@ -64,6 +65,7 @@ def simulate(
     from hocket.cli.cluster_options import check_budget, policy_of
     from hocket.cli.output import print_json
     from hocket.cluster.prices.paid import bills as paid
+    from hocket.cluster.prices.transfer import GB
     from hocket.files import place_to_write
 
     for path in (report, bills):
@@ -78,7 +80,7 @@ def simulate(
     if report:
         write_report(report, [found], options)
     if bills:
-        write_bills(bills, paid(found.run, found.policy, there.begin_s))
+        write_bills(bills, paid(found.run, found.policy, there.begin_s, there.places, checkpoint_gb * GB))
     if json:
         print_json(as_json(found, times))
         return

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from hocket.cli.cluster_options import Chosen
     from hocket.cluster.metrics import Run, Summary
     from hocket.cluster.prices.changes import Timed
+    from hocket.cluster.prices.market import PriceKey
     from hocket.cluster.simulator import Options
     from hocket.cluster.throughputs import ThroughputTable
     from hocket.cluster.workers import WorkerType
@@ -27,13 +28,14 @@ class Replay(NamedTuple):
 
 
 class Input(NamedTuple):
-    """What all policies of a command run on; begin_s: seconds since 1970, None if nobody said."""
+    """What all policies of a command run on; begin_s: seconds since 1970, None if nobody said; places: of types, in a market."""
 
     work: "Workload"
     types: "tuple[WorkerType, ...]"
     table: "ThroughputTable"
     given: "tuple[Timed, ...]"
     begin_s: float | None
+    places: "dict[str, PriceKey]"
 
 
 def read(
@@ -58,8 +60,8 @@ def read(
     work = work if jobs is None else work.part(jobs)
     if options.first >= max(1, len(work.jobs)):
         raise InputError("--first", str(options.first), f"less than the number of jobs, which is {len(work.jobs)}")
-    types, given, begin_s = world_of(types, *world, options.settings.restart_s)
-    return Input(work, types, table, given, begin_s)
+    types, given, begin_s, places = world_of(types, *world, options.settings.restart_s)
+    return Input(work, types, table, given, begin_s, places)
 
 
 def replayed(

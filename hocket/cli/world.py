@@ -9,6 +9,7 @@ import typer
 if TYPE_CHECKING:
     from hocket.cluster.estimating import Estimating
     from hocket.cluster.prices.changes import Timed
+    from hocket.cluster.prices.market import PriceKey
     from hocket.cluster.prices.paid import Bills as PaidBills
     from hocket.cluster.workers import WorkerType
 
@@ -38,13 +39,19 @@ From = Annotated[
 ]
 Bills = Annotated[Path | None, typer.Option("--bills", help="Write what each job paid, lease by lease (JSON).")]
 
+Checkpoint = Annotated[
+    float, typer.Option("--checkpoint-gb", min=0, help="With --bills: gigabytes that go along when a job moves.")
+]
+
 
 class World(NamedTuple):
-    """Types at the prices of the beginning, what happens later, and when it begins (seconds since 1970; None: nobody said)."""
+    """Types at the prices of the beginning, and what happens later; begin_s: seconds since 1970, None if nobody said; places: of
+    types that name an offer."""
 
     types: "tuple[WorkerType, ...]"
-    given: "tuple[Timed, ...]" = ()
-    begin_s: float | None = None
+    given: "tuple[Timed, ...]"
+    begin_s: float | None
+    places: "dict[str, PriceKey]"
 
 
 def estimating_of(pairs: int | None, references: int, seed: int) -> "Estimating | None":
@@ -72,7 +79,7 @@ def world_of(types: "Sequence[WorkerType]", folder: Path | None, begins: str | N
     if folder is None:
         if begins is not None:
             raise InputError("--from", repr(begins), "prices that begin then", "Add --prices FOLDER.")
-        return World(own)
+        return World(own, (), None, {})
     market = read_market(folder)
     found = [(t, offer) for t in own if (offer := market.offer_of(t)) is not None]
     if not found:
@@ -86,7 +93,8 @@ def world_of(types: "Sequence[WorkerType]", folder: Path | None, begins: str | N
     logs = [one for _, log in read_availability(folder) for one in log]
     changes = price_changes(own, market, begin_s, inf)
     moves = comings(own, logs, begin_s, inf, overhead_s)
-    return World(priced(own, market, begin_s), happenings(changes, moves), begin_s)
+    places = {t.name: offer.key for t, offer in found}
+    return World(priced(own, market, begin_s), happenings(changes, moves), begin_s, places)
 
 
 def write_bills(path: Path, bills: "PaidBills") -> None:

@@ -25,13 +25,14 @@ def jobs(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 def test_prices_of_the_moment_and_bills(run: Run, jobs: str) -> None:
     """Least cost takes spot workers first; the bills add up to what the run cost, each lease at prices of its moments."""
-    words = f"{jobs} -p min_cost --prices {EXAMPLES} --from 2020-03-18 --bills bills.json"
+    words = f"{jobs} -p min_cost --prices {EXAMPLES} --from 2020-03-18 --bills bills.json --checkpoint-gb 2"
     found = run(*words.split())
     assert found.code == 0
     bills = json.loads(Path("bills.json").read_text())
     assert bills["format"] == "hocket-bills-1"
     assert bills["begin_s"] == 1584489600.0
     assert bills["cost_usd"] == pytest.approx(found.json["cost_usd"])
+    assert bills["transfer_usd"] == 0  # the other type is nowhere in a market
     leases = [lease for job in bills["jobs"] for lease in job["leases"]]
     assert sum(lease["cost_usd"] for lease in leases) == pytest.approx(bills["cost_usd"])
     spot = {paid["usd_per_hour"] for lease in leases if lease["spot"] for paid in lease["paid"]}

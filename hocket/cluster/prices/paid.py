@@ -1,10 +1,13 @@
 """Paid: what each job of a run paid, lease by lease, with the prices that held; plain data, stored with the run."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from hocket.cluster.metrics import Run, Span
 from hocket.cluster.prices.bill import Paid
+from hocket.cluster.prices.market import PriceKey
+from hocket.cluster.prices.transfer import move_usd
 from hocket.cluster.workers import WorkerType
 
 FORMAT = "hocket-bills-1"
@@ -36,11 +39,16 @@ class Lease:
 
 @dataclass(frozen=True)
 class JobBill:
-    """What a job paid, in all and lease by lease."""
+    """What a job paid, for leases and for moving its checkpoint between them.
+
+    Attributes:
+        cost_usd: of the leases. transfer_usd: besides.
+    """
 
     job: str
     cost_usd: float
     leases: tuple[Lease, ...]
+    transfer_usd: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -55,18 +63,38 @@ class Bills:
     cost_usd: float
     jobs: tuple[JobBill, ...]
     begin_s: float | None = None
+    transfer_usd: float = 0.0
     format: str = FORMAT
 
 
-def bills(run: Run, policy: str, begin_s: float | None = None) -> Bills:
-    """Of all jobs of a run, in the order in which they came."""
+def bills(
+    run: Run,
+    policy: str,
+    begin_s: float | None = None,
+    places: Mapping[str, PriceKey] | None = None,
+    checkpoint_bytes: float = 0.0,
+) -> Bills:
+    """Of all jobs of a run, in the order in which they came.
+
+    Arguments:
+        places: where the workers of types are, by the types' names; moving to or from others is free.
+        checkpoint_bytes: that a job takes along when it moves.
+
+    Raises:
+        InputError: a cloud without a tariff for what leaves it.
+    """
     prices = [_prices(run, kind, own) for kind, own in enumerate(run.types)]
     leases: list[list[Lease]] = [[] for _ in run.records]
     for span in sorted(run.spans, key=lambda span: span.began_s):
         for job in span.jobs:
             leases[job].append(_lease(span, run.types[span.type], prices[span.type]))
-    jobs = (JobBill(r.job.id, r.cost_usd, tuple(own)) for r, own in zip(run.records, leases, strict=True))
-    return Bills(policy, sum(r.cost_usd for r in run.records), tuple(jobs), begin_s)
+    jobs = []
+    for record, own in zip(run.records, leases, strict=True):
+        ways = pairwise(at for lease in own if (at := (places or {}).get(lease.on)) is not None)
+        moved_usd = sum(move_usd(checkpoint_bytes, source, target) for source, target in ways if source != target)
+        jobs.append(JobBill(record.job.id, record.cost_usd, tuple(own), moved_usd))
+    paid_usd, moved_usd = sum(job.cost_usd for job in jobs), sum(job.transfer_usd for job in jobs)
+    return Bills(policy, paid_usd, tuple(jobs), begin_s, moved_usd)
 
 
 def _prices(run: Run, kind: int, own: WorkerType) -> list[Paid]:

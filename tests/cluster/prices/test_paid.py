@@ -6,6 +6,7 @@ from hocket.cluster.events import PriceChanged
 from hocket.cluster.job import Job
 from hocket.cluster.named import policy_named
 from hocket.cluster.prices.bill import Paid
+from hocket.cluster.prices.market import PriceKey
 from hocket.cluster.prices.paid import Bills, bills
 from hocket.cluster.readers import throughputs_json
 from hocket.cluster.simulator import Options, simulate
@@ -52,6 +53,27 @@ def test_leases_are_all_that_is_paid(sharing: bool) -> None:
             ends = [*(one.from_s for one in lease.paid[1:]), lease.ended_s]
             due = sum(one.usd_per_hour * (end - one.from_s) for one, end in zip(lease.paid, ends, strict=True)) / HOUR
             assert lease.cost_usd == pytest.approx(due * lease.workers / lease.jobs)
+
+
+def test_checkpoints_that_move_are_paid() -> None:
+    """From zone to zone a cent a gigabyte, to another cloud nine after the first; not where a job stays, or nobody said where."""
+    table = throughputs_json.packaged()
+    work = Workload((Job("a", "A3C", 3600 * table.steps_per_s("A3C", 1, "v100", "")),))
+    names = ("first", "zone", "cloud", "own")
+    types = tuple(WorkerType(name, 1, 1, 4.0 - k, accelerator="v100") for k, name in enumerate(names))
+    given = [(0.0, PriceChanged(k, 9.0)) for k in (1, 2, 3)]
+    given += [(when, PriceChanged(k, 1.0 / k)) for k, when in ((1, 500.0), (2, 1000.0), (3, 2000.0))]
+    run = simulate(work, types, table, policy_named("min_cost"), given=given)
+    here = PriceKey("aws", "us-east-1", "us-east-1a", "p3.2xlarge")
+    places = {
+        "first": here,
+        "zone": here._replace(zone="us-east-1b"),
+        "cloud": PriceKey("azure", "us-east", "", "NC6s_v3"),
+    }
+    found = bills(run, "min_cost", None, places, 3e9)
+    assert [lease.on for lease in found.jobs[0].leases] == ["first", "zone", "cloud", "own"]
+    assert found.transfer_usd == found.jobs[0].transfer_usd == pytest.approx(3 * 0.01 + 2 * 0.09)
+    assert bills(run, "min_cost", None, places).transfer_usd == bills(run, "min_cost").transfer_usd == 0
 
 
 def test_bills_are_plain_data() -> None:
