@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from hocket.cluster.workers import WorkerType
     from hocket.cluster.workload import Workload
 
+_YEAR_S = 365.25 * 86400
+_MOST_YEARS = 100
+
 
 class Replay(NamedTuple):
     """What one policy made of a workload, and how long that took to compute."""
@@ -60,8 +63,24 @@ def read(
     work = work if jobs is None else work.part(jobs)
     if options.first >= max(1, len(work.jobs)):
         raise InputError("--first", str(options.first), f"less than the number of jobs, which is {len(work.jobs)}")
+    _check_length(work, types, table, workload)
     types, given, begin_s, places = world_of(types, *world, options.settings.restart_s)
     return Input(work, types, table, given, begin_s, places)
+
+
+def _check_length(work: "Workload", types: "Sequence[WorkerType]", table: "ThroughputTable", workload: Path) -> None:
+    """Refuse jobs that no simulation sees the end of, however many rounds it makes."""
+    import numpy as np
+
+    from hocket.errors import InputError
+
+    steps = np.array([job.steps for job in work.jobs])
+    steps_per_s = table.throughputs(table.rows(work.jobs), types, table.columns(types)).max(axis=1, initial=0.0)
+    years = np.divide(steps, steps_per_s * _YEAR_S, out=np.zeros_like(steps), where=steps_per_s > 0)
+    if (years > _MOST_YEARS).any():
+        k = int((years > _MOST_YEARS).argmax())
+        found = f"{steps[k]:g}, which take {years[k]:.3g} years on the fastest workers"
+        raise InputError(f"{workload}: job {work.jobs[k].id}: steps", found, f"at most {_MOST_YEARS} years")
 
 
 def replayed(
@@ -109,12 +128,18 @@ def write_report(path: Path, replays: Sequence[Replay], options: "Options") -> N
 def as_json(found: Replay, times: bool) -> dict[str, object]:
     from hocket.typed import as_data
 
-    return {"policy": found.policy, **as_data(found.summary), **({"wall_s": found.wall_s} if times else {})}
+    took = {"wall_s": found.wall_s} if times else {}
+    return {"policy": found.policy, **as_data(found.summary), "refusals": _refusals(found.run), **took}
+
+
+def _refusals(run: "Run") -> dict[str, str]:
+    """Of each job that could not run, why."""
+    return {record.job.id: record.refused for record in run.records if record.refused}
 
 
 def print_replays(workload: str, replays: Sequence[Replay], times: bool) -> None:
     from hocket.cli.table import print_table
-    from hocket.units import show_seconds
+    from hocket.units import show_count, show_seconds
 
     def hours(seconds: float) -> str:
         return f"{seconds / 3600:.2f}"
@@ -144,6 +169,9 @@ def print_replays(workload: str, replays: Sequence[Replay], times: bool) -> None
     )
     if left_out:
         print(f"  a wider terminal shows {', '.join(name.partition(' (')[0] for name in left_out)} as well")
-    for name, _, found, _ in replays:
+    for name, run, found, _ in replays:
+        refusals = _refusals(run)
+        for job, why in list(refusals.items())[:1]:
+            print(f"  {name}: refused {show_count(len(refusals), 'job')}, such as job {job}: {why}")
         for note in found.notes:
             print(f"  {name}: {note}")

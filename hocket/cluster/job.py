@@ -9,6 +9,8 @@ from typing import Any, ClassVar
 
 from hocket.errors import InputError
 
+LATEST_S = 1e10  # beyond, a float has no place for microseconds; seconds since 1970 are a sixth of it today
+
 
 @dataclass(frozen=True)
 class Job:
@@ -44,8 +46,8 @@ class Job:
             raise InputError(f"{place}: steps", str(self.steps), "a number > 0")
         if self.scale_factor < 1:
             raise InputError(f"{place}: scale_factor", str(self.scale_factor), ">= 1")
-        if not (isfinite(self.arrived_s) and self.arrived_s >= 0):
-            raise InputError(f"{place}: arrived_s", str(self.arrived_s), "a number >= 0")
+        if not 0 <= self.arrived_s <= LATEST_S:
+            raise InputError(f"{place}: arrived_s", str(self.arrived_s), f"a number >= 0, and at most {LATEST_S:g}")
         if not (isfinite(self.weight) and self.weight > 0):
             raise InputError(f"{place}: weight", str(self.weight), "a number > 0")
         if self.slo_s is not None and not (isfinite(self.slo_s) and self.slo_s > 0):

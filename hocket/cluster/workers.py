@@ -11,6 +11,8 @@ from typing import Any, ClassVar, NamedTuple
 
 from hocket.errors import InputError
 
+MOST_WORKERS = 1_000_000
+
 
 @dataclass(frozen=True)
 class WorkerType:
@@ -41,8 +43,8 @@ class WorkerType:
         place = f"worker type {self.name}"
         if not self.name:
             raise InputError("worker type: name", "nothing", "a name")
-        if self.workers < 0:
-            raise InputError(f"{place}: workers", str(self.workers), ">= 0")
+        if not 0 <= self.workers <= MOST_WORKERS:
+            raise InputError(f"{place}: workers", str(self.workers), f">= 0, and at most {MOST_WORKERS}")
         if self.per_server < 1:
             raise InputError(f"{place}: per_server", str(self.per_server), ">= 1")
         if not (isfinite(self.price_usd_per_hour) and self.price_usd_per_hour >= 0):

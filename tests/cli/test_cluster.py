@@ -215,3 +215,16 @@ def test_prices_are_of_a_moment_that_is_known(run: Run) -> None:
     assert (found.code, found.out) == (2, "")
     assert "--at: found 1800-01-01 00:00 UTC; expected a moment from 2020-02-2" in found.err
     assert "prices are taken to stay" in ask(run, "prices --at 2030-01-01").out
+
+
+def test_who_is_refused_is_told_why(run: Run, shared: Path) -> None:
+    """And the others get theirs."""
+    Path("workers.yaml").write_text("workers:\n  - {name: v100, workers: 2, per_server: 2}\n")
+    words = "simulate jobs.json workers.yaml --round 3600"
+    found = ask(run, f"{words} --json").json
+    assert 0 < found["refused"] == len(found["refusals"]) < 12 == found["jobs"]
+    assert found["finished"] == 12 - found["refused"]
+    name, why = next(iter(found["refusals"].items()))
+    assert why
+    shown = ask(run, words).out
+    assert f"such as job {name}: {why}" in shown

@@ -80,6 +80,8 @@ def throughputs(value: str) -> Callable[[], None]:
         (write("t.trace", TRACE.format(steps=9, arrived=-3)), SIMULATE.format("t.trace"), ["t.trace, line 1, arrived_s", "found '-3'"]),
         (job(4, "steps", -1.0), SIMULATE.format("jobs.json"), ["jobs.json, line 6: jobs.4: job 4: steps", "found -1.0", "> 0"]),
         (write("p.csv", "timestamp,duration,num_gpus\n2017-10-09 07:01:55,-66,1\n"), SIMULATE.format("p.csv"), ["p.csv, line 2, duration", "'-66'"]),
+        (job(11, "arrived_s", 1e300), SIMULATE.format("jobs.json"), ["jobs.json, line 13: jobs.11: job 11: arrived_s", "found 1e+300"]),
+        (job(4, "steps", 1e300), SIMULATE.format("jobs.json"), ["jobs.json: job 4: steps", "found 1e+300, which take", "years"]),
         # an unknown job type
         (job(2, "job_type", "ResNet-18 (batch size 33)"), SIMULATE.format("jobs.json"), ["jobs.json, line 4: jobs.2: job_type", "Did you mean 'ResNet-18 (batch size 32)'?"]),
         (write("t.trace", TRACE.format(steps=9, arrived=0).replace("32", "33")), SIMULATE.format("t.trace"), ["t.trace, line 1: job_type", "Did you mean"]),
@@ -110,6 +112,7 @@ def throughputs(value: str) -> Callable[[], None]:
         (edit("workers.yaml", ("price_usd_per_hour: 2", "price_usd_per_hour: .nan")), SIMULATE.format("jobs.json"), ["workers.yaml, line 2: workers.0", "price_usd_per_hour", "nan"]),
         (edit("workers.yaml", ("workers: 4", "workers: many")), SIMULATE.format("jobs.json"), ["workers.yaml, line 2: workers.0.workers", "'many'"]),
         (edit("workers.yaml", ("k80", "k81")), SIMULATE.format("jobs.json"), ["workers.yaml: worker type k81", "no throughputs", "Did you mean 'k80'?"]),
+        (edit("workers.yaml", ("workers: 4", "workers: 100000000000")), SIMULATE.format("jobs.json"), ["workers.yaml, line 2: workers.0", "workers: found 100000000000", "at most 1000000"]),
         (lambda: None, "simulate jobs.json jobs.json", ["jobs.json: found a file of format 'hocket-workload-1'", "workers"]),
         (lambda: None, "simulate workers.yaml jobs.json", ["jobs.json: found a file of format 'hocket-workload-1'"]),
         (lambda: None, "simulate jobs.json /dev/null", ["/dev/null: found an empty file"]),

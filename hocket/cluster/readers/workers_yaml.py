@@ -21,7 +21,7 @@ from hocket.hardware.cluster import Cluster
 from hocket.lines import with_lines
 from hocket.typed import read_as
 
-_MOST_BYTES = 2**20
+_MOST_BYTES = 2**18
 
 
 @dataclass(frozen=True)
