@@ -4,6 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from hocket.cluster.events import Event
+from hocket.cluster.journal import Journal
 from tests.cli.conftest import Result, Run
 
 
@@ -228,3 +230,21 @@ def test_who_is_refused_is_told_why(run: Run, shared: Path) -> None:
     assert why
     shown = ask(run, words).out
     assert f"such as job {name}: {why}" in shown
+
+
+def test_an_interrupted_simulation_leaves_its_events(run: Run, shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A journal that replays, and nothing else."""
+    events, record = [], Journal.record
+
+    def interrupted(self: Journal, event: Event, now_s: float) -> None:
+        record(self, event, now_s)
+        events.append(event)
+        if len(events) == 30:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Journal, "record", interrupted)
+    before = set(Path().iterdir())
+    found = ask(run, "simulate jobs.json workers.yaml --report page.html --journal journal.log")
+    assert (found.code, found.out) == (130, "")
+    assert set(Path().iterdir()) - before == {Path("journal.log")}
+    assert ask(run, "replay journal.log --json").json["events"] == 30
