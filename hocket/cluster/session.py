@@ -17,7 +17,7 @@ from hocket.cluster.policies._shares import Shares
 from hocket.cluster.snapshot import Snapshot
 
 _LOWER, _BASIC = 0, 1
-_WORTH = 2_000  # entries: a smaller program is solved sooner from nothing
+WORTH = 2_000  # entries: a smaller program is solved sooner from nothing
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,7 +79,7 @@ class Session:
             place: for messages; each has an end of its own.
             labels: of rows after those of all shares; None where each group has one, or there are none.
         """
-        if len(program.values) < _WORTH:
+        if len(program.values) < WORTH:
             return solve(program, place)
         start = self.start(shares, len(program.row_lower), len(program.cost), place, labels)
         found = solve(program, place, None if start is None else start.basis)

@@ -26,6 +26,7 @@ from hocket.cluster.policies._solvers import begin, left, states, taken
 PRICE = 1e-7  # below, a price counts as none: those of levels, times their rates, add up to 1 in each round
 _SLACK = 2 * TOLERANCE  # that floors get, so that what an answer reached within its tolerance is not out of reach
 _MOST_SLACK = 1e-7
+_AT_LOWER = 0  # a state in a basis
 _RISE, _SHORT, _OWN = 0, 1, 2  # variables of the solver before those of the shares
 _ENTRANTS = 4  # times the groups: pairs that enter at a time
 
@@ -82,6 +83,13 @@ class Levels:
             self._inside, *found = inherited(shares, before.shares, before._inside, states(before._solver), _OWN)
             self._begin = found[0], found[1]
             before.close()
+
+    def begin(self, basis: Basis | None) -> None:
+        """The first round is to begin from states of variables and rows; without pairs, and if there was no round yet."""
+        if basis is None or self._solver is not None or len(self._inside) < self.shares.variables:
+            return
+        own = np.full(_OWN, _AT_LOWER, dtype=np.int8)
+        self._begin = np.concatenate([own, basis[0]]), basis[1]
 
     def round(self, rates: np.ndarray, levels: np.ndarray) -> Round:
         """How far everybody can rise at these rates, from these levels.

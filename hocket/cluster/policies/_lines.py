@@ -15,6 +15,7 @@ from functools import cached_property
 
 import numpy as np
 
+from hocket.cluster import session as sessions
 from hocket.cluster.policies._lp import Basis, Program, Solution, SolverTrouble, solve
 from hocket.cluster.policies._shares import Rows, Shares
 from hocket.cluster.session import Labels, Session
@@ -135,6 +136,11 @@ class Cuts:
         return Cuts(self.lines, np.concatenate([self.group, group]), np.concatenate([self.rate, rate]))
 
     @property
+    def entries(self) -> int:
+        """How many a program with these rows has."""
+        return len(self._value) + len(self.lines.shares.limits.values)
+
+    @property
     def labels(self) -> Labels:
         """What the rows are about, for a session."""
         return Labels(self.group, self.rate)
@@ -199,7 +205,8 @@ class Served:
         self._extra = () if most is None else ((0.0, most),)
         self._slack = None if most is None else cuts.lines.shares.variables
         self._name = place if most is None else lacking(place)
-        self._session, self._basis = session, basis
+        worth = cuts.entries >= sessions.WORTH
+        self._session, self._basis = session if worth else None, basis
         self._program: Program | None = None
 
     @property

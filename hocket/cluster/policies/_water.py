@@ -7,13 +7,18 @@ import numpy as np
 
 from hocket.cluster.allocation import Allocation, Reason, Reasons
 from hocket.cluster.policies._answer import answer
+from hocket.cluster.policies._leap import Leap
 from hocket.cluster.policies._levels import PRICE, Levels
 from hocket.cluster.policies._lp import SolverTrouble
+from hocket.cluster.policies._path import Path
 from hocket.cluster.policies._shares import Shares
 from hocket.cluster.policies.max_min_fairness import equal_share
 
 _SAME = 1e-9  # of levels: where a job can get no more
 _RISEN = 1e-6  # of levels: what is less is the slack of floors
+MANY = 64  # groups: of fewer it is quicker to let each end by itself
+_AGAIN = 4  # rounds in which nobody is held by workers, after which a leap is worth it
+_DECIMALS = 6  # to which rises are one
 _NONE = 1e-12  # of prices of time and workers
 
 
@@ -55,15 +60,29 @@ def moved(water: Water, before: Shares, shares: Shares) -> Water:
     return Water(*state, np.zeros(shares.variables), water.rises, water.first, water.gap)
 
 
-def fill(levels: Levels, water: Water, rates: Callable[[np.ndarray], np.ndarray | None]) -> None:
+def fill(
+    levels: Levels,
+    water: Water,
+    rates: Callable[[np.ndarray], np.ndarray | None],
+    leap: Leap | None = None,
+    path: Callable[[Water], Path | None] | None = None,
+) -> None:
     """Raise the water until all are stuck, or nobody is to rise.
 
     Arguments:
         rates: from who is stuck to everybody's rates, 0 for those who wait; None to stop.
+        leap: to pass those that end by themselves. path: on which it is to go; None where it cannot.
     """
     shares = levels.shares
     price_of_types = slice(shares.groups, shares.groups + len(shares.snapshot.types))
+    alone = _AGAIN  # rounds since the last leap in which all that got stuck ran all the time
     while not water.stuck.all():
+        if leap is not None and path is not None and alone >= _AGAIN and (~water.stuck).sum() > MANY:
+            ahead, alone = path(water), 0
+            if ahead is not None:
+                _leap(levels, water, ahead, leap)
+            if water.stuck.all():
+                return
         rate = rates(water.stuck)
         if rate is None:
             return
@@ -82,11 +101,28 @@ def fill(levels: Levels, water: Water, rates: Callable[[np.ndarray], np.ndarray 
             stuck |= waits & levels.blocked(found.duals)
         fresh = stuck & ~water.stuck
         water.stuck = water.stuck | stuck
+        alone += int(not priced[fresh].any())
         water.step[fresh] = water.rises
         water.full[fresh] = found.duals[price_of_types] < -_NONE
         water.busy[fresh] = ((found.duals[: shares.groups] < -_NONE) | ends)[fresh]
         if not fresh.any():
             raise SolverTrouble(f"{levels.place}: a round that fixes nobody")
+
+
+def _leap(levels: Levels, water: Water, path: Path, leap: Leap) -> None:
+    """To where workers hold somebody; those that run all the time before are stuck."""
+    rise, water.times, basis = leap.rise(path)
+    levels.begin(basis)
+    rising = np.isfinite(path.ends)
+    if water.rises == 0:
+        water.first = min(rise, float(path.ends[rising].min()))
+    risen = path.at(rise)
+    ended = rising & (levels.reach - risen <= _SAME * levels.reach)
+    marks, which = np.unique(np.round(path.ends[ended] / max(rise, _NONE), _DECIMALS), return_inverse=True)
+    water.step[ended] = water.rises + 1 + which
+    water.rises += max(len(marks) + int(not ended[rising].all()), 1)
+    water.level = np.where(ended, levels.reach, risen)
+    water.stuck, water.busy = water.stuck | ended, water.busy | ended
 
 
 def dues(shares: Shares) -> np.ndarray:

@@ -17,9 +17,11 @@ from functools import partial
 import numpy as np
 
 from hocket.cluster.allocation import Allocation
+from hocket.cluster.policies._leap import Leap
 from hocket.cluster.policies._levels import Levels
+from hocket.cluster.policies._path import Path, Team
 from hocket.cluster.policies._shares import Shares
-from hocket.cluster.policies._water import Water, dues, fill, moved, still, told
+from hocket.cluster.policies._water import MANY, Water, dues, fill, moved, still, told
 from hocket.cluster.session import Session, answered
 from hocket.cluster.snapshot import Entity, Snapshot
 
@@ -27,6 +29,7 @@ __all__ = ["PAPER", "allocate"]
 
 PAPER = "Dissertation section 5.4.3: multi-level fairness, and fairness with FIFO inside"
 
+_PLACE = "hierarchical policy"
 _AHEAD = (
     16  # of each line, jobs that are told apart; with pairs every one of them costs a variable for each other group
 )
@@ -36,17 +39,19 @@ _DECIMALS = 9  # to which levels of jobs that ended are alike
 
 def allocate(snapshot: Snapshot, session: Session | None = None) -> Allocation:
     """The allocation; its objective is how far all entities could rise together, for a weight of 1."""
-    return answered(session, snapshot, lambda: _allocate(snapshot))
+    return answered(session, snapshot, lambda: _allocate(snapshot, session))
 
 
-def _allocate(snapshot: Snapshot) -> Allocation:
+def _allocate(snapshot: Snapshot, session: Session | None) -> Allocation:
     teams = _Teams(snapshot)
     shares = Shares(snapshot, teams.keys())
     water = still(shares)
     levels: Levels | None = None
     while True:
-        levels = Levels(shares, dues(shares), "hierarchical policy", levels)
-        fill(levels, water, partial(teams.rates, shares))
+        due = dues(shares)
+        levels = Levels(shares, due, _PLACE, levels)
+        leap = Leap(shares, due, _PLACE, session) if snapshot.pairs is None and shares.groups > MANY else None
+        fill(levels, water, partial(teams.rates, shares), leap, partial(teams.path, shares, levels.reach))
         if water.stuck.all():
             levels.close()
             return told(shares, water)
@@ -96,6 +101,28 @@ class _Teams:
                 waits = line[~ended]
             place[waits[: self._ahead]] = np.arange(1, len(waits[: self._ahead]) + 1)
         return self.team, weight, place, level
+
+    def path(self, shares: Shares, reach: np.ndarray, water: Water) -> Path | None:
+        """How all would rise if workers held nobody; None where jobs of a line are not told apart.
+
+        Arguments:
+            reach: the most that a job of each group can get.
+        """
+        team, rises = self.team[shares.member], ~water.stuck
+        weights = self._snapshot.weights[shares.member]
+        rate, found = np.where(rises, weights / shares.scale, 0.0), []
+        for k, weight in enumerate(self._weight.tolist()):
+            if k in self.lines:
+                own = shares.group[self.lines[k]]
+                own = own[rises[own]]
+                if (shares.count[own] > 1).any():
+                    return None
+                rate[own] = 1 / shares.scale[own]
+                found.append(Team(own, np.ones(len(own)), weight, True))
+            else:
+                own = np.flatnonzero((team == k) & rises)
+                found.append(Team(own, (weights * shares.count)[own], weight))
+        return Path(water.level, rate, reach, found)
 
     def rates(self, shares: Shares, stuck: np.ndarray) -> np.ndarray | None:
         """How fast each group rises; None when one that is to rise is not told apart from others of its line."""

@@ -11,27 +11,36 @@ The public policy takes a job for stuck when it cannot rise by 1e-4 of its level
 import numpy as np
 
 from hocket.cluster.allocation import Allocation
+from hocket.cluster.policies._leap import Leap
 from hocket.cluster.policies._levels import Levels
+from hocket.cluster.policies._path import Path
 from hocket.cluster.policies._shares import Shares
-from hocket.cluster.policies._water import dues, fill, still, told
+from hocket.cluster.policies._water import Water, dues, fill, still, told
 from hocket.cluster.session import Session, answered
 from hocket.cluster.snapshot import Snapshot
 
 __all__ = ["PAPER", "allocate"]
 
+_PLACE = "water filling"
 PAPER = "Dissertation section 5.4.3, water filling for a single level"
 
 
 def allocate(snapshot: Snapshot, session: Session | None = None) -> Allocation:
     """The allocation; its objective is the least normalised throughput of any job that can run, as in max-min fairness."""
-    return answered(session, snapshot, lambda: _allocate(snapshot))
+    return answered(session, snapshot, lambda: _allocate(snapshot, session))
 
 
-def _allocate(snapshot: Snapshot) -> Allocation:
+def _allocate(snapshot: Snapshot, session: Session | None) -> Allocation:
     shares = Shares(snapshot, (snapshot.weights,))
-    levels = Levels(shares, dues(shares), "water filling")
+    due = dues(shares)
+    levels = Levels(shares, due, _PLACE)
     water = still(shares)
     rates = snapshot.weights[shares.member] / shares.scale
-    fill(levels, water, lambda stuck: np.where(stuck, 0.0, rates))
+    leap = Leap(shares, due, _PLACE, session) if snapshot.pairs is None else None
+
+    def path(water: Water) -> Path:
+        return Path(water.level, np.where(water.stuck, 0.0, rates), levels.reach)
+
+    fill(levels, water, lambda stuck: np.where(stuck, 0.0, rates), leap, path)
     levels.close()
     return told(shares, water)
