@@ -20,12 +20,13 @@ _MOST_ROUNDS = 100.0  # that can be owed: an allocation that cannot be kept is n
 class Book:
     """Entries, and the time that each has received since the allocation was made, and is owed."""
 
-    def __init__(self, round_s: float, types: np.ndarray) -> None:
+    def __init__(self, round_s: float, types: np.ndarray, counted: bool = False) -> None:
         """
         Arguments:
             types: of each column.
+            counted: time that nobody had a right to is held against who took it.
         """
-        self.round_s = round_s
+        self.round_s, self._counted = round_s, counted
         self._types = types
         none = np.zeros(0, dtype=np.int64)
         self.entries = Entries(none, none, none, none, none, np.zeros(0), 0)
@@ -68,7 +69,8 @@ class Book:
         here[old.first] = False
         more, columns = self._able(slots[here[slots]], roster, workers, None) if fill else (slots[:0], slots[:0])
         self.received_s = np.concatenate([self.received_s[kept], np.full(len(more), self.round_s / 2)])
-        self.owed_s = np.concatenate([self.owed_s[kept], np.zeros(len(more))])
+        owed = roster.owed_s[more, columns] if self._counted else np.zeros(len(more))
+        self.owed_s = np.concatenate([self.owed_s[kept], owed])
         self._set(
             np.concatenate([old.first[kept], more]),
             np.concatenate([old.second[kept], np.full(len(more), ALONE)]),
@@ -103,13 +105,16 @@ class Book:
         np.add.at(total, (entries.second[both], entries.column[both]), entries.fraction[both])
         rate = np.divide(roster.owed_s, total, out=np.zeros(shape), where=total > 0)
         claim = rate[entries.first, entries.column]
-        claim = np.where(both, (claim + rate[entries.second, entries.column]) / 2, claim)
-        return claim * entries.fraction
+        claim = np.where(both, (claim + rate[entries.second, entries.column]) / 2, claim) * entries.fraction
+        if self._counted:  # where a job has no fraction, its gifts
+            own = roster.owed_s[entries.first, entries.column]
+            claim = np.where(total[entries.first, entries.column] > 0, claim, own)
+        return claim
 
     def close(self, roster: Roster) -> None:
         """Give what is owed back to the jobs, before another allocation."""
         entries, owed = self.entries, self.owed_s
-        has = entries.fraction > 0
+        has = (entries.fraction > 0) | self._counted
         both = has & (entries.second != ALONE)
         jobs = np.concatenate([entries.first[has], entries.second[both]])
         columns = np.concatenate([entries.column[has], entries.column[both]])
@@ -127,5 +132,5 @@ class Book:
     def run(self, entry: int, time_s: float, claimed: bool) -> None:
         """An entry ran; claimed: it had a right to, otherwise it was a gift."""
         self.received_s[entry] += time_s
-        if claimed:
+        if claimed or self._counted:
             self.owed_s[entry] -= time_s

@@ -87,7 +87,7 @@ class Core:
         self._whole = np.array([c.consolidated for c in self.columns], dtype=bool)
         self.roster = Roster(len(self.columns))
         self.floor = Floor(types, columns)
-        self.book = Book(self.settings.round_s, self._type_of)
+        self.book = Book(self.settings.round_s, self._type_of, self.settings.gifts == "counted")
         self.choice = Choice(self.settings)
         self.refused: dict[str, str] = {}
         self.rounds = 0
@@ -263,7 +263,7 @@ class Core:
         told += self.floor.turn(self._choose(), now_s, until_s, overhead_s)
         self.began_s = now_s if self.floor.running else None
         self.rounds += 1
-        if self.floor.running or (self.roster.slot and self.holds_s < float("inf")):
+        if self.floor.running or (self.roster.slot and (self.stale or self.holds_s < float("inf"))):
             told.append(WakeAt(until_s))
         return told
 
@@ -275,7 +275,8 @@ class Core:
     def _ask(self, now_s: float) -> tuple[Allocation | None, str]:
         """A new allocation, if one is due; and why there is none, if the solver failed."""
         settings, workers = self.settings, self.floor.workers
-        late = self.made_s is None or now_s - self.made_s >= settings.recompute_after_s
+        made_s = self.made_s if self.made_s or settings.hold_first else None
+        late = made_s is None or now_s - made_s >= settings.recompute_after_s
         old = self.made_s is not None and now_s - self.made_s >= self.holds_s
         due = self.stale or old or settings.recompute == "rounds"
         if not self.roster.slot or not (self.must or (late and due)):

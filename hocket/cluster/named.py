@@ -4,28 +4,45 @@ Source: the baselines of section 5.7.3.
 """
 
 from dataclasses import replace
+from typing import Any, Literal
 
 import numpy as np
 
 from hocket.cluster.agnostic import agnostic
 from hocket.cluster.allocation import ALONE, Allocation
 from hocket.cluster.core import Policy
+from hocket.cluster.middle import middle
 from hocket.cluster.session import Session
 from hocket.cluster.snapshot import Snapshot
 from hocket.registry import load
 
 
-def policy_named(name: str, blind: bool = False) -> Policy:
-    """A policy with a memory of its own, from one snapshot to the next; blind: as it is for one who sees no types.
+def policy_named(name: str, blind: bool = False, rest: Literal["most", "middle"] = "most") -> Policy:
+    """A policy with a memory of its own, from one snapshot to the next.
+
+    Arguments:
+        blind: as it is for one who sees no types.
+        rest: what becomes of what the objective leaves open, where it says what it asks for each job (max-min fairness,
+            finish-time fairness, makespan): it goes to whom it adds most throughput, "most", which is ours; or nothing is near
+            any limit, "middle", as where the public policies' interior-point solver ends; then jobs are alone on their workers.
+            The dissertation does not say.
 
     Raises:
         InputError: there is none of this name.
     """
     module, session = load("hocket.cluster.policies", name, "policy"), Session()
+    told: dict[str, Any] = {}
 
     def allocate(snapshot: Snapshot) -> Allocation:
-        found: Allocation = module.allocate(agnostic(snapshot) if blind else snapshot, session)
-        return evenly(found, snapshot) if blind else found
+        nonlocal told
+        found: Allocation = module.allocate(agnostic(snapshot) if blind else snapshot, session, **told)
+        if hasattr(module, "remember"):
+            told = module.remember(snapshot, found, told)
+        if blind:
+            return evenly(found, snapshot)
+        if rest == "middle" and found.objective > 0 and hasattr(module, "asked"):
+            return middle(found, snapshot, module.asked(snapshot, found.objective))
+        return found
 
     return allocate
 

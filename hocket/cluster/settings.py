@@ -29,6 +29,10 @@ class Settings:
         fill: give workers that nobody has a right to in a round to jobs that run there, whatever their allocation says.
         newcomers: what of that, until the next allocation, goes to jobs that came since the last: "fill", as much as to others, or
             "wait", nothing, as in the public implementation.
+        gifts: time that nobody had a right to in a round: "free", it is not held against who took it, or "counted", it is, where
+            such time is given again and nobody's ratio is higher, as in the public implementation.
+        hold_first: an allocation made at time 0 holds for `recompute_after_s` like any other; not so in the public implementation,
+            where 0 stands for never, so that the first change after it is answered in the next round.
         balance_after: rounds that a job may be behind before a greedy choice that is worth less than the allocation gives way to
             those that are owed most, see rounds.py; None to leave it as it is, as the public implementation does.
         checkpoint_s, restart_s: to save a job, and to load it again; charged when it moves.
@@ -44,6 +48,8 @@ class Settings:
     shuffle: bool = False
     fill: bool = True
     newcomers: Literal["fill", "wait"] = "fill"
+    gifts: Literal["free", "counted"] = "free"
+    hold_first: bool = True
     balance_after: float | None = 2.0
     checkpoint_s: float = 0.0
     restart_s: float = 0.0
@@ -67,6 +73,7 @@ class Settings:
             ("order", ("ratio", "deficit")),
             ("queue", ("types", "global")),
             ("newcomers", ("fill", "wait")),
+            ("gifts", ("free", "counted")),
         ):
             if getattr(self, name) not in known:
                 raise InputError(f"settings: {name}", repr(getattr(self, name)), f"one of {', '.join(known)}")

@@ -9,6 +9,8 @@ simulator (stanford-futuredata/gavel, simulate() at commit c4fa400), found out f
     a job does whole steps in a round; its JCT counts from when it came;
     allocations are made anew when a job came or went, but at least 1,920 s after the last time, and who came waits for that;
     types of workers have queues of their own, one after the other; policies blind to types shuffle them;
+    workers that are left over go to who had least of such before;
+    where an objective leaves open who gets what, the policies' solver ends in the middle (middle.py, and `rest` of named.py);
     moving a job costs nothing.
 Source: sections 5.5 and 5.7.1.
 """
@@ -87,7 +89,14 @@ class Options:
     budget_usd: float | None = None
 
 
-PUBLIC = Settings(recompute_after_s=1920.0, queue="types", newcomers="wait", balance_after=None)
+PUBLIC = Settings(
+    recompute_after_s=1920.0,
+    queue="types",
+    newcomers="wait",
+    gifts="counted",
+    hold_first=False,
+    balance_after=None,
+)
 
 
 def public(blind: bool = False, seed: int = 0) -> Options:

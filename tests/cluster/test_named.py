@@ -6,7 +6,8 @@ import pytest
 from hocket.cluster.allocation import ALONE, Allocation
 from hocket.cluster.job import Job
 from hocket.cluster.named import evenly, policy_named
-from hocket.cluster.snapshot import Active, Snapshot
+from hocket.cluster.policies.gandiva import pairs_of
+from hocket.cluster.snapshot import Active, Pairs, Snapshot
 from hocket.cluster.workers import Column, WorkerType
 from hocket.errors import InputError
 
@@ -47,3 +48,41 @@ def test_a_policy_that_is_none_is_refused() -> None:
     """With the nearest name."""
     with pytest.raises(InputError, match=r"policy: found 'fifos'.*Did you mean 'fifo'"):
         policy_named("fifos")
+
+
+def test_who_is_placed_by_allox_stays() -> None:
+    """A job alone takes the fast worker; one that comes later, which would gain more there, has to wait for it."""
+    types = WorkerType("fast", 1), WorkerType("slow", 1)
+    jobs = tuple(Active(Job(name, "m", 9.0), 9.0) for name in "ab")
+    allocate = policy_named("allox")
+    both = Snapshot(types, (Column(0), Column(1)), jobs, np.array([[2.0, 1.9], [9.0, 0.5]]))
+    assert policy_named("allox")(both).dense(both)[0, 0] == 0.0
+    alone = Snapshot(types, both.columns, jobs[:1], both.throughputs[:1])
+    assert allocate(alone).dense(alone)[0].tolist() == [1.0, 0.0]
+    assert allocate(both).dense(both)[0].tolist() == [1.0, 0.0]
+
+
+def test_pairs_of_gandiva_stay_together() -> None:
+    """Though each answer draws anew; another memory draws others."""
+    jobs = tuple(Active(Job(str(k), "m", 9.0), 9.0) for k in range(12))
+    pairs = Pairs(np.zeros(12, dtype=int), np.full((1, 1, 1), 0.8))
+    there = Snapshot((WorkerType("fast", 2),), (Column(0),), jobs, np.ones((12, 1)), pairs)
+    fewer = Snapshot(there.types, there.columns, jobs[2:], np.ones((10, 1)), Pairs(np.zeros(10, dtype=int), pairs.kept))
+    allocate = policy_named("gandiva")
+    before = set(pairs_of(there, allocate(there)))
+    after = set(pairs_of(fewer, allocate(fewer)))
+    assert {pair for pair in before if not set(pair) & {"0", "1"}} <= after
+    assert set(pairs_of(fewer, policy_named("gandiva")(fewer))) != after
+
+
+def test_what_an_objective_leaves_open() -> None:
+    """Two jobs, two fast workers and six slow ones: the fast ones to whom they add most, or a part of everything to both."""
+    there = snapshot([[9.0, 1.0, 0.0], [9.0, 1.0, 0.0]])
+    most = policy_named("finish_time_fairness")(there)
+    middle = policy_named("finish_time_fairness", rest="middle")(there)
+    assert most.dense(there)[:, 0].tolist() == pytest.approx([1.0, 1.0])
+    assert middle.objective == most.objective
+    there = snapshot([[9.0, 1.0, 0.0]] * 2 + [[0.1, 0.1, 0.0]])
+    most, middle = (policy_named("makespan", rest=rest)(there) for rest in ("most", "middle"))  # type: ignore[arg-type]
+    assert most.dense(there)[:2, 0].tolist() == pytest.approx([1.0, 1.0])
+    assert (middle.dense(there)[:2, :2] > 0.05).all()

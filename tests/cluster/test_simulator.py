@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
+from hocket.cluster.allocation import Allocation, Reason
 from hocket.cluster.events import PriceChanged, WorkersJoined, WorkersLost
 from hocket.cluster.first_come import FirstCome
 from hocket.cluster.generate import Draws, continuous, static
@@ -20,6 +21,7 @@ from hocket.cluster.readers import read_workload
 from hocket.cluster.readers.throughputs_json import packaged
 from hocket.cluster.settings import Settings
 from hocket.cluster.simulator import Options, public, simulate
+from hocket.cluster.snapshot import Snapshot
 from hocket.cluster.throughputs import ThroughputTable
 from hocket.cluster.workers import WorkerType
 from hocket.cluster.workload import Workload
@@ -86,6 +88,46 @@ def test_newcomers_may_wait_for_the_next_allocation() -> None:
         own = Settings(recompute_after_s=1000.0, newcomers=newcomers)  # type: ignore[arg-type]
         started.append(fair(late, workers=3, options=Options(own)).records[2].started_s)
     assert started == [360.0, 1080.0]
+
+
+def nothing(snapshot: Snapshot) -> Allocation:
+    """Nobody has a right to anything."""
+    none = np.zeros(0, dtype=np.int64)
+    return Allocation(none, none, none, np.zeros(0), 0.0, reasons=(Reason("it is not due"),) * len(snapshot.jobs))
+
+
+def test_gifts_may_count() -> None:
+    """A worker that nobody has a right to: it is always the first job's, or each has it in turn; also where a third job that
+    comes brings another allocation, or keeps the old one."""
+    work = Workload((*jobs(7200.0, 7200.0).jobs, Job("2", "m", 7200.0, arrived_s=700.0)))
+    types = (WorkerType("fast", 1),)
+    ends = {}
+    for gifts in ("free", "counted"):
+        for newcomers in ("fill", "wait"):
+            for pause_s in (0.0, 900.0):
+                own = Settings(gifts=gifts, newcomers=newcomers, recompute_after_s=pause_s)  # type: ignore[arg-type]
+                ends[gifts, newcomers, pause_s] = finishes(simulate(work, types, table(), nothing, Options(own)))
+    assert ends["free", "fill", 0.0] == ends["free", "fill", 900.0] == [720.0, 1440.0, 2160.0]
+    assert ends["counted", "fill", 0.0] == [1440.0, 1800.0, 2160.0]
+    assert ends["counted", "fill", 900.0] == ends["counted", "fill", 0.0]
+    assert ends["counted", "wait", 900.0] == [1080.0, 1800.0, 2160.0]
+
+
+def test_who_waits_for_an_allocation_has_it_though_nothing_runs() -> None:
+    """The first job is done at 100 s; the second waits until the allocation is 1,000 s old."""
+    late = Workload((Job("0", "m", 1000.0), Job("1", "m", 1000.0, arrived_s=10.0)))
+    own = Settings(recompute_after_s=1000.0, newcomers="wait")
+    assert 1000.0 <= fair(late, options=Options(own)).records[1].started_s <= 1360.0  # type: ignore[operator]
+
+
+def test_the_first_allocation_may_not_hold() -> None:
+    """One that is made at time 0 is made anew for the job that comes at 10 s, and then not before 1,000 s went by."""
+    late = Workload(tuple(Job(str(k), "m", 20_000.0, arrived_s=10.0 * k + 400.0 * (k > 1)) for k in range(3)))
+    started = []
+    for hold_first in (True, False):
+        own = Settings(recompute_after_s=1000.0, newcomers="wait", hold_first=hold_first)
+        started.append([record.started_s for record in fair(late, workers=3, options=Options(own)).records])
+    assert started == [[0.0, 1080.0, 1080.0], [0.0, 360.0, 1440.0]]
 
 
 def test_a_round_ends_when_nothing_of_it_runs() -> None:

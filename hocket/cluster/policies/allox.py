@@ -8,6 +8,7 @@ that run already stay.
 """
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -16,9 +17,8 @@ from hocket.cluster.policies._assign import assign
 from hocket.cluster.policies._refusals import refusals
 from hocket.cluster.session import Session
 from hocket.cluster.snapshot import Snapshot
-from hocket.errors import InputError
 
-__all__ = ["PAPER", "allocate"]
+__all__ = ["PAPER", "allocate", "remember"]
 
 PAPER = "AlloX (Le, Sun, Chowdhury and Liu 2020); baseline of dissertation section 5.7"
 
@@ -33,10 +33,7 @@ def allocate(
 
     Arguments:
         alpha: part of the waiting jobs to look at, the oldest first.
-        placed: columns of jobs that run and stay, by id; at most as many as there are workers.
-
-    Raises:
-        InputError: more are placed on a type than it has workers.
+        placed: columns of jobs that run and stay, by id.
     """
     refused = refusals(snapshot)
     for j in np.flatnonzero(snapshot.scale > 1).tolist():
@@ -50,19 +47,24 @@ def allocate(
     return Allocation(jobs, np.full(len(jobs), ALONE), column[jobs], np.ones(len(jobs)), mean_s, gap, reasons, refused)
 
 
+def remember(snapshot: Snapshot, found: Allocation, before: Mapping[str, Any]) -> dict[str, Any]:
+    """What the next call is to be told besides its snapshot: where jobs run, as they stay there."""
+    names = [snapshot.jobs[j].job.id for j in found.first.tolist()]
+    return {"placed": dict(zip(names, found.column.tolist(), strict=True))}
+
+
 def _taken(snapshot: Snapshot, refused: dict[int, str], placed: Mapping[str, int]) -> tuple[np.ndarray, np.ndarray]:
-    """Workers of each type that are free, and the column of each job that stays, -1 for others."""
+    """Workers of each type that are free, and the column of each job that stays, -1 for others.
+
+    Where workers went away, those that came last wait again.
+    """
     free = snapshot.workers.astype(np.int64)
     column = np.full(len(snapshot.jobs), -1, dtype=np.int64)
     for j, active in enumerate(snapshot.jobs):
-        if j not in refused and active.job.id in placed:
-            column[j] = placed[active.job.id]
-            free[snapshot.type_of[column[j]]] -= 1
-    for k in np.flatnonzero(free < 0).tolist():
-        own = snapshot.types[k]
-        raise InputError(
-            f"placed: {own.name}", f"{own.workers - free[k]} jobs", f"{own.workers}, as many as its workers"
-        )
+        own = -1 if j in refused else placed.get(active.job.id, -1)
+        if own >= 0 and free[snapshot.type_of[own]] > 0:
+            column[j] = own
+            free[snapshot.type_of[own]] -= 1
     return free, column
 
 

@@ -16,7 +16,7 @@ from hocket.cluster.policies.isolated import isolated_times
 from hocket.cluster.session import Session, answered
 from hocket.cluster.snapshot import Snapshot
 
-__all__ = ["PAPER", "allocate", "rho"]
+__all__ = ["PAPER", "allocate", "asked", "rho"]
 
 PAPER = "Dissertation section 5.4.2; Themis (Mahajan et al. 2020)"
 _AT_MOST = 1e-7  # relative: a job of this much less than the largest rho is one of those that hold it
@@ -40,6 +40,11 @@ def _allocate(snapshot: Snapshot, session: Session | None) -> Allocation:
     gap = max(found.kept.solution.gap, largest / found.found.pace - 1)
     told = Reasons(len(each), lambda: _reasons(found, pace, each))
     return Allocation(*found.entries, largest, gap, told, refused)
+
+
+def asked(snapshot: Snapshot, objective: float) -> np.ndarray:
+    """Steps a second that each job needs, for no rho to be above the objective."""
+    return _pace(snapshot).demand(objective)
 
 
 def rho(snapshot: Snapshot, found: Allocation) -> np.ndarray:

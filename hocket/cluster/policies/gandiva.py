@@ -7,8 +7,9 @@ not on their order. Pairs from the answer before can be handed over, so that onl
 """
 
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -19,7 +20,7 @@ from hocket.cluster.policies.isolated import isolated_times, least_share
 from hocket.cluster.session import Session
 from hocket.cluster.snapshot import Snapshot
 
-__all__ = ["PAPER", "allocate", "pairs_of"]
+__all__ = ["PAPER", "allocate", "pairs_of", "remember"]
 
 PAPER = "Gandiva (Xiao et al. 2018); baseline of dissertation section 5.7"
 
@@ -61,6 +62,12 @@ def pairs_of(snapshot: Snapshot, found: Allocation) -> list[tuple[str, str]]:
     """Ids of jobs that are pairs in an allocation."""
     both = sorted(set(zip(found.first[found.pairs].tolist(), found.second[found.pairs].tolist(), strict=True)))
     return [(snapshot.jobs[a].job.id, snapshot.jobs[b].job.id) for a, b in both]
+
+
+def remember(snapshot: Snapshot, found: Allocation, before: Mapping[str, Any]) -> dict[str, Any]:
+    """What the next call is to be told besides its snapshot: pairs, which stay together, and another seed."""
+    pairs = pairs_of(snapshot, found)
+    return {"together": pairs, "seed": before.get("seed", 0) + 1} if pairs else dict(before)
 
 
 def _drawn(

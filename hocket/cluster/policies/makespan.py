@@ -12,7 +12,7 @@ from hocket.cluster.policies._refusals import refusal
 from hocket.cluster.session import Session, answered
 from hocket.cluster.snapshot import Snapshot
 
-__all__ = ["PAPER", "allocate"]
+__all__ = ["PAPER", "allocate", "asked"]
 
 PAPER = "Dissertation section 5.4.2"
 _SAME = 1e-6  # relative: a job that ends so little before the last one ends with it
@@ -39,6 +39,11 @@ def _allocate(snapshot: Snapshot, session: Session | None) -> Allocation:
     gap = max(found.kept.solution.gap, last_s / found.found.pace - 1)
     told = Reasons(jobs, lambda: _reasons(found, pace, ends_s))
     return Allocation(*found.entries, last_s, gap, told, shares.refused)
+
+
+def asked(snapshot: Snapshot, objective: float) -> np.ndarray:
+    """Steps a second that each job needs, to be finished by the objective."""
+    return snapshot.remaining_steps / objective
 
 
 def _reasons(found: Paced, pace: Pace, ends_s: np.ndarray) -> tuple[Reason, ...]:

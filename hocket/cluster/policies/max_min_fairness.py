@@ -13,7 +13,7 @@ from hocket.cluster.policies._shares import Rows, Shares
 from hocket.cluster.session import Session, answered, solved
 from hocket.cluster.snapshot import Snapshot
 
-__all__ = ["PAPER", "allocate"]
+__all__ = ["PAPER", "allocate", "asked"]
 
 PAPER = "Dissertation section 5.4.1; least attained service: Tiresias (Gu et al. 2019)"
 _PLACE = "max-min fairness"
@@ -44,6 +44,11 @@ def _allocate(snapshot: Snapshot, session: Session | None) -> Allocation:
     most = float((np.bincount(groups, steps, count) * shares.count / due).max(initial=0.0))
     solution = solved(session, shares, shares.program(cost, rows, extra=((0.0, most),)), _PLACE)
     return answer(shares, solution.x, solution.duals, float(solution.x[least]), solution.gap)
+
+
+def asked(snapshot: Snapshot, objective: float) -> np.ndarray:
+    """Steps a second that each job needs, for none to have less than the objective."""
+    return objective * equal_share(snapshot) * snapshot.weights / snapshot.scale
 
 
 def _by_roles(snapshot: Snapshot, shares: Shares) -> Allocation:

@@ -1,0 +1,124 @@
+"""The middle: of all allocations that a policy's objective calls as good, the one farthest from all limits.
+
+An objective such as the largest finish-time fairness leaves open what those jobs get that do not hold it. Policies here give it
+to whom it adds most; a solver that walks through the inside of what is allowed, as the public policies' does, ends at the
+analytic centre, where the product of all that is left of every limit is largest:
+
+    maximize   sum of log x  +  log(1 - time of a job)  +  log(workers of a type - used)  +  log(throughput of a job - asked)
+
+found by Newton's method. Of a job's own limits the Hessian is a small block, and types couple the blocks by a matrix as small as
+their number, so that a step takes time in proportion to the jobs.
+Source: Boyd and Vandenberghe 2004, sections 8.5.3 and 9.5.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+
+from hocket.cluster.allocation import ALONE, Allocation
+from hocket.cluster.snapshot import Snapshot
+
+__all__ = ["middle"]
+
+_ROOM = 1e-3  # of what is asked: what bears the objective has an inside only then
+_STEPS = 100
+_DONE = 1e-6  # of the Newton decrement, squared
+_SHRINK, _ENOUGH = 0.5, 0.1  # of a step that leads outside, or gains less than this part of what its slope says
+
+
+def middle(allocation: Allocation, snapshot: Snapshot, asked: np.ndarray) -> Allocation:
+    """The allocation in the middle; jobs are alone in it.
+
+    Arguments:
+        allocation: one that gives jobs what is asked.
+        asked: steps a second that the objective asks for, by job; less, by a thousandth, will do.
+    """
+    steps, scale = snapshot.throughputs, snapshot.scale
+    able = (steps > 0) & (scale[:, None] <= snapshot.workers[snapshot.type_of])
+    able[list(allocation.refused)] = False
+    jobs = np.flatnonzero(able.any(axis=1))
+    if not len(jobs):
+        return allocation
+    found = np.zeros(steps.shape)
+    alone = allocation.second == ALONE
+    np.add.at(found, (allocation.first[alone], allocation.column[alone]), allocation.fraction[alone])
+    used = np.zeros((len(snapshot.columns), len(snapshot.types)))
+    used[np.arange(len(snapshot.columns)), snapshot.type_of] = 1.0
+    inside = _Inside(steps[jobs] * able[jobs], able[jobs], scale[jobs], used, snapshot.workers.astype(float))
+    times = inside.middle(found[jobs], asked[jobs])
+    row, column = np.nonzero(times)
+    first = jobs[row]
+    return replace(
+        allocation, first=first, second=np.full(len(first), ALONE), column=column, fraction=times[row, column]
+    )
+
+
+class _Inside:
+    """What jobs may have, and the way to its middle; shapes (jobs, columns), but used (columns, types), workers (types,)."""
+
+    def __init__(
+        self, steps: np.ndarray, able: np.ndarray, scale: np.ndarray, used: np.ndarray, workers: np.ndarray
+    ) -> None:
+        self.steps = steps / np.maximum(steps.max(axis=1, keepdims=True), 1e-300)  # of each job's fastest
+        self.fastest = steps.max(axis=1)
+        self.able, self.scale, self.used = able, scale, used
+        self.workers = np.maximum(workers, 1e-9)
+
+    def middle(self, found: np.ndarray, asked: np.ndarray) -> np.ndarray:
+        """The middle, from an allocation at the edge."""
+        x = self._start(found)
+        throughput = (self.steps * x).sum(axis=1)
+        self.asked = np.minimum(asked / self.fastest * (1 - _ROOM), throughput * (1 - _ROOM / 4))
+        for _ in range(_STEPS):
+            step, decrement = self._newton(x)
+            if decrement <= _DONE:
+                break
+            x = self._walk(x, step, decrement)
+        return x
+
+    def _start(self, found: np.ndarray) -> np.ndarray:
+        """Close to what was found, and off every limit."""
+        all_used = (self.scale[:, None] * self.able).sum(axis=0) @ self.used
+        share = np.minimum(self.workers / np.maximum(all_used, 1e-300), 1.0) @ self.used.T
+        even = self.able * share / (2 * self.able.shape[1])
+        return (1 - _ROOM / 2) * found * self.able + _ROOM / 4 * even
+
+    def _left(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Of each job's time, each type's workers, and what each job has above what is asked."""
+        types = self.workers - (self.scale @ x) @ self.used
+        return 1 - x.sum(axis=1), types, (self.steps * x).sum(axis=1) - self.asked
+
+    def _value(self, x: np.ndarray) -> float:
+        left = self._left(x)
+        if min(float(part.min()) for part in left) <= 0 or float(x[self.able].min()) <= 0:
+            return float("inf")
+        return -float(np.log(x[self.able]).sum() + sum(np.log(part).sum() for part in left))
+
+    def _newton(self, x: np.ndarray) -> tuple[np.ndarray, float]:
+        """The step, and the square of its decrement."""
+        time, types, more = self._left(x)
+        inverse = np.where(self.able, 1 / np.where(self.able, x, 1.0), 0.0)
+        load = self.scale[:, None, None] * self.used  # of types, by job and column
+        slope = -inverse + (1 / time)[:, None] + load @ (1 / types) - self.steps / more[:, None]
+        slope *= self.able
+        block = (1 / time**2)[:, None, None] * (self.able[:, :, None] & self.able[:, None, :])
+        block = block + (self.steps[:, :, None] * self.steps[:, None, :]) / (more**2)[:, None, None]
+        own = np.arange(x.shape[1])
+        block[:, own, own] += np.where(self.able, inverse**2, 1.0)
+        both = np.concatenate([slope[:, :, None], load * self.able[:, :, None]], axis=2)
+        solved = np.linalg.solve(block, both)
+        plain, coupled = solved[:, :, 0], solved[:, :, 1:]
+        loads = load * self.able[:, :, None]
+        small = np.diag(types**2) + np.einsum("ict,icu->tu", loads, coupled)
+        price = np.linalg.solve(small, np.einsum("ict,ic->t", loads, plain))
+        step = -(plain - coupled @ price)
+        return step, float(-(slope * step).sum())
+
+    def _walk(self, x: np.ndarray, step: np.ndarray, decrement: float) -> np.ndarray:
+        size, value = 1.0, self._value(x)
+        while size > 1e-12:
+            new = x + size * step
+            if self._value(new) <= value - _ENOUGH * size * decrement:
+                return new
+            size *= _SHRINK
+        return x
