@@ -49,7 +49,7 @@ def dollars(text: str, place: str) -> float:
         InputError: anything else.
     """
     bare = text.strip().removeprefix("$")
-    value = float(bare) if re.fullmatch(r"\d{1,9}(\.\d{1,12})?|\.\d{1,12}", bare) else 0.0
+    value = float(bare) if re.fullmatch(r"\d{1,9}(\.\d{1,20})?|\.\d{1,20}", bare) else 0.0
     if value <= 0:
         raise InputError(place, repr(text[:40]), "dollars an hour, > 0")
     return value

@@ -81,3 +81,10 @@ def test_versions_that_contradict_each_other_are_refused(tmp_path: Path) -> None
         catalogue.read([(first, 1.0), (other, 2.0)], "aws")
     with pytest.raises(InputError, match="a column 'SpotPrice'"):
         catalogue.read([(write(tmp_path / "c.csv", head=HEAD.replace("SpotPrice,", "")), 1.0)], "aws")
+
+
+def test_prices_may_have_been_computed(tmp_path: Path) -> None:
+    """With as many decimals as a sum of two has."""
+    path = write(tmp_path / "v.csv", ROW.replace("3.672", "0.30000000000000004"))
+    (offer,) = catalogue.read([(path, 0.0)], "aws")
+    assert offer.price(0.0) == pytest.approx(0.075)
