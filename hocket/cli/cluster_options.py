@@ -1,6 +1,6 @@
 """What several commands of `hocket cluster` ask for in one way: policies, throughput tables; and errors that name options."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
@@ -30,6 +30,7 @@ _OPTIONS = {
     "count": "--jobs",
     "settings: round_s": "--round",
     "settings: checkpoint_s and restart_s": "--overhead-s",
+    "options: estimating": "--estimate",
 }
 _BUDGETED = "makespan_budget"
 
@@ -88,6 +89,26 @@ def within(option: str, value: float, least: float, most: float, unit: str) -> N
 
     if not least <= value <= most:
         raise InputError(option, str(value), f"{unit}, from {least} to {most}")
+
+
+def check_outputs(outputs: Mapping[str, Path | None], inputs: Sequence[Path | None]) -> None:
+    """Refuse, before anything is computed, what cannot be written, and a file that is read or written for something else.
+
+    Raises:
+        InputError: at the option, or at the file.
+    """
+    from hocket.errors import InputError
+    from hocket.files import place_to_write
+
+    taken = {path.resolve() for path in inputs if path}
+    for option, path in outputs.items():
+        target = place_to_write(path) if path else None
+        if target in taken:
+            raise InputError(
+                option, str(path), "a file of its own", "That file is read, or written for another option."
+            )
+        if target:
+            taken.add(target)
 
 
 @contextmanager

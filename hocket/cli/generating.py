@@ -36,16 +36,16 @@ def generate(
 
     Example: hocket cluster generate continuous-single --rate 5.6 --jobs 1000 -o jobs.json
     """
-    from hocket.cli.cluster_options import by_options, table_of, within
+    from hocket.cli.cluster_options import by_options, check_outputs, table_of, within
     from hocket.cli.output import print_json
     from hocket.cluster.generate import Draws, continuous, static
     from hocket.cluster.workload import MOST_JOBS, as_text
-    from hocket.files import place_to_write, write_atomic
+    from hocket.files import write_atomic
     from hocket.units import show_count
 
     within("--jobs", jobs, 1, MOST_JOBS, "jobs")
     within("--rate", rate, *_RATES, "jobs an hour")
-    place_to_write(output)
+    check_outputs({"--output": output}, (throughputs,))
     draws = Draws(kind in (Kind.MULTIPLE, Kind.STATIC_MULTIPLE), priorities, slos)
     continues = kind in (Kind.SINGLE, Kind.MULTIPLE)
     with by_options():

@@ -62,15 +62,13 @@ def simulate(
 
     Example: hocket cluster simulate jobs.json workers.yaml --policy max_min_fairness --report report.html
     """
-    from hocket.cli.cluster_options import check_budget, policy_of
+    from hocket.cli.cluster_options import check_budget, check_outputs, policy_of
     from hocket.cli.output import print_json
     from hocket.cluster.prices.paid import bills as paid
     from hocket.cluster.prices.transfer import GB
-    from hocket.files import place_to_write
 
-    for path in (report, bills):
-        if path:
-            place_to_write(path)
+    outputs = {"--report": report, "--bills": bills, "--journal": journal}
+    check_outputs(outputs, (workload, workers, throughputs))
     check_budget([policy], budget_usd)
     chosen = policy_of(policy, agnostic)
     estimating = estimating_of(estimate, references, seed)
@@ -85,7 +83,7 @@ def simulate(
         print_json(as_json(found, times))
         return
     print_replays(workload.name, [found], times)
-    for path in (report, bills, journal):
+    for path in outputs.values():
         if path:
             print(f"wrote {path}")
 
@@ -118,13 +116,11 @@ def compare(
 
     Example: hocket cluster compare jobs.json workers.yaml -p fifo -p max_min_fairness:agnostic -p max_min_fairness
     """
-    from hocket.cli.cluster_options import check_budget, policy_of
+    from hocket.cli.cluster_options import check_budget, check_outputs, policy_of
     from hocket.cli.output import print_json
     from hocket.errors import InputError
-    from hocket.files import place_to_write
 
-    if report:
-        place_to_write(report)
+    check_outputs({"--report": report}, (workload, workers, throughputs))
     check_budget(policy, budget_usd)
     chosen = [policy_of(text) for text in policy]
     twice = next((one.spelt for k, one in enumerate(chosen) if one.spelt in [c.spelt for c in chosen[:k]]), None)
