@@ -119,6 +119,7 @@ def _teller(
 
 
 def write_report(path: Path, replays: Sequence[Replay], options: "Options") -> None:
+    """The page of figures, of all policies."""
     from hocket.files import write_atomic
     from hocket.report.cluster import cluster_report_html
 
@@ -126,6 +127,7 @@ def write_report(path: Path, replays: Sequence[Replay], options: "Options") -> N
 
 
 def as_json(found: Replay, times: bool) -> dict[str, object]:
+    """What --json prints of one policy; times: also how long computing took."""
     from hocket.typed import as_data
 
     took = {"wall_s": found.wall_s} if times else {}
@@ -138,6 +140,7 @@ def _refusals(run: "Run") -> dict[str, str]:
 
 
 def print_replays(workload: str, replays: Sequence[Replay], times: bool) -> None:
+    """The table of all policies, and what was out of the ordinary."""
     from hocket.cli.table import print_table
     from hocket.units import show_count, show_seconds
 
