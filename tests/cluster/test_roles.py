@@ -9,13 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hocket.cluster.job import Job
-from hocket.cluster.policies import _roles, max_min_fairness, max_sum_throughput
+from hocket.cluster.policies import _roles, fifo, max_min_fairness, max_sum_throughput, min_cost
 from hocket.cluster.snapshot import Active, Pairs, Snapshot
 from hocket.cluster.workers import Column, WorkerType
 from tests.conformance.test_policies import keeps_what_there_is
 
 POLICIES = pytest.mark.parametrize(
-    "policy", [max_min_fairness, max_sum_throughput], ids=lambda m: m.__name__.split(".")[-1]
+    "policy", [max_min_fairness, max_sum_throughput, min_cost, fifo], ids=lambda m: m.__name__.split(".")[-1]
 )
 
 
@@ -23,7 +23,7 @@ def unlike(seed: int, most: int = 12) -> Snapshot:
     """Jobs of a few classes that nearly all differ; some are alike, some ask for two workers, some run nowhere."""
     rng = np.random.default_rng(seed)
     count, classes, columns = int(rng.integers(1, most)), int(rng.integers(1, 4)), int(rng.integers(1, 4))
-    types = tuple(WorkerType(f"type {k}", int(rng.integers(1, 4))) for k in range(columns))
+    types = tuple(WorkerType(f"type {k}", int(rng.integers(1, 4)), 1, float(k + 1)) for k in range(columns))
     scale = rng.choice([1, 1, 1, 2], count)
     jobs = tuple(
         Active(Job(str(j), "any", 1e4, int(scale[j]), weight=float(rng.choice([1, 2]))), 1e4) for j in range(count)

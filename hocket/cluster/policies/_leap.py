@@ -42,7 +42,7 @@ class Leap:
         """
         served = self._served
         now = float(path.ends[np.isfinite(path.ends)].max())
-        before = served.solution and served.solution.duals
+        before = None if served.solution is None else served.solution.duals
         if before is None:
             now = self._by_prices(path, now)
             before = served.known()

@@ -155,13 +155,16 @@ class Infeasible(SolverTrouble):
     """No x keeps the constraints."""
 
 
-def solve(program: Program, place: str, basis: Basis | None = None, after: Solution | None = None) -> Solution:
+def solve(
+    program: Program, place: str, basis: Basis | None = None, after: Solution | None = None, primal: bool = False
+) -> Solution:
     """The best x. A method that gives up is followed by the others.
 
     Arguments:
         place: for messages.
         basis: states of columns and rows, as a solution has them, to begin from.
         after: of a program that differs in the sides of rows only: it goes on there if nobody had its solver since.
+        primal: the basis keeps the constraints, and it is by costs or new columns that it is not the best.
 
     Raises:
         Infeasible: no x keeps the constraints.
@@ -176,7 +179,7 @@ def solve(program: Program, place: str, basis: Basis | None = None, after: Solut
         if found is not None:
             return found
         basis = after.basis
-    first = "dual" if basis is not None else _method(program)
+    first = _method(program) if basis is None else "primal" if primal else "dual"
     status = ""
     for method in (first, *(other for other in _METHODS if other != first)):
         engine = _taken(highspy, method)

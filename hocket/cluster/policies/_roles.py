@@ -17,7 +17,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from hocket.cluster.policies._lp import Program, solve
+from hocket.cluster.allocation import Allocation
+from hocket.cluster.policies._answer import reasons
+from hocket.cluster.policies._lp import Basis, Program, Solution, solve
 from hocket.cluster.policies._shares import Rows, Shares
 from hocket.cluster.policies._spread import Entries, spread
 from hocket.cluster.policies._windows import halves, matched
@@ -29,23 +31,40 @@ _CLOSE = 1e-8  # of the objective: so near to its bound an answer is taken
 _GAIN = 1e-10  # below, a role does not help
 _ENTRANTS = 4  # roles of each group that enter at a time
 _USED = 1e-9
+_BASIC = 1  # a state in a basis
+_MORE, _FEW = 1.25, 100  # roles: with more than so many times and so many as before, a program begins from nothing
 
 
 @dataclass(frozen=True, eq=False)
 class Aim:
-    """What a program is after, by group: worth of a step a second; what is due, where the least part of it is to be most."""
+    """What a program is after.
+
+    Attributes:
+        worth: of a step a second, by group, or by group and column.
+        due: steps a second, by group, where the least part of it is to be most; 0 for those that are due nothing.
+        kept: all of it is to be had, and the most of what is worth besides.
+    """
 
     worth: np.ndarray
     due: np.ndarray | None = None
+    kept: bool = False
 
 
 @dataclass(frozen=True, eq=False)
 class Answer:
-    """Entries of an allocation, duals of time and workers, what no answer costs less than, and whether rounds ran out."""
+    """An answer.
+
+    Attributes:
+        entries: of an allocation. duals: of time and workers. bound: no answer costs less.
+        objective: what this one costs, by the program; prices: of what a job of each group is due, in steps a second.
+        note: whether rounds ran out.
+    """
 
     entries: Entries
     duals: np.ndarray
     bound: float
+    objective: float
+    prices: np.ndarray
     note: str = ""
 
 
@@ -69,7 +88,7 @@ class Roles:
         Arguments:
             shares: groups without pairs; jobs of one group are of one class.
         """
-        self.shares, self.aim = shares, aim
+        self.shares = shares
         self.kind, of = _kinds(shares, pairs.classes[shares.member])
         self.steps = np.zeros((shares.groups, len(shares.snapshot.columns)))
         self.steps[shares.first, shares.column] = shares.steps_first
@@ -85,6 +104,17 @@ class Roles:
         self._able = able[self.kind] & (self.steps > 0)[:, None, :]
         self._inside = np.zeros(self._able.shape, dtype=bool)
         self._half = np.zeros((2, 0), dtype=np.int64)  # groups and columns of rows that were broken without
+        self._ended: tuple[np.ndarray, ...] | None = None
+        self.after(aim)
+
+    def after(self, aim: Aim) -> None:
+        """Be after something else from now on, with the roles that have entered."""
+        self.aim = aim
+        worth = np.asarray(aim.worth, dtype=float)
+        self._worth = np.broadcast_to(worth if worth.ndim == 2 else worth[:, None], self.steps.shape)
+        if aim.due is not None:
+            # What a row of what is due counts in, so that its figures are near 1.
+            self._unit = np.where(aim.due > 0, aim.due, self.steps.max(axis=1)) * self.shares.count
 
     def best(self, place: str) -> Answer:
         """The answer with all roles that help, or with those that were found to when rounds ran out.
@@ -94,8 +124,9 @@ class Roles:
         """
         for rounds in range(1, _ROUNDS + 1):
             role = np.nonzero(self._inside)
-            program, balance = self._program(role)
-            found = solve(program, place)
+            program, balance, known = self._program(role)
+            found = solve(program, place, self._basis(program, role, known), primal=True)
+            self._keep(found, role, known)
             last = rounds == _ROUNDS
             if not last and self._split(role, found.x):
                 continue
@@ -107,8 +138,47 @@ class Roles:
             if not far or last or not self._enter(missing):
                 limits = found.duals[: len(self.shares.limits.lower)]
                 note = f"roles still helped after {rounds} rounds" if far and last else ""
-                return Answer(self._entries(role, found.x), limits, bound, note)
+                prices = np.zeros(self.shares.groups)
+                if self.aim.due is not None:
+                    first = len(limits)
+                    prices = np.maximum(found.duals[first : first + self.shares.groups], 0.0) / self._unit
+                return Answer(self._entries(role, found.x), limits, bound, found.objective, prices, note)
         raise AssertionError("the last round returns")
+
+    def _codes(self, role: tuple[np.ndarray, ...]) -> np.ndarray:
+        """A number for each role, in the order in which they stand."""
+        return np.ravel_multi_index(role, self._able.shape)
+
+    def _keep(self, found: Solution, role: tuple[np.ndarray, ...], known: np.ndarray) -> None:
+        """Remember where a program ended."""
+        basis = found.basis
+        self._ended = None if basis is None else (*basis, self._codes(role), known)
+
+    def _basis(self, program: Program, role: tuple[np.ndarray, ...], known: np.ndarray) -> Basis | None:
+        """Where the last program ended: new roles have no time, new rows are not yet at their sides.
+
+        Arguments:
+            known: codes of balances.
+        """
+        if self._ended is None:
+            return None
+        columns, rows, codes, balances = self._ended
+        alone, fixed = self.shares.variables, len(self.shares.limits.lower)
+        extra = 0 if self.aim.due is None else 1
+        if len(columns) != alone + len(codes) + extra or len(role[0]) > _MORE * len(codes) + _FEW:
+            return None
+        due = extra * self.shares.groups
+        states = np.zeros(len(program.cost), dtype=np.int8)
+        states[:alone] = columns[:alone]
+        states[alone + np.searchsorted(self._codes(role), codes)] = columns[alone : alone + len(codes)]
+        states[len(states) - extra :] = columns[len(columns) - extra :]
+        sides = np.full(len(program.row_lower), _BASIC, dtype=np.int8)
+        sides[: fixed + due] = rows[: fixed + due]
+        sides[fixed + due + np.searchsorted(known, balances)] = rows[fixed + due : fixed + due + len(balances)]
+        halves = rows[fixed + due + len(balances) :]
+        first = fixed + due + len(known)
+        sides[first : first + len(halves)] = halves
+        return states, sides
 
     def _split(self, role: tuple[np.ndarray, ...], x: np.ndarray) -> bool:
         """Add rows for jobs that are beside their own class for more than half of the time in which anybody is."""
@@ -139,8 +209,8 @@ class Roles:
         self._inside.reshape(len(gain), -1)[group, best[group, at]] = True
         return len(group) > 0
 
-    def _program(self, role: tuple[np.ndarray, ...]) -> tuple[Program, np.ndarray]:
-        """The program with these roles, and which balance each is in; -1 for a class beside itself."""
+    def _program(self, role: tuple[np.ndarray, ...]) -> tuple[Program, np.ndarray, np.ndarray]:
+        """The program with these roles, which balance each is in, -1 for a class beside itself, and codes of balances."""
         shares, (group, beside, column) = self.shares, role
         own, steps = self.kind[group], self._beside(role)
         first_role, level = shares.variables, shares.variables + len(group)
@@ -148,7 +218,7 @@ class Roles:
         low, high = np.minimum(own, beside), np.maximum(own, beside)
         known, balance = np.unique((low * len(self.kept) + high) * self.steps.shape[1] + column, return_inverse=True)
         balance = np.where(own == beside, -1, balance)
-        cost = [-self.aim.worth[shares.first] * shares.steps_first, -self.aim.worth[group] * steps]
+        cost = [-self._worth[shares.first, shares.column] * shares.steps_first, -self._worth[group, column] * steps]
         # Twice what the rows of time allow: so these bounds have no price, and all prices are of rows.
         extra = [(0.0, 2 * most) for most in shares.count[group].tolist()]
         none = np.zeros(0, dtype=np.int64)
@@ -158,19 +228,21 @@ class Roles:
         rows = [group, shares.groups + shares.snapshot.type_of[column]]
         columns, values = [index, index], [np.ones(len(group)), shares.scale[group] / 2]
         if self.aim.due is not None:
-            due = self.aim.due * shares.count
             every = np.arange(shares.groups)
-            parts = shares.steps_first / due[shares.first]
+            parts = shares.steps_first / self._unit[shares.first]
             reached = np.concatenate([shares.first, every])
             variables = np.concatenate([np.arange(shares.variables), np.full(shares.groups, level)])
-            filled = np.concatenate([parts, np.full(shares.groups, -1.0)])
+            filled = np.concatenate([parts, -self.aim.due * shares.count / self._unit])
             more.insert(0, Rows(reached, variables, filled, np.zeros(shares.groups), np.full(shares.groups, np.inf)))
             rows.append(first_balance + group)
             columns.append(index)
-            values.append(steps / due[group])
+            values.append(steps / self._unit[group])
             first_balance += shares.groups
-            cost.append(np.array([-1.0]))
-            extra.append((0.0, float((self._fastest() / self.aim.due).min())))
+            cost.append(np.array([0.0 if self.aim.kept else -1.0]))
+            asks = self.aim.due > 0
+            most = float((self._fastest()[asks] / self.aim.due[asks]).min(initial=np.inf))
+            most = most if np.isfinite(most) else 1.0
+            extra.append((1.0, 1.0) if self.aim.kept else (0.0, most))
         both = np.flatnonzero(balance >= 0)
         rows.append(first_balance + balance[both])
         columns.append(index[both])
@@ -184,7 +256,7 @@ class Roles:
         base = shares.program(np.concatenate(cost), *more, extra=extra)
         entries = (np.concatenate([old, *new]) for old, new in ((base.rows, rows), (base.columns, columns)))
         added = dict(zip(("rows", "columns"), entries, strict=True))
-        return replace(base, values=np.concatenate([base.values, *values]), **added), balance
+        return replace(base, values=np.concatenate([base.values, *values]), **added), balance, known
 
     def _gains(
         self, role: tuple[np.ndarray, ...], balance: np.ndarray, duals: np.ndarray
@@ -194,10 +266,10 @@ class Roles:
         own, types = self.kind[group], len(shares.snapshot.types)
         limits = shares.groups + types
         time, work = np.minimum(duals[: shares.groups], 0.0), np.minimum(duals[shares.groups : limits], 0.0)
-        worth = self.aim.worth
+        worth = self._worth
         if self.aim.due is not None:
-            worth = worth + np.maximum(duals[limits : limits + shares.groups], 0.0) / (self.aim.due * shares.count)
-        value = (worth[:, None] * self.steps)[:, None, :] * self.kept[self.kind]
+            worth = worth + (np.maximum(duals[limits : limits + shares.groups], 0.0) / self._unit)[:, None]
+        value = (worth * self.steps)[:, None, :] * self.kept[self.kind]
         value += time[:, None, None] + (shares.scale[:, None] / 2 * work[shares.snapshot.type_of])[:, None, :]
         value += self._half_gains(np.minimum(duals[len(duals) - self._half.shape[1] :], 0.0))
         gain = np.where(self._able, value, -np.inf)
@@ -258,6 +330,22 @@ class Roles:
                 i, j, both = matched(a, time_a, b, time_b)
             parts.append((np.minimum(i, j), np.maximum(i, j), np.full(len(i), at), both))
         return tuple(np.concatenate([part[k] for part in parts]) for k in range(4))  # type: ignore[return-value]
+
+
+def sum_of(snapshot: Snapshot, shares: Shares, worth: np.ndarray, place: str) -> Allocation:
+    """The allocation of the greatest sum of throughputs times what they are worth.
+
+    Arguments:
+        shares: of `many`. worth: of a step a second, by group, or by group and column.
+        place: for messages.
+    """
+    assert snapshot.pairs is not None
+    each = np.broadcast_to(worth if worth.ndim == 2 else worth[:, None], (shares.groups, len(snapshot.columns)))
+    unit = float((each[shares.first, shares.column] * shares.steps_first).max()) or 1.0
+    found = Roles(shares, snapshot.pairs, Aim(each / unit)).best(place)
+    total = -found.objective * unit
+    gap = max(0.0, found.objective - found.bound) / max(1.0, abs(found.objective))
+    return Allocation(*found.entries, total, gap, reasons(shares, found.duals), shares.refused, found.note)
 
 
 def _kinds(shares: Shares, classes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

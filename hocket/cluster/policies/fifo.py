@@ -16,6 +16,7 @@ from hocket.cluster.policies._lines import Lines
 from hocket.cluster.policies._queue import queue, reasons
 from hocket.cluster.policies._ranks import Ranks
 from hocket.cluster.policies._refusals import fastest, refusals
+from hocket.cluster.policies._roles import many, sum_of
 from hocket.cluster.policies._shares import Shares
 from hocket.cluster.policies._windows import spread
 from hocket.cluster.session import Session, answered, solved
@@ -54,8 +55,17 @@ def _best(snapshot: Snapshot, session: Session | None) -> Allocation:
 
 
 def _with_pairs(snapshot: Snapshot) -> Allocation:
-    """By lines of jobs that run alike: with every job by itself there would be a variable for any two."""
+    """By lines of jobs that run alike: with every job by itself there would be a variable for any two.
+
+    By roles, where there are too many kinds of jobs for that.
+    """
     weights = _weights(snapshot)
+    if many(snapshot) is not None:
+        worth = weights / max(len(weights), 1) / _fastest(snapshot)
+        unlike = many(snapshot, (worth,))
+        assert unlike is not None
+        found = sum_of(snapshot, unlike, worth[unlike.member][:, None] * np.ones(len(snapshot.columns)), _PLACE)
+        return replace(found, objective=in_order(snapshot, found))
     apart = np.zeros(len(snapshot.jobs))
     while True:
         shares = Shares(snapshot, (apart,))

@@ -9,9 +9,11 @@ The public policy counts a job's isolated time from the moment it first sees the
 import numpy as np
 
 from hocket.cluster.allocation import Allocation, Reason, Reasons
+from hocket.cluster.policies import _paced_roles as paced_roles
 from hocket.cluster.policies._pace import Pace
 from hocket.cluster.policies._paced import Paced, paced
 from hocket.cluster.policies._refusals import refusal
+from hocket.cluster.policies._roles import many
 from hocket.cluster.policies.isolated import isolated_times
 from hocket.cluster.session import Session, answered
 from hocket.cluster.snapshot import Snapshot
@@ -19,6 +21,7 @@ from hocket.cluster.snapshot import Snapshot
 __all__ = ["PAPER", "allocate", "asked", "rho"]
 
 PAPER = "Dissertation section 5.4.2; Themis (Mahajan et al. 2020)"
+_PLACE = "finish-time fairness"
 _AT_MOST = 1e-7  # relative: a job of this much less than the largest rho is one of those that hold it
 
 
@@ -29,7 +32,11 @@ def allocate(snapshot: Snapshot, session: Session | None = None) -> Allocation:
 
 def _allocate(snapshot: Snapshot, session: Session | None) -> Allocation:
     pace = _pace(snapshot)
-    found = paced(snapshot, pace, "finish-time fairness", session)
+    if many(snapshot) is not None:
+        unlike = many(snapshot, (pace.remaining, pace.due, pace.elapsed))
+        assert unlike is not None
+        return paced_roles.allocation(snapshot, unlike, pace, _PLACE)
+    found = paced(snapshot, pace, _PLACE, session)
     if not isinstance(found, Paced):
         none = np.zeros(0, dtype=np.int64)
         reasons = tuple(refusal(found.refused[j]) for j in range(len(snapshot.jobs)))

@@ -6,15 +6,18 @@ The public policy looks for the makespan by halving, down to 5 %; this one is th
 import numpy as np
 
 from hocket.cluster.allocation import Allocation, Reason, Reasons
+from hocket.cluster.policies import _paced_roles as paced_roles
 from hocket.cluster.policies._pace import Pace
 from hocket.cluster.policies._paced import Paced, paced
 from hocket.cluster.policies._refusals import refusal
+from hocket.cluster.policies._roles import many
 from hocket.cluster.session import Session, answered
 from hocket.cluster.snapshot import Snapshot
 
 __all__ = ["PAPER", "allocate", "asked"]
 
 PAPER = "Dissertation section 5.4.2"
+_PLACE = "makespan"
 _SAME = 1e-6  # relative: a job that ends so little before the last one ends with it
 
 
@@ -26,7 +29,11 @@ def allocate(snapshot: Snapshot, session: Session | None = None) -> Allocation:
 def _allocate(snapshot: Snapshot, session: Session | None) -> Allocation:
     jobs = len(snapshot.jobs)
     pace = Pace(snapshot.remaining_steps, np.ones(jobs), np.zeros(jobs))
-    found = paced(snapshot, pace, "makespan", session)
+    if many(snapshot) is not None:
+        unlike = many(snapshot, (snapshot.remaining_steps,))
+        assert unlike is not None
+        return paced_roles.allocation(snapshot, unlike, pace, _PLACE)
+    found = paced(snapshot, pace, _PLACE, session)
     if not isinstance(found, Paced):
         none = np.zeros(0, dtype=np.int64)
         reasons = tuple(refusal(found.refused[j]) for j in range(jobs))

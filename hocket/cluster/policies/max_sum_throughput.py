@@ -6,8 +6,8 @@ Steps of unlike jobs are added up as they are, as in the dissertation: jobs of s
 import numpy as np
 
 from hocket.cluster.allocation import Allocation
-from hocket.cluster.policies._answer import answer, reasons
-from hocket.cluster.policies._roles import Aim, Roles, many
+from hocket.cluster.policies._answer import answer
+from hocket.cluster.policies._roles import many, sum_of
 from hocket.cluster.policies._shares import Shares
 from hocket.cluster.session import Session, answered, solved
 from hocket.cluster.snapshot import Snapshot
@@ -26,20 +26,10 @@ def allocate(snapshot: Snapshot, session: Session | None = None) -> Allocation:
 def _allocate(snapshot: Snapshot, session: Session | None) -> Allocation:
     unlike = many(snapshot)
     if unlike is not None:
-        return _by_roles(snapshot, unlike)
+        return sum_of(snapshot, unlike, np.ones(unlike.groups), _PLACE)
     shares = Shares(snapshot)
     steps = shares.steps_first + shares.steps_second
     # In units of the fastest, so that the solver's tolerances are relative.
     unit = float(steps.max(initial=0.0)) or 1.0
     solution = solved(session, shares, shares.program(-steps / unit), _PLACE)
     return answer(shares, solution.x, solution.duals, -solution.objective * unit, solution.gap)
-
-
-def _by_roles(snapshot: Snapshot, shares: Shares) -> Allocation:
-    """The same, where there are too many pairs to write them all down."""
-    assert snapshot.pairs is not None
-    unit = float(shares.steps_first.max())
-    found = Roles(shares, snapshot.pairs, Aim(np.full(shares.groups, 1 / unit))).best(_PLACE)
-    total = float(Allocation(*found.entries, 0.0).throughput(snapshot).sum())
-    gap = max(0.0, -found.bound * unit - total) / max(unit, total)
-    return Allocation(*found.entries, total, gap, reasons(shares, found.duals), shares.refused, found.note)

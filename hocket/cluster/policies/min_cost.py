@@ -6,9 +6,12 @@ does the same: every worker is to be where its price buys most steps. A price is
 A program that is linear over linear, all throughput over all cost, is in min_cost_slo.py: it makes sense only with deadlines.
 """
 
+import numpy as np
+
 from hocket.cluster.allocation import Allocation
 from hocket.cluster.policies._answer import answer
 from hocket.cluster.policies._prices import priced
+from hocket.cluster.policies._roles import many, sum_of
 from hocket.cluster.policies._shares import Shares
 from hocket.cluster.session import Session, answered, solved
 from hocket.cluster.snapshot import Snapshot
@@ -16,6 +19,7 @@ from hocket.cluster.snapshot import Snapshot
 __all__ = ["PAPER", "allocate"]
 
 PAPER = "Dissertation section 6.4.2"
+_PLACE = "least cost"
 
 
 def allocate(snapshot: Snapshot, session: Session | None = None) -> Allocation:
@@ -28,8 +32,11 @@ def allocate(snapshot: Snapshot, session: Session | None = None) -> Allocation:
 
 
 def _allocate(snapshot: Snapshot, session: Session | None) -> Allocation:
+    unlike = many(snapshot)
+    if unlike is not None:
+        return sum_of(snapshot, unlike, np.tile(1 / priced(snapshot), (unlike.groups, 1)), _PLACE)
     shares = Shares(snapshot)
     worth = (shares.steps_first + shares.steps_second) / priced(snapshot)[shares.column]
     unit = float(worth.max(initial=0.0)) or 1.0
-    solution = solved(session, shares, shares.program(-worth / unit), "least cost")
+    solution = solved(session, shares, shares.program(-worth / unit), _PLACE)
     return answer(shares, solution.x, solution.duals, -solution.objective * unit, solution.gap)

@@ -12,11 +12,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from hocket.cluster.allocation import Allocation, Reason, Reasons
-from hocket.cluster.policies._answer import answer
+from hocket.cluster.policies._answer import answer, reasons
 from hocket.cluster.policies._deadlines import alone, due, together
 from hocket.cluster.policies._lines import Lines, Served
 from hocket.cluster.policies._lp import Infeasible, Solution, SolverTrouble
 from hocket.cluster.policies._prices import cost_per_hour, priced
+from hocket.cluster.policies._roles import Aim, Answer, Roles, many
 from hocket.cluster.policies._shares import Shares
 from hocket.cluster.policies._windows import spread
 from hocket.cluster.session import Session, answered
@@ -27,6 +28,7 @@ __all__ = ["PAPER", "allocate"]
 PAPER = "Dissertation sections 6.4.2 and 6.4.3; ratio: Dinkelbach 1967"
 _PLACE = "least cost with deadlines"
 _STEPS = 100
+_ENOUGH = 1e-9  # relative: what lacks so little is there
 _CONFLICT = "deadlines of others leave it too little"
 
 
@@ -45,6 +47,8 @@ def allocate(snapshot: Snapshot, session: Session | None = None, ratio: bool = F
 def _allocate(snapshot: Snapshot, ratio: bool, session: Session | None) -> Allocation:
     prices = priced(snapshot)
     demand, late = due(snapshot)
+    if many(snapshot) is not None and not ratio:
+        return _by_roles(snapshot, prices, demand, late)
     apart, floor = np.zeros(len(snapshot.jobs)), 0
     for _ in range(_STEPS):
         shares = Shares(snapshot, (apart,))
@@ -74,6 +78,56 @@ def _allocate(snapshot: Snapshot, ratio: bool, session: Session | None) -> Alloc
     told = Reasons(len(demand), lambda: _reasons(shares, plain.reasons, demand, late))
     note = _note([why for j, why in late.items() if shares.group[j] >= 0], floor)
     return Allocation(*entries, objective, solution.gap, told, shares.refused, note)
+
+
+def _by_roles(snapshot: Snapshot, prices: np.ndarray, demand: np.ndarray, late: dict[int, str]) -> Allocation:
+    """The same where many unlike jobs share: of deadlines in conflict the dearest go, and none is asked again."""
+    assert snapshot.pairs is not None
+    floor = 0
+    while True:
+        shares = many(snapshot, (demand,))
+        assert shares is not None
+        demand[shares.group < 0] = 0.0
+        hopeless = alone(Lines(shares), demand)
+        if hopeless:
+            late |= hopeless
+            demand[list(hopeless)] = 0.0
+            continue
+        worth = np.tile(1 / prices, (shares.groups, 1))
+        unit = float((worth[shares.first, shares.column] * shares.steps_first).max()) or 1.0
+        roles, asked = Roles(shares, snapshot.pairs, Aim(worth / unit)), demand[shares.member]
+        if (asked > 0).any():
+            roles.after(Aim(np.zeros(shares.groups), asked))
+            found = roles.best(_PLACE)
+            if -found.objective < 1 - _ENOUGH:
+                gone = _dearest(found, asked, shares.count)
+                floor = floor or int(shares.count[gone].sum())
+                jobs = np.flatnonzero(np.isin(shares.group, gone))
+                late |= dict.fromkeys(jobs.tolist(), _CONFLICT)
+                demand[jobs] = 0.0
+                continue
+            roles.after(Aim(worth / unit, asked * min(1.0, -found.objective) * (1 - _ENOUGH), kept=True))
+        found = roles.best(_PLACE)
+        return _told(shares, found, unit, demand, late, floor)
+
+
+def _told(
+    shares: Shares, found: Answer, unit: float, demand: np.ndarray, late: dict[int, str], floor: int
+) -> Allocation:
+    gap = max(0.0, found.objective - found.bound) / max(1.0, abs(found.objective))
+    plain = reasons(shares, found.duals)
+    told = Reasons(len(demand), lambda: _reasons(shares, plain, demand, late))
+    note = _note([why for j, why in late.items() if shares.group[j] >= 0], floor)
+    notes = "; ".join(part for part in (note, found.note) if part)
+    return Allocation(*found.entries, -found.objective * unit, gap, told, shares.refused, notes)
+
+
+def _dearest(found: Answer, asked: np.ndarray, count: np.ndarray) -> np.ndarray:
+    """Groups without which the answer's prices no longer show that the others ask for too much."""
+    each = found.prices * asked * count
+    order = np.argsort(-each, kind="stable")
+    over = each.sum() - np.cumsum(each[order]) > -found.bound * each.sum()
+    return order[: int(over.sum()) + 1]
 
 
 def _sum(lines: Lines, demand: np.ndarray, worth: np.ndarray, session: Session | None) -> tuple[Solution, float]:
