@@ -61,7 +61,9 @@ def read(
         table.columns(types)
     work = read_workload(workload, table, options.settings.seed)
     work = work if jobs is None else work.part(jobs)
-    if options.first >= max(1, len(work.jobs)):
+    if not work.jobs:
+        raise InputError(str(workload), "no jobs", "one or more")
+    if options.first >= len(work.jobs):
         raise InputError("--first", str(options.first), f"less than the number of jobs, which is {len(work.jobs)}")
     _check_length(work, types, table, workload)
     types, given, begin_s, places = world_of(types, *world, options.settings.restart_s)

@@ -134,6 +134,8 @@ def throughputs(value: str) -> Callable[[], None]:
         (write("f/gcp/spin_up_and_shut_down/2020-02-26T170353Z.out", "Zone: us-west1-b, GPU type: v100\n"), "prices f", ["2020-02-26T170353Z.out line 1", "expected Zone: Z, GPU type"]),
         (write("f/azure/cost/us_east.csv", "Day,NC6\n"), "prices f", ["instance_mapping.csv: found no such file"]),
         (lambda: None, "prices jobs.json", ["jobs.json: found a file; expected a folder with aws/cost"]),
+        (write("s.csv", "name,time,application,num_replicas\n"), SIMULATE.format("s.csv"), ["s.csv: found no jobs"]),
+        (write("j.json", '{"format": "hocket-workload-1", "jobs": []}'), SIMULATE.format("j.json"), ["j.json: found no jobs"]),
         # options
         (lambda: None, "generate continuous-single --rate nan -o o.json", ["--rate: found nan", "jobs an hour"]),
         (lambda: None, "generate continuous-single --rate 1e-320 -o o.json", ["--rate"]),

@@ -313,6 +313,14 @@ def test_files_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         read_workload(packed)
 
 
+def test_objects_are_counted_before_they_are_parsed(tmp_path: Path) -> None:
+    """What is within the bytes may still be more than memory holds once it is parsed."""
+    many = write(tmp_path, "many.json", "[" + "{}," * 1_000_001 + "{}]")
+    for reader in (read_workload, gavel_throughputs.read, gavel_snapshot.read, throughputs_json.read):
+        with pytest.raises(InputError, match=r"many\.json: found 1000002 objects; expected at most "):
+            reader(many)
+
+
 @pytest.mark.parametrize("name", ["jobs.txt", "jobs", "jobs.csv"])
 def test_an_unknown_format_is_told(tmp_path: Path, name: str) -> None:
     """By its name, or by its header."""

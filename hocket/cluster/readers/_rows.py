@@ -7,7 +7,7 @@ from pathlib import Path
 
 from hocket.cluster.workload import MOST_JOBS
 from hocket.errors import InputError, nearest
-from hocket.files import read_text
+from hocket.files import read_bytes, read_text
 
 MOST_BYTES = 128 * 2**20
 _LONGEST_LINE = 4096  # characters
@@ -91,6 +91,19 @@ def table(path: str | Path, required: Sequence[str]) -> Iterator[Row]:
         yield Row(str(path), line, dict(zip(names, cells, strict=True)))
     if not names:
         raise InputError(str(path), "an empty file", f"a header with {', '.join(required)}")
+
+
+def json_bytes(path: str | Path, most_objects: int) -> bytes:
+    """The content of a JSON file that has a bounded number of objects, which take the time and the memory to parse.
+
+    Raises:
+        InputError: an unreadable file, too many bytes, too many objects.
+    """
+    content = read_bytes(path, MOST_BYTES)
+    count = content.count(b"{")
+    if count > most_objects:
+        raise InputError(str(path), f"{count} objects", f"at most {most_objects}")
+    return content
 
 
 def _lines(path: str | Path) -> Iterator[tuple[int, str]]:

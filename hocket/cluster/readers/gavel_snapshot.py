@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from hocket.cluster.job import Job
-from hocket.cluster.readers._rows import MOST_BYTES
+from hocket.cluster.readers._rows import json_bytes
 from hocket.cluster.snapshot import Active, Entity, Snapshot
 from hocket.cluster.throughputs import ThroughputTable
 from hocket.cluster.workers import Column, WorkerType
@@ -23,7 +23,6 @@ from hocket.cluster.workload import FORMAT as WORKLOAD
 from hocket.cluster.workload import check_ids, inside
 from hocket.documents import parse_json, seems
 from hocket.errors import InputError
-from hocket.files import read_bytes
 from hocket.lines import with_lines
 from hocket.typed import read_as
 
@@ -88,7 +87,7 @@ def read(path: str | Path, table: ThroughputTable | None = None, mixed: bool = F
     Raises:
         InputError: no JSON, or a wrong value, with file and field.
     """
-    text = read_bytes(path, MOST_BYTES)
+    text = json_bytes(path, 10 + 2 * MOST_JOBS)  # each job has its throughputs
     found = parse_json(text, str(path))
     if isinstance(found, dict) and found.get("format") == WORKLOAD:
         step = "A workload goes with `hocket cluster simulate`."

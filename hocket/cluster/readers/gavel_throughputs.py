@@ -13,17 +13,17 @@ from typing import Any
 
 import numpy as np
 
-from hocket.cluster.readers._rows import MOST_BYTES
+from hocket.cluster.readers._rows import json_bytes
 from hocket.cluster.throughputs import Kind, Place, ThroughputTable
 from hocket.documents import parse_json
 from hocket.errors import InputError
-from hocket.files import read_bytes
 from hocket.lines import with_lines
 
 _KIND = re.compile(r"\('([^'\n]{1,200})', ([1-9][0-9]{0,4})\)")
 _SPREAD = "_unconsolidated"
 _ALONE = "null"
 MOST_KINDS = 2000
+_MOST_OBJECTS = 100 * MOST_KINDS  # one for each kind on each place
 
 
 def read(path: str | Path) -> ThroughputTable:
@@ -32,7 +32,7 @@ def read(path: str | Path) -> ThroughputTable:
     Raises:
         InputError: no JSON, or a wrong value, with the file and the keys that lead to it.
     """
-    text = read_bytes(path, MOST_BYTES)
+    text = json_bytes(path, _MOST_OBJECTS)
     with with_lines(text, str(path)):
         return _table(parse_json(text, str(path)), path)
 

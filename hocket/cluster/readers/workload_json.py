@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from hocket.cluster.job import Job
-from hocket.cluster.readers._rows import MOST_BYTES
+from hocket.cluster.readers._rows import json_bytes
 from hocket.cluster.throughputs import ThroughputTable
 from hocket.cluster.workload import MOST_JOBS, Workload, check_ids, in_order, inside, parse_data
 from hocket.documents import parse_json
 from hocket.errors import InputError
-from hocket.files import read_bytes
 from hocket.lines import with_lines
 from hocket.typed import read_as
 
@@ -52,7 +51,7 @@ def read(path: str | Path, table: ThroughputTable) -> Workload:
     Raises:
         InputError: no JSON, or a wrong or unknown value, with file, job and field.
     """
-    text = read_bytes(path, MOST_BYTES)
+    text = json_bytes(path, 1 + MOST_JOBS)
     data = parse_json(text, str(path))
     with with_lines(text, str(path)):
         return _workload(data, path, table)
