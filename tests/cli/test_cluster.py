@@ -1,5 +1,7 @@
 """The cluster's commands, from a generated workload to figures and a report."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -248,3 +250,18 @@ def test_an_interrupted_simulation_leaves_its_events(run: Run, shared: Path, mon
     assert (found.code, found.out) == (130, "")
     assert set(Path().iterdir()) - before == {Path("journal.log")}
     assert ask(run, "replay journal.log --json").json["events"] == 30
+
+
+@pytest.mark.parametrize("words", ["policies", "prices --json", "solve snapshot.json"])
+def test_output_that_nobody_takes(run: Run, shared: Path, words: str) -> None:
+    """A full disk is one error; a reader who has seen enough is none."""
+    command = [sys.executable, "-m", "hocket", "cluster", *words.split()]
+    with open("/dev/full", "w") as full:
+        found = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert (found.returncode, found.stderr) == (2, "error: standard output: No space left on device\n")
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        process.stdout.close()
+        assert process.wait() == 0
+        assert process.stderr is not None
+        assert process.stderr.read() == ""
