@@ -1,9 +1,13 @@
 """Isolated shares against the public policy, and by hand."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given as drawn
+from hypothesis import settings
+from hypothesis import strategies as st
 
 from hocket.cluster.job import Job
 from hocket.cluster.policies import isolated
@@ -64,3 +68,20 @@ def test_nobody_and_a_job_that_cannot_run() -> None:
     found = isolated.allocate(given)
     assert found.dense(given)[:, 0] == pytest.approx([0.0, 1.0])
     assert "4 workers" in found.reasons[0].binding
+
+
+@settings(max_examples=100)
+@drawn(st.integers(0, 2**32 - 1), st.integers(1, 9), st.floats(0.0, 0.4))
+def test_the_closed_form_is_what_it_stands_for(seed: int, jobs: int, nowhere: float) -> None:
+    """The same times, objective and reasons as by adding up what every job does on every column."""
+    there = crowd(seed, jobs)
+    runs = np.random.default_rng(seed).random(there.throughputs.shape) >= nowhere
+    there = replace(there, throughputs=np.where(runs, there.throughputs, 0.0))
+    short = isolated.allocate(there)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(isolated, "_plain", lambda _: None)
+        long = isolated.allocate(replace(there))
+    assert short.objective == pytest.approx(long.objective, rel=1e-12)
+    assert short.dense(there) == pytest.approx(long.dense(there), rel=1e-12)
+    assert list(short.reasons) == list(long.reasons)
+    assert short.refused == long.refused

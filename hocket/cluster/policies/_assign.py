@@ -24,6 +24,14 @@ def assign(cost: np.ndarray, room: np.ndarray) -> tuple[np.ndarray, float]:
     room_left = room.astype(np.int64).tolist()
     for row in range(rows):
         distance = cost[row] + price
+        j = int(distance.argmin())
+        if (
+            room_left[j] and distance[j] < np.inf
+        ):  # it is cheapest where there is room: nobody moves on, no price changes
+            room_left[j] -= 1
+            held[j].append(row)
+            of_row[row] = j
+            continue
         through = np.full(columns, row)  # the row that would move into a column
         open_ = np.ones(columns, dtype=bool)
         while True:

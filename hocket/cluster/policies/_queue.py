@@ -14,6 +14,7 @@ from hocket.cluster.policies._refusals import refusal
 from hocket.cluster.snapshot import Snapshot
 
 _WORTHWHILE = 1.5
+_LONG = 100  # jobs in a line: from here on it is quicker to look at many at a time
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,7 +35,7 @@ class Queued:
         )
 
 
-def queue(snapshot: Snapshot, order: list[int], overtake: bool, untouched: int = 0) -> Queued:
+def queue(snapshot: Snapshot, order: np.ndarray, overtake: bool, untouched: int = 0) -> Queued:
     """Who runs.
 
     Arguments:
@@ -42,12 +43,22 @@ def queue(snapshot: Snapshot, order: list[int], overtake: bool, untouched: int =
         overtake: whether others go on where one fits nowhere; if not, all behind it wait.
         untouched: so many of the first in line are never joined by another.
     """
-    free = snapshot.workers.tolist()
-    type_of = snapshot.type_of.tolist()
+    long = len(order) > _LONG and not overtake
+    column, waiting, stuck = _by_stretches(snapshot, order) if long else _one_by_one(snapshot, order.tolist(), overtake)
+    found = Queued(column, np.full(len(column), ALONE, dtype=np.int64), stuck)
+    if snapshot.pairs is not None:
+        _join(snapshot, found, waiting, order[:untouched].tolist(), overtake)
+    return found
+
+
+def _one_by_one(snapshot: Snapshot, order: list[int], overtake: bool) -> tuple[np.ndarray, list[int], int | None]:
+    """The column of each job, who waits, and who it was that nothing fitted."""
+    free = [own.workers for own in snapshot.types]
+    type_of = [own.type for own in snapshot.columns]
     best = np.argsort(-snapshot.throughputs, axis=1, kind="stable").tolist()
-    runs = (snapshot.throughputs > 0).tolist()
-    scale = snapshot.scale.tolist()
-    column = [-1] * len(snapshot.jobs)
+    steps = snapshot.throughputs.tolist()
+    scale = [active.job.scale_factor for active in snapshot.jobs]
+    column = [-1] * len(scale)
     waiting: list[int] = []
     stuck, room = None, sum(free)
     for place, j in enumerate(order):
@@ -55,7 +66,7 @@ def queue(snapshot: Snapshot, order: list[int], overtake: bool, untouched: int =
             waiting.extend(order[place:])
             break
         for c in best[j]:
-            if free[type_of[c]] >= scale[j] and runs[j][c]:
+            if free[type_of[c]] >= scale[j] and steps[j][c] > 0:
                 column[j] = c
                 free[type_of[c]] -= scale[j]
                 room -= scale[j]
@@ -63,10 +74,33 @@ def queue(snapshot: Snapshot, order: list[int], overtake: bool, untouched: int =
         else:
             waiting.append(j)
             stuck = j if stuck is None else stuck
-    found = Queued(np.array(column, dtype=np.int64), np.full(len(column), ALONE, dtype=np.int64), stuck)
-    if snapshot.pairs is not None:
-        _join(snapshot, found, waiting, order[:untouched], overtake)
-    return found
+    return np.array(column, dtype=np.int64), waiting, stuck
+
+
+def _by_stretches(snapshot: Snapshot, order: np.ndarray) -> tuple[np.ndarray, list[int], int | None]:
+    """The same where nobody overtakes: stretches of the line in which nobody's fastest column with room runs out of it."""
+    free, kind = snapshot.workers.copy(), snapshot.type_of
+    column = np.full(len(snapshot.jobs), -1, dtype=np.int64)
+    begin, stuck = 0, None
+    while begin < len(order) and free.sum() > 0 and stuck is None:
+        own = order[begin : begin + int(free.sum())]  # each takes one worker at least
+        scale = snapshot.scale[own]
+        able = np.where(free[kind] >= scale[:, None], snapshot.throughputs[own], 0.0)
+        best = able.argmax(axis=1)
+        every = np.arange(len(own))
+        taken = np.zeros((len(own), len(free)))
+        taken[every, kind[best]] = scale
+        np.cumsum(taken, axis=0, out=taken)
+        nowhere = able[every, best] <= 0
+        stops = nowhere | (taken > free).any(axis=1)
+        end = int(stops.argmax()) if stops.any() else len(own)
+        column[own[:end]] = best[:end]
+        if end:
+            free -= taken[end - 1]
+        if end < len(own) and nowhere[end]:
+            stuck = int(own[end])
+        begin += end
+    return column, order[begin:].tolist(), stuck
 
 
 def _join(snapshot: Snapshot, found: Queued, waiting: list[int], untouched: list[int], overtake: bool) -> None:

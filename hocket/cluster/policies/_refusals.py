@@ -9,9 +9,17 @@ from hocket.cluster.snapshot import Snapshot
 
 def refusals(snapshot: Snapshot) -> dict[int, str]:
     """Why each of them can run nowhere, by index."""
+    if everywhere(snapshot):
+        return {}
     fits = snapshot.scale[:, None] <= snapshot.workers[snapshot.type_of]
     everyone = ((snapshot.throughputs > 0) & fits).any(axis=1).all()
     return {} if everyone else Shares(snapshot).refused
+
+
+def everywhere(snapshot: Snapshot) -> bool:
+    """Whether every job runs on every column, by a look that is quick."""
+    steps, workers = snapshot.throughputs, snapshot.workers
+    return bool(steps.size and steps.min() > 0 and snapshot.scale.max() <= workers.min(initial=0.0))
 
 
 def fastest(snapshot: Snapshot) -> np.ndarray:

@@ -83,16 +83,25 @@ def _with_pairs(snapshot: Snapshot) -> Allocation:
 
 
 def _queued(snapshot: Snapshot) -> Allocation:
-    refused = refusals(snapshot)
-    order = [j for j in _in_turn(snapshot).tolist() if j not in refused]
+    refused, turn = refusals(snapshot), _in_turn(snapshot)
+    order = turn[~np.isin(turn, list(refused))] if refused else turn
     found = queue(snapshot, order, overtake=False)
-    plain = found.allocation(0.0, (), refused)
-    return found.allocation(in_order(snapshot, plain), reasons(snapshot, found, order, refused), refused)
+    if snapshot.pairs is None:
+        there = np.flatnonzero(found.column[order] >= 0)
+        own = order[there]
+        got = snapshot.throughputs[own, found.column[own]] / fastest(snapshot)[own]
+        worth = float(got @ (len(order) - there))
+    else:
+        worth = in_order(snapshot, found.allocation(0.0, (), refused))
+    return found.allocation(worth, reasons(snapshot, found, order.tolist(), refused), refused)
 
 
 def _in_turn(snapshot: Snapshot) -> np.ndarray:
     """Jobs in the order in which they came; those that came together as they stand."""
-    return np.argsort([active.job.arrived_s for active in snapshot.jobs], kind="stable")
+    came = [active.job.arrived_s for active in snapshot.jobs]
+    if came and min(came) == max(came):
+        return np.arange(len(came))
+    return np.argsort(came, kind="stable")
 
 
 def _weights(snapshot: Snapshot) -> np.ndarray:

@@ -6,10 +6,11 @@ parts shrink alike.
 """
 
 from dataclasses import replace
+from functools import lru_cache
 
 import numpy as np
 
-from hocket.cluster.allocation import ALONE, Allocation, Reason
+from hocket.cluster.allocation import ALONE, Allocation, Reason, Reasons
 from hocket.cluster.policies._refusals import refusal, refusals
 from hocket.cluster.policies.max_min_fairness import equal_share
 from hocket.cluster.session import Session
@@ -17,21 +18,73 @@ from hocket.cluster.snapshot import Snapshot
 
 __all__ = ["PAPER", "allocate", "isolated_times", "least_share"]
 
+_SMALL = 512  # jobs: up to here entries are made once for each number of them
 PAPER = "Dissertation sections 5.4.1 and 5.4.4; Dominant Resource Fairness (Ghodsi et al. 2011)"
 
 
 def allocate(snapshot: Snapshot, session: Session | None = None) -> Allocation:
     """The allocation; its objective is the least normalised throughput of any job that can run, as for max-min fairness."""
+    found = _plain(snapshot)
+    if found is not None:
+        return found
     times = isolated_times(snapshot)
     job, column = np.nonzero(times)
     found = Allocation(job, np.full(len(job), ALONE), column, times[job, column], 0.0, refused=refusals(snapshot))
-    there = len(snapshot.jobs) - len(found.refused)
-    part = Reason(f"it has its part, one of {there}, of every type", "more workers, or fewer jobs")
-    busy = Reason("it runs all the time", "a policy that gives it more of the workers it is fastest on")
-    told = [busy if always else part for always in (times.sum(axis=1) >= 1 - 1e-9).tolist()]
+    told = _reasons(times, len(snapshot.jobs) - len(found.refused))
     for j, why in found.refused.items():
         told[j] = refusal(why)
     return replace(found, objective=least_share(snapshot, found), reasons=tuple(told))
+
+
+def _plain(snapshot: Snapshot) -> Allocation | None:
+    """The allocation where each type has one column, with room for every job: in closed form; None where not.
+
+    What a job does in its part of all workers W is W / n of what is due, by its weight: whatever its throughputs are.
+    """
+    jobs, steps = snapshot.jobs, snapshot.throughputs
+    scales = [active.job.scale_factor for active in jobs]
+    each = [own.workers for own in snapshot.types]
+    own_column = len(snapshot.columns) == len(each) and all(c.type == k for k, c in enumerate(snapshot.columns))
+    if not scales or not own_column or max(scales) > min(each, default=0):
+        return None
+    everywhere = steps.min() > 0
+    if not everywhere and not steps.max(axis=1).min() > 0:
+        return None
+    n, total = len(scales), sum(each)
+    fraction = np.empty((n, len(each)))
+    smallest = min(scales)
+    if max(scales) == smallest:
+        fraction[:] = [workers / max(n * smallest, total) for workers in each]
+        least = min(total / n, smallest) / max([active.job.weight for active in jobs])
+    else:
+        scale = np.array(scales, dtype=float)
+        np.divide(each, np.maximum(n * scale, total)[:, None], out=fraction)
+        least = float((np.minimum(total / n, scale) / snapshot.weights).min())
+    told = Reasons(n, lambda: _reasons(np.where(steps > 0, fraction, 0.0), n))
+    if not everywhere:
+        job, column = np.nonzero(steps)
+        return Allocation(job, np.full(len(job), ALONE), column, fraction[job, column], least, 0.0, told)
+    job, alone, column = _grid(n, len(each)) if n <= _SMALL else _made(n, len(each))
+    return Allocation(job, alone, column, fraction.reshape(-1), least, 0.0, told)
+
+
+def _made(jobs: int, columns: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Entries of every job, alone, on every column."""
+    job, column = np.divmod(np.arange(jobs * columns), columns)
+    found = job, np.full(len(job), ALONE), column
+    for part in found:
+        part.setflags(write=False)
+    return found
+
+
+_grid = lru_cache(maxsize=64)(_made)
+
+
+def _reasons(times: np.ndarray, among: int) -> list[Reason]:
+    """Of all jobs, by their times on columns; among how many workers are divided."""
+    part = Reason(f"it has its part, one of {among}, of every type", "more workers, or fewer jobs")
+    busy = Reason("it runs all the time", "a policy that gives it more of the workers it is fastest on")
+    return [busy if always else part for always in (times.sum(axis=1) >= 1 - 1e-9).tolist()]
 
 
 def isolated_times(snapshot: Snapshot) -> np.ndarray:
