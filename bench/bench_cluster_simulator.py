@@ -1,9 +1,10 @@
 """The simulator beside the public one: average JCT, utilisation and speed; and 5,000 jobs with an allocation at every event.
 
-    python -m bench.bench_cluster_simulator [--long]
+    python -m bench.bench_cluster_simulator [--all] [--long]
 
 Times are of this process's processor. The public simulator's answers and times are read from the data beside the repository, where
-they are; its times are those of another machine, so that ratios of speed are rough.
+they are; its times are those of another machine, so that ratios of speed are rough. With --all, the figures that were measured under
+more policies, seeds and rates, for jobs of several workers and solvers (bench/public_simulator.json, which says how) come after that.
 """
 
 import json
@@ -29,16 +30,42 @@ TYPES = tuple(WorkerType(name, 36) for name in ("v100", "p100", "k80"))
 WINDOW = 300, 500
 
 
+MEASURED = Path(__file__).parent / "public_simulator.json"
+
+
 def first_come() -> tuple[Policy, Options]:
     """FIFO: nobody runs who has no right to."""
     options = public(blind=True)
-    return FirstCome(), replace(options, settings=replace(options.settings, fill=False))
+    return FirstCome(overbook=True), replace(options, settings=replace(options.settings, fill=False))
+
+
+def blind(name: str) -> Callable[[], tuple[Policy, Options]]:
+    """A policy that sees no types."""
+    return lambda: (policy_named(name, blind=True), public(blind=True))
+
+
+def seeing(name: str) -> Callable[[], tuple[Policy, Options]]:
+    """A policy that sees types; what its objective leaves open ends in the middle, as with the solver there."""
+    return lambda: (policy_named(name, rest="middle"), public())
+
+
+def packed(name: str) -> Callable[[], tuple[Policy, Options]]:
+    """A policy of jobs that may share workers."""
+    return lambda: (policy_named(name), replace(public(), space_sharing=True))
 
 
 CASES: dict[str, Callable[[], tuple[Policy, Options]]] = {
     "fifo": first_come,
-    "max_min_fairness": lambda: (policy_named("max_min_fairness", blind=True), public(blind=True)),
-    "max_min_fairness_perf": lambda: (policy_named("max_min_fairness"), public()),
+    "max_min_fairness": blind("max_min_fairness"),
+    "max_min_fairness_perf": seeing("max_min_fairness"),
+    "max_min_fairness_packed": packed("max_min_fairness"),
+    "finish_time_fairness": blind("finish_time_fairness"),
+    "finish_time_fairness_perf": seeing("finish_time_fairness"),
+    "min_total_duration": blind("makespan"),
+    "min_total_duration_perf": seeing("makespan"),
+    "isolated": lambda: (policy_named("isolated"), public(blind=True)),
+    "allox": seeing("allox"),
+    "gandiva": packed("gandiva"),
 }
 
 
@@ -57,8 +84,8 @@ def beside_the_public_one() -> None:
     print(
         f"{'policy':24} {'avg JCT, s':>12} {'public':>10} {'differs':>8} {'used':>6} {'public':>7} {'s':>7} {'public':>7}  faster"
     )
-    for name, case in CASES.items():
-        policy, options = case()
+    for name in ("fifo", "max_min_fairness", "max_min_fairness_perf"):
+        policy, options = CASES[name]()
         run, took_s = timed(work, policy, replace(options, first=first, last=last))
         theirs = reference[f"single_r4_s0_{first}_{last}__{name}"]
         jct = jct_s(run.records[first:last]).mean()
@@ -66,6 +93,30 @@ def beside_the_public_one() -> None:
         print(
             f"{name:24} {jct:12.0f} {theirs['avg_jct_s']:10.0f} {part:8.2%} {summary(run).utilization:6.3f} "
             f"{theirs['utilization']:7.3f} {took_s:7.2f} {theirs['wall_s']:7.1f} {theirs['wall_s'] / took_s:6.1f} x"
+        )
+
+
+def beside_what_was_measured() -> None:
+    """One line a run; runs of one policy and workload that differ in the solver only are one run here."""
+    print(
+        f"{'policy':26} {'workload':21} {'jobs':>9} {'solver':>8} {'avg JCT, s':>10} {'public':>8} {'differs':>8} {'ended':>7} {'s':>6}"
+    )
+    runs: dict[tuple[str, str, int, int | None], tuple[Run, float]] = {}
+    for row in json.loads(MEASURED.read_text())["rows"]:
+        name, workload, first, last = row["policy"], row["workload"], row["first"], row["last"]
+        key = name, workload, first, last
+        if key not in runs:
+            policy, options = CASES[name]()
+            runs[key] = timed(
+                read_workload(FOLDER / f"{workload}.json"), policy, replace(options, first=first, last=last)
+            )
+        run, took_s = runs[key]
+        jct = jct_s(run.records[first:last]).mean()
+        window = "all" if last is None else f"{first}-{last}"
+        print(
+            f"{name:26} {workload:21} {window:>9} {row['solver'] or '':>8} {jct:10.0f} {row['avg_jct_s']:8.0f} "
+            f"{jct / row['avg_jct_s'] - 1:8.2%} {run.ended_s / row['ended_s'] - 1:7.1%} {took_s:6.2f}",
+            flush=True,
         )
 
 
@@ -81,6 +132,8 @@ def main() -> None:
         beside_the_public_one()
     else:
         print(f"No public answers at {FOLDER}: nothing to compare with.")
+    if "--all" in sys.argv[1:] and FOLDER.exists():
+        beside_what_was_measured()
     if "--long" in sys.argv[1:]:
         long_trace()
 

@@ -32,6 +32,9 @@ def check_progress(event: Progressed) -> None:
     remaining = event.remaining_steps
     if len(event.jobs) != len(remaining) or not all(isfinite(steps) and steps > 0 for steps in remaining):
         raise InputError("progress: remaining_steps", str(remaining)[:80], "a number > 0 for each job")
+    busy_s = event.busy_s
+    if busy_s and (len(event.jobs) != len(busy_s) or not all(isfinite(time_s) and time_s >= 0 for time_s in busy_s)):
+        raise InputError("progress: busy_s", str(busy_s)[:80], "a number >= 0 for each job, or nothing")
 
 
 def check_workers(kind: int, workers: tuple[int, ...], types: int) -> None:

@@ -6,6 +6,8 @@ as long, so that it costs little.
 Source: section 5.5 and rounds.py.
 """
 
+import random
+
 import numpy as np
 
 from hocket.cluster.book import Book
@@ -15,6 +17,7 @@ from hocket.cluster.settings import Settings
 
 __all__ = ["Choice"]
 
+_SHUFFLER = 5  # what the public simulator adds to its seed for this, so that types come in the same orders there
 _MOST_ROUNDS = 64  # between two searches for a choice that there may not be
 
 
@@ -28,6 +31,7 @@ class Choice:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.search_at, self.search_every = 0, 1
+        self._chance = random.Random(settings.seed + _SHUFFLER)
 
     def make(self, book: Book, workers: list[int], rounds: int) -> np.ndarray:
         """Entries that run, most urgent first.
@@ -40,7 +44,7 @@ class Choice:
         if settings.order == "deficit":
             order = by_debt(entries, book.received_s, due_s)
         else:
-            order = by_ratio(entries, book.received_s, book.owed_s, self._queues(len(workers), rounds))
+            order = by_ratio(entries, book.received_s, book.owed_s, self._queues(len(workers)))
         chosen = choose(entries, order, workers)
         after = settings.balance_after
         if after is None or due_s.max(initial=0.0) <= after * settings.round_s or balanced(entries, chosen, due_s):
@@ -60,10 +64,12 @@ class Choice:
         last[found] = False
         return choose(entries, debt[np.argsort(last[debt], kind="stable")], workers)  # others take what is left
 
-    def _queues(self, types: int, rounds: int) -> list[int] | None:
+    def _queues(self, types: int) -> list[int] | None:
         """Types in the order of their queues; None for one queue."""
         if self.settings.queue == "global":
             return None
         if not self.settings.shuffle:
             return list(range(types))
-        return np.random.default_rng((self.settings.seed, rounds)).permutation(types).tolist()
+        order = list(range(types))
+        self._chance.shuffle(order)
+        return order

@@ -90,6 +90,7 @@ class Core:
         self.book = Book(self.settings.round_s, self._type_of, self.settings.gifts == "counted")
         self.choice = Choice(self.settings)
         self.refused: dict[str, str] = {}
+        self._busy_s: dict[str, float] = {}  # of the round that ends, as told
         self.rounds = 0
         self.now_s = 0.0
         self.began_s: float | None = None  # the round that is under way
@@ -167,6 +168,7 @@ class Core:
             if self.roster.attempts and steps < self.roster.remaining_steps[slot]:
                 self.roster.attempts.pop(job, None)
         self.roster.remaining_steps[slots] = event.remaining_steps
+        self._busy_s = dict(zip(event.jobs, event.busy_s, strict=True)) if event.busy_s else {}
         return []
 
     def _finished(self, event: JobFinished, now_s: float) -> list[Command]:
@@ -253,7 +255,8 @@ class Core:
     def _round(self, event: RoundEnded, now_s: float) -> list[Command]:
         asked, trouble = self._ask(now_s)  # first: if the policy fails, nothing has changed
         for running in self.floor.running.values():
-            self._enter(running, now_s)
+            self._enter(running, now_s, max((self._busy_s.get(job, 0.0) for job in running.lease.jobs), default=0.0))
+        self._busy_s = {}
         if self.began_s is not None:
             self.book.pass_time(now_s - self.began_s)
         told: list[Command] = [Note(trouble)] if trouble else []
@@ -267,9 +270,10 @@ class Core:
             told.append(WakeAt(until_s))
         return told
 
-    def _enter(self, running: Running, now_s: float) -> None:
-        """Put the time that a lease had into the book."""
-        self.book.run(running.entry, now_s - running.since_s, running.claimed)
+    def _enter(self, running: Running, now_s: float, busy_s: float = 0.0) -> None:
+        """Put the time that a lease had into the book; busy: if it is known for how much of it a job was at work."""
+        time_s = now_s - running.since_s
+        self.book.run(running.entry, min(time_s, busy_s) if busy_s else time_s, running.claimed)
         running.since_s = now_s
 
     def _ask(self, now_s: float) -> tuple[Allocation | None, str]:

@@ -39,10 +39,15 @@ class JobArrived:
 
 @dataclass(frozen=True, slots=True)
 class Progressed:
-    """What jobs have still to do; told at least before each round ends, for those that ran."""
+    """What jobs have still to do; told at least before each round ends, for those that ran.
+
+    Attributes:
+        busy_s: of the round so far, for how long each was at work; empty if all were all of the time.
+    """
 
     jobs: tuple[str, ...]
     remaining_steps: tuple[float, ...]
+    busy_s: tuple[float, ...] = ()
 
     __pydantic_config__: ClassVar[Any] = _STRICT
 

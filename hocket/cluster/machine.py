@@ -34,7 +34,7 @@ class Machine:
 
     Attributes:
         running: jobs that hold workers, with the number of their lease, in the order in which they started.
-        remaining: steps, by job. finished_s: by job, None before.
+        remaining: steps, by job. finished_s: by job, None before. busy_s: by job, at work when its steps were counted last.
         finishes: (when, job) of those that finish in this round, the latest first.
         ends_s: when the last job of this round has nothing more to do in it.
         price_changes: when, of which type, dollars an hour.
@@ -57,7 +57,7 @@ class Machine:
         at = table.places_of(types, columns)
         self._beside = table.beside[:, :, at]
         self.remaining = np.array([job.steps for job in jobs])
-        self.speed, self.since_s = np.zeros(count), np.zeros(count)
+        self.speed, self.since_s, self.busy_s = np.zeros(count), np.zeros(count), np.zeros(count)
         self.started_s: list[float | None] = [None] * count
         self.finished_s: list[float | None] = [None] * count
         self.worker_s, self.cost_usd = [[0.0] * len(types) for _ in jobs], [0.0] * count
@@ -115,7 +115,9 @@ class Machine:
 
     def _count(self, jobs: np.ndarray, now_s: float) -> None:
         self._begin()
-        done = self._steps(self.speed[jobs] * np.maximum(now_s - self.since_s[jobs], 0.0))
+        speed = self.speed[jobs]
+        done = self._steps(speed * np.maximum(now_s - self.since_s[jobs], 0.0))
+        self.busy_s[jobs] = np.divide(done, speed, out=np.zeros(len(jobs)), where=speed > 0)
         self.remaining[jobs] = np.maximum(self.remaining[jobs] - done, _LEAST)
         self.since_s[jobs] = np.maximum(self.since_s[jobs], now_s)
 

@@ -257,7 +257,8 @@ class _Simulation:
         ran = self.machine.settle(self.now_s)
         if ran:
             names = tuple([self.jobs[k].id for k in ran])
-            self._tell(Progressed(names, tuple(self.machine.remaining[ran].tolist())))
+            busy_s = tuple(self.machine.busy_s[ran].tolist()) if self.options.whole_steps else ()
+            self._tell(Progressed(names, tuple(self.machine.remaining[ran].tolist()), busy_s))
 
     def _measure(self, known: set[tuple[int, int, int]]) -> None:
         """What pairs that ran in this round kept, once for each pair of classes on a column."""

@@ -444,6 +444,8 @@ WRONG = [
     (JobWithdrawn("c"), "job c"),
     (Progressed(("a",), (0.0,)), "progress: remaining_steps"),
     (Progressed(("a",), ()), "progress: remaining_steps"),
+    (Progressed(("a",), (1.0,), (-1.0,)), "progress: busy_s"),
+    (Progressed(("a",), (1.0,), (1.0, 2.0)), "progress: busy_s"),
     (Progressed(("c",), (1.0,)), "job c"),
     (WorkersLost(3, (0,)), "workers: type: found 3"),
     (WorkersJoined(0, (-1,)), "workers: found"),

@@ -41,3 +41,22 @@ def test_a_large_job_is_not_overtaken() -> None:
     found = FirstCome()(there)
     assert found.dense(there).tolist() == [[1, 0], [0, 0], [0, 1], [0, 0], [0, 0]]
     assert list(found.refused) == [1]
+
+
+def test_as_in_the_public_simulator_more_have_a_place_than_there_is_room() -> None:
+    """The type that is last by name is taken though the job is too large for what is free of it, as long as any type has room;
+    who waits takes the place of one that is finished, before those are counted that came later."""
+    there = snapshot(*"abcd", scales={"b": 2, "c": 2})
+    policy = FirstCome(overbook=True)
+    assert policy(there).dense(there).tolist() == [[0, 1], [0, 1], [0, 1], [0, 1]]
+    later = snapshot(*"bcde", scales={"b": 2, "c": 2})
+    assert policy(later).dense(later)[3].tolist() == [0, 1]
+
+
+def test_a_full_type_takes_one_that_is_drawn_off_the_list() -> None:
+    """Two fill the slow ones; then either the fast ones are next, or nothing has room."""
+    found = set()
+    for seed in range(20):
+        there = snapshot(*"abc")
+        found.add(tuple(map(tuple, FirstCome(overbook=True, seed=seed)(there).dense(there).tolist())))
+    assert found == {((0, 1), (0, 1), (1, 0)), ((0, 1), (0, 1), (0, 0))}

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
+from bench.bench_cluster_simulator import CASES, MEASURED
 from hocket.cluster.allocation import Allocation, Reason
 from hocket.cluster.events import PriceChanged, WorkersJoined, WorkersLost
 from hocket.cluster.first_come import FirstCome
@@ -128,6 +129,21 @@ def test_the_first_allocation_may_not_hold() -> None:
         own = Settings(recompute_after_s=1000.0, newcomers="wait", hold_first=hold_first)
         started.append([record.started_s for record in fair(late, workers=3, options=Options(own)).records])
     assert started == [[0.0, 1080.0, 1080.0], [0.0, 360.0, 1440.0]]
+
+
+def test_time_at_work_is_what_counts() -> None:
+    """With whole steps in rounds of 36.05 s, jobs of 10 steps a second are at work for 36 s, and one of 0.06 for 33.3: of two
+    that had as many turns, the slow one had less, and goes first though it came last."""
+    slow = ThroughputTable((("fast", True),), (("m", 1), ("slow", 1)), np.array([[10.0], [0.06]]), np.zeros((2, 2, 1)))
+    work = Workload((Job("0", "m", 10_000.0), Job("1", "slow", 6.0)))
+    types = (WorkerType("fast", 1),)
+    ends = []
+    for whole in (True, False):
+        options = Options(Settings(round_s=36.05, balance_after=None), whole_steps=whole)
+        ends.append(finishes(simulate(work, types, slow, policy_named("max_min_fairness", blind=True), options))[1])
+    turns = 3  # of two steps each
+    assert ends[0] == pytest.approx((2 * turns - 1) * 36.0 - turns * 36.0 + turns * 2 / 0.06, abs=6.0)
+    assert ends[1] > ends[0]
 
 
 def test_a_round_ends_when_nothing_of_it_runs() -> None:
@@ -284,17 +300,44 @@ REFERENCE = FOLDER / "reference.json"
     ],
 )
 def test_completion_times_are_the_public_simulators(key: str, name: str, blind: bool) -> None:
-    """Average JCT within 3 %, of jobs 300 to 499 as published, and of all that are finished in both."""
+    """Average JCT within 1 %, of jobs 300 to 499 as published, and of all that are finished in both; orders of types are drawn as
+    there, so that what differs is when a solver's answers are several."""
     reference = json.loads(REFERENCE.read_text())[f"single_r4_s0_300_500__{key}"]
     options = replace(public(blind), first=300, last=500)
     if not name:
         options = replace(options, settings=replace(options.settings, fill=False))
-    policy = policy_named(name, blind) if name else FirstCome()
+    policy = policy_named(name, blind, rest="middle") if name else FirstCome(overbook=True)
     run = simulate(read_workload(FOLDER / "single_r4_s0.json"), PAPER, packaged(), policy, options)
-    assert jct_s(run.records[300:500]).mean() == pytest.approx(reference["avg_jct_s"], rel=0.03)
+    assert jct_s(run.records[300:500]).mean() == pytest.approx(reference["avg_jct_s"], rel=0.01)
     public_s = {int(k): v for k, v in reference["jct_s"]["jct_s"].items()}
     ours = {k: r.finished_s - r.job.arrived_s for k, r in enumerate(run.records) if r.finished_s is not None}
     both = [k for k in public_s if k in ours]
     assert len(both) > 1000
-    assert np.mean([ours[k] for k in both]) == pytest.approx(np.mean([public_s[k] for k in both]), rel=0.03)
-    assert summary(run).utilization == pytest.approx(reference["utilization"], abs=0.03)
+    assert np.mean([ours[k] for k in both]) == pytest.approx(np.mean([public_s[k] for k in both]), rel=0.01)
+    assert summary(run).utilization == pytest.approx(reference["utilization"], abs=0.005)
+
+
+@pytest.mark.skipif(not REFERENCE.exists(), reason="the published workloads are not beside the repository")
+@pytest.mark.parametrize(
+    ("workload", "policy"),
+    [
+        ("multi_r2.1_s1", "fifo"),
+        ("single_r5_s1", "allox"),
+        ("single_r2_s0", "gandiva"),
+        ("static_multi_n100_s0", "isolated"),
+        ("single_r4_s0", "finish_time_fairness_perf"),
+        ("single_r2_s0", "max_min_fairness_packed"),
+        ("static_multi_n100_s0", "max_min_fairness_perf"),
+        ("static_multi_n100_s0", "finish_time_fairness_perf"),
+    ],
+)
+def test_completion_times_are_those_that_were_measured(workload: str, policy: str) -> None:
+    """Other seeds, rates and policies, jobs of several workers: average JCT within 3 % of what the public rules give."""
+    rows = json.loads(MEASURED.read_text())["rows"]
+    row = next(r for r in rows if (r["workload"], r["policy"]) == (workload, policy))
+    first, last = row["first"], row["last"]
+    allocate, options = CASES[policy]()
+    options = replace(options, first=first, last=last)
+    run = simulate(read_workload(FOLDER / f"{workload}.json"), PAPER, packaged(), allocate, options)
+    assert len(jct_s(run.records[first:last])) == row["finished"]
+    assert jct_s(run.records[first:last]).mean() == pytest.approx(row["avg_jct_s"], rel=0.03)
