@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hocket.cluster.allocation import ALONE, Allocation, Reason
+from hocket.cluster.policies._inherited import codes_of, sought_in
 from hocket.cluster.policies._lp import Basis, Program, Solution, SolverTrouble, solve
 from hocket.cluster.policies._shares import Shares
 from hocket.cluster.snapshot import Snapshot
@@ -30,7 +31,7 @@ class Labels:
 
 @dataclass(frozen=True, eq=False)
 class _Ended:
-    """A program that was solved: its jobs' groups by id, codes of its variables in order, states of columns and rows."""
+    """A program that was solved: its jobs' groups by id, codes of its variables and their order, states of columns and rows."""
 
     place: tuple[object, ...]
     group: dict[str, int]
@@ -108,10 +109,8 @@ class Session:
         group = np.full(shares.groups, -1)
         np.maximum.at(group, shares.group[runs], was[runs])
         found_columns = np.full(columns, _LOWER, dtype=np.int8)
-        codes = _codes(group, shares, ended.groups)
-        at = np.minimum(np.searchsorted(ended.codes, codes), len(ended.codes) - 1)
-        known = (ended.codes[at] == codes) & (codes >= 0)
-        found_columns[: shares.variables][known] = ended.columns[ended.order[at[known]]]
+        at, known = sought_in(ended.codes, ended.order, codes_of(shares, group, ended.groups))
+        found_columns[: shares.variables][known] = ended.columns[at[known]]
         extra = columns - shares.variables
         if extra and len(ended.columns) - len(ended.codes) == extra:
             found_columns[-extra:] = ended.columns[-extra:]
@@ -131,28 +130,18 @@ class Session:
         basis = solution.basis
         if basis is None or not shares.groups:
             return
-        codes = _codes(np.arange(shares.groups), shares, shares.groups)
-        order = np.argsort(codes)
+        codes = codes_of(shares, np.arange(shares.groups), shares.groups)
         ids = [active.job.id for active in shares.snapshot.jobs]
         group = dict(zip(ids, shares.group.tolist(), strict=True))
         own = labels or _one_each(shares, len(solution.duals))
         self._ended[place] = _Ended(
-            _place(shares.snapshot), group, shares.groups, codes[order], order, *basis, solution.duals, own
+            _place(shares.snapshot), group, shares.groups, codes, np.argsort(codes), *basis, solution.duals, own
         )
 
 
 def _place(snapshot: Snapshot) -> tuple[object, ...]:
     """What indices of types and columns mean."""
     return snapshot.columns, tuple(own.name for own in snapshot.types)
-
-
-def _codes(group: np.ndarray, shares: Shares, groups: int) -> np.ndarray:
-    """One number for each variable, of its groups under other names and its column; -1 where a group has none."""
-    first, alone = group[shares.first], shares.second == ALONE
-    second = np.where(alone, -1, group[shares.second])
-    low, high = np.where(alone, first, np.minimum(first, second)), np.where(alone, -1, np.maximum(first, second))
-    known = (first >= 0) & (alone | (second >= 0))
-    return np.where(known, (low * (groups + 1) + high + 1) * len(shares.snapshot.columns) + shares.column, -1)
 
 
 def _one_each(shares: Shares, rows: int) -> Labels:

@@ -27,11 +27,8 @@ def inherited(
     heir = np.zeros(shares.groups, dtype=bool)
     heir[order[np.unique(was[order], return_index=True)[1]]] = True
     alone = shares.second == ALONE
-    codes = _codes(before, before.first, before.second, before.column)[inside]
-    sought = _codes(before, was[shares.first], np.where(alone, ALONE, was[shares.second]), shares.column)
-    order = np.argsort(codes)
-    at = order[np.searchsorted(codes[order], sought).clip(max=len(codes) - 1)]
-    found = codes[at] == sought
+    codes = codes_of(before, np.arange(before.groups), before.groups)[inside]
+    at, found = sought_in(codes, np.argsort(codes), codes_of(shares, was, before.groups))
     begins = np.flatnonzero(found | alone)
     columns, rows = basis
     kept = found & heir[shares.first] & (alone | heir[shares.second])
@@ -41,7 +38,24 @@ def inherited(
     return begins, np.append(columns[:own], states), np.concatenate([times, rows[before.groups : types], levels])
 
 
-def _codes(shares: Shares, first: np.ndarray, second: np.ndarray, column: np.ndarray) -> np.ndarray:
-    """A number for each variable of these groups and columns, the same whichever group is first."""
-    low, high = np.minimum(first, second), np.maximum(first, second)
-    return ((low + 1) * shares.groups + high) * len(shares.snapshot.columns) + column
+def codes_of(shares: Shares, group: np.ndarray, groups: int) -> np.ndarray:
+    """One number for each variable, of its groups under other names and its column; -1 where a group has none.
+
+    Arguments:
+        group: the other name of each group, < groups; -1 for none.
+    """
+    first, alone = group[shares.first], shares.second == ALONE
+    second = np.where(alone, -1, group[shares.second])
+    low, high = np.where(alone, first, np.minimum(first, second)), np.where(alone, -1, np.maximum(first, second))
+    known = (first >= 0) & (alone | (second >= 0))
+    return np.where(known, (low * (groups + 1) + high + 1) * len(shares.snapshot.columns) + shares.column, -1)
+
+
+def sought_in(codes: np.ndarray, order: np.ndarray, sought: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Where each number stands among others, any place if it does not; and whether it does.
+
+    Arguments:
+        order: in which the others rise.
+    """
+    at = order[np.searchsorted(codes[order], sought).clip(max=len(codes) - 1)]
+    return at, (codes[at] == sought) & (sought >= 0)
