@@ -1,6 +1,7 @@
 """Runs behind the dissertation's headlines: a policy on a generated workload, and the figures that are left of it.
 
-Policies are the public ones under the public simulator's settings (simulator.PUBLIC), so that figures can be laid side by side.
+Policies are the public ones under the public simulator's settings (simulator.PUBLIC), so that figures can be laid side by side;
+but time that nobody had a right to is free (`gifts`), and the first allocation holds like any other.
 A run is named by what it was made of; runs that were made before are read from a file and not made again.
 """
 
@@ -18,7 +19,7 @@ from hocket.cluster.first_come import FirstCome
 from hocket.cluster.generate import COST, Draws, continuous, static
 from hocket.cluster.metrics import Run, jct_s, makespan_s, rhos, violates
 from hocket.cluster.named import policy_named
-from hocket.cluster.policies import allox, gandiva
+from hocket.cluster.policies import gandiva
 from hocket.cluster.readers.throughputs_json import packaged
 from hocket.cluster.simulator import Options, public, simulate
 from hocket.cluster.snapshot import Active, Snapshot
@@ -29,6 +30,7 @@ from hocket.cluster.workload import Workload
 USD_PER_HOUR = {"v100": 2.48, "p100": 1.46, "k80": 0.45}  # on demand, as the public policies have them
 HOUR_S = 3600.0
 ROUND_S = 360.0
+MORE = 5  # times as many jobs come as there are up to the end of the window, at most
 # Steps a second on v100, p100 and k80 as Figure 5.1 and Table 6.1 have them (training_on_a_dime, oracle_throughputs.json): there
 # ResNet-50 is cheapest on a V100; in the table of the simulations it is on a P100, by 1 %.
 FIGURE_5_1 = {
@@ -37,19 +39,10 @@ FIGURE_5_1 = {
 }
 
 
-class Stays:
-    """AlloX as its paper has it: a job stays where it started until it is finished."""
-
-    def __init__(self) -> None:
-        self._placed: dict[str, int] = {}
-
-    def __call__(self, snapshot: Snapshot) -> Allocation:
-        """The allocation."""
-        here = {active.job.id for active in snapshot.jobs}
-        found = allox.allocate(snapshot, placed={job: c for job, c in self._placed.items() if job in here})
-        ids = [snapshot.jobs[j].job.id for j in found.first.tolist()]
-        self._placed = dict(zip(ids, found.column.tolist(), strict=True))
-        return found
+def options_of(blind: bool = False, seed: int = 0) -> Options:
+    """As the public simulator has them, but for those two."""
+    options = public(blind, seed)
+    return replace(options, settings=replace(options.settings, gifts="free", hold_first=True))
 
 
 class StaysTogether:
@@ -66,17 +59,21 @@ class StaysTogether:
         return found
 
 
-def first_come(seed: int) -> tuple[Policy, Options]:
-    """FIFO: nobody runs who has no right to."""
-    options = public(blind=True, seed=seed)
-    return FirstCome(), replace(options, settings=replace(options.settings, fill=False))
+def first_come(overbook: bool) -> Callable[[int], tuple[Policy, Options]]:
+    """FIFO: nobody runs who has no right to; with places for more than there is room for, as the public one, or without."""
+
+    def make(seed: int) -> tuple[Policy, Options]:
+        options = options_of(blind=True, seed=seed)
+        return FirstCome(overbook, seed), replace(options, settings=replace(options.settings, fill=False))
+
+    return make
 
 
 def named(name: str, blind: bool = False, sharing: bool = False) -> Callable[[int], tuple[Policy, Options]]:
     """A policy by name, each run with a memory of its own."""
 
     def make(seed: int) -> tuple[Policy, Options]:
-        return policy_named(name, blind), replace(public(blind, seed), space_sharing=sharing)
+        return policy_named(name, blind), replace(options_of(blind, seed), space_sharing=sharing)
 
     return make
 
@@ -85,7 +82,7 @@ def paying(name: str, reserve_s: float = 0.0) -> Callable[[int], tuple[Policy, O
     """A policy of cost: one queue of all types, and nobody runs where he was not sent, or all would be on V100s first."""
 
     def make(seed: int) -> tuple[Policy, Options]:
-        options, policy = public(seed=seed), policy_named(name)
+        options, policy = options_of(seed=seed), policy_named(name)
         options = replace(options, settings=replace(options.settings, queue="global", fill=False))
         return (Early(policy, reserve_s) if reserve_s else policy), options
 
@@ -113,9 +110,11 @@ POLICIES: dict[str, Callable[[int], tuple[Policy, Options]]] = {
     "LAS": named("max_min_fairness", blind=True),
     "LAS aware": named("max_min_fairness"),
     "LAS aware, sharing": named("max_min_fairness", sharing=True),
-    "Gandiva": lambda seed: (StaysTogether(seed), replace(public(seed=seed), space_sharing=True)),
-    "AlloX": lambda seed: (Stays(), public(seed=seed)),
-    "FIFO": first_come,
+    "Gandiva": lambda seed: (StaysTogether(seed), replace(options_of(seed=seed), space_sharing=True)),
+    "AlloX": named("allox"),
+    "FIFO": first_come(overbook=False),
+    "FIFO, public": first_come(overbook=True),
+    "FIFO, moving": named("fifo", blind=True),
     "FIFO aware": named("fifo"),
     "FIFO aware, sharing": named("fifo", sharing=True),
     "FTF": named("finish_time_fairness", blind=True),
@@ -156,7 +155,13 @@ class Case:
 
 @dataclass(frozen=True)
 class Row:
-    """What is left of a run: of the jobs that count, times of their completion among them where they were asked for."""
+    """What is left of a run: of the jobs that count, but utilisation, which is of all.
+
+    Attributes:
+        late: jobs that missed their SLO. avg_jct_heavy_s, avg_jct_light_s: of jobs of high and low weight.
+        took_s: of this process's processor. loaded: others came until the last one that counts was finished.
+        jct_s: of those that are finished.
+    """
 
     jobs: int
     avg_jct_s: float
@@ -168,13 +173,18 @@ class Row:
     avg_jct_light_s: float
     utilization: float
     took_s: float
-    complete: bool
-    jct_s: tuple[float, ...] = ()
+    loaded: bool
+    jct_s: tuple[int, ...]
+
+    @property
+    def complete(self) -> bool:
+        """Whether all jobs that count are finished."""
+        return len(self.jct_s) == self.jobs
 
 
 def workload(case: Case) -> Workload:
     """The jobs of a case; of continuous ones more than the window, so that load stays until its last job is finished."""
-    table, count = table_of(case), 5 * (case.last or 0)
+    table, count = table_of(case), MORE * (case.last or 0)
     draws = {
         "single": Draws(),
         "multiple": Draws(multiple=True),
@@ -226,8 +236,8 @@ def row(case: Case, found: Run, took_s: float) -> Row:
         _mean(jct_s(light)),
         float(sum((s.ended_s - s.began_s) * s.workers for s in found.spans)) / there if there else 0.0,
         round(took_s, 2),
-        all(r.finished_s is not None for r in chosen) and (case.last is None or len(found.records) < 5 * case.last),
-        tuple(np.round(jct_s(chosen)).tolist()),
+        case.last is None or len(found.records) < MORE * case.last,
+        tuple(np.round(jct_s(chosen)).astype(int).tolist()),
     )
 
 

@@ -43,7 +43,7 @@ def load_report_html(
         cells.append(
             (name, [(show_long(v) if isfinite(v) else "–", v == b) for v, b in zip(values, best, strict=True)])
         )
-    seeds = max((len(seen) for line in found.values() for seen in line.values()), default=0)
+    seeds = max((sum(map(isfinite, seen)) for line in found.values() for seen in line.values()), default=0)
     return render(
         "cluster_load.html",
         title=title,

@@ -18,6 +18,7 @@ ROWS: list[LoadRow] = [
     ("gavel", 2.0, 30000.0),
     ("gavel", 2.0, 42000.0),
     ("gavel", 3.0, nan),
+    ("gavel", 2.0, nan),
 ]
 
 
