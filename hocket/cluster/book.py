@@ -129,8 +129,19 @@ class Book:
         """What each entry is owed when the next round ends, were nobody to run in it."""
         return self.owed_s + self.entries.fraction * self.round_s
 
-    def run(self, entry: int, time_s: float, claimed: bool) -> None:
-        """An entry ran; claimed: it had a right to, otherwise it was a gift."""
-        self.received_s[entry] += time_s
-        if claimed or self._counted:
-            self.owed_s[entry] -= time_s
+    def of_jobs(self, entries: np.ndarray, each: np.ndarray) -> np.ndarray:
+        """Of each entry's jobs, the larger figure.
+
+        Arguments:
+            each: figures >= 0, by slot.
+        """
+        found = each[self.entries.first[entries]]
+        if self.entries.paired:
+            second = self.entries.second[entries]
+            found = np.maximum(found, np.where(second == ALONE, 0.0, each[second]))
+        return found
+
+    def run(self, entries: np.ndarray, claimed: np.ndarray, time_s: np.ndarray | float) -> None:
+        """Entries ran, each told once; claimed: those that had a right to, for the others it was a gift."""
+        self.received_s[entries] += time_s
+        self.owed_s[entries] -= np.where(claimed | self._counted, time_s, 0.0)

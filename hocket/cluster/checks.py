@@ -27,14 +27,15 @@ def check_arrival(event: JobArrived, columns: int, kept: np.ndarray | None) -> N
         raise InputError(f"{place}: sharing", str(event.sharing), f"a class < {len(kept) - 1}, or -1")
 
 
-def check_progress(event: Progressed) -> None:
+def check_progress(event: Progressed) -> np.ndarray:
     """A number of steps for each job, and more than none: who has none left is finished."""
-    remaining = event.remaining_steps
-    if len(event.jobs) != len(remaining) or not all(isfinite(steps) and steps > 0 for steps in remaining):
-        raise InputError("progress: remaining_steps", str(remaining)[:80], "a number > 0 for each job")
-    busy_s = event.busy_s
-    if busy_s and (len(event.jobs) != len(busy_s) or not all(isfinite(time_s) and time_s >= 0 for time_s in busy_s)):
-        raise InputError("progress: busy_s", str(busy_s)[:80], "a number >= 0 for each job, or nothing")
+    remaining = np.array(event.remaining_steps, dtype=float)
+    if len(event.jobs) != len(remaining) or not ((remaining > 0) & (remaining < np.inf)).all():
+        raise InputError("progress: remaining_steps", str(event.remaining_steps)[:80], "a number > 0 for each job")
+    busy_s = np.array(event.busy_s, dtype=float)
+    if len(busy_s) and not (len(event.jobs) == len(busy_s) and ((busy_s >= 0) & (busy_s < np.inf)).all()):
+        raise InputError("progress: busy_s", str(event.busy_s)[:80], "a number >= 0 for each job, or nothing")
+    return remaining
 
 
 def check_workers(kind: int, workers: tuple[int, ...], types: int) -> None:

@@ -10,8 +10,11 @@ import random
 
 import numpy as np
 
+from hocket.cluster.allocation import ALONE
 from hocket.cluster.book import Book
+from hocket.cluster.floor import Chosen, Claims
 from hocket.cluster.packing import pack
+from hocket.cluster.roster import Roster
 from hocket.cluster.rounds import balanced, by_debt, by_ratio, choose, enough, worth
 from hocket.cluster.settings import Settings
 
@@ -33,14 +36,25 @@ class Choice:
         self.search_at, self.search_every = 0, 1
         self._chance = random.Random(settings.seed + _SHUFFLER)
 
-    def make(self, book: Book, workers: list[int], rounds: int) -> np.ndarray:
-        """Entries that run, most urgent first.
+    def make(self, book: Book, roster: Roster, workers: list[int], rounds: int) -> Chosen:
+        """Who runs, most urgent first.
 
         Arguments:
             workers: that are up, by type.
             rounds: that were before this one.
         """
-        settings, entries, due_s = self.settings, book.entries, book.due_s()
+        entries, due_s, alone = book.entries, book.due_s(), roster.alone
+        chosen = self._entries(book, due_s, workers, rounds)
+        jobs = [alone[slot] for slot in entries.first[chosen].tolist()]
+        if entries.paired:
+            seconds = entries.second[chosen].tolist()
+            jobs = [own if b == ALONE else own + alone[b] for own, b in zip(jobs, seconds, strict=True)]
+        claims = Claims(chosen, due_s[chosen] > 0)
+        return Chosen(jobs, entries.column[chosen].tolist(), entries.need[chosen].tolist(), claims)
+
+    def _entries(self, book: Book, due_s: np.ndarray, workers: list[int], rounds: int) -> np.ndarray:
+        """Entries of the book that run."""
+        settings, entries = self.settings, book.entries
         if settings.order == "deficit":
             order = by_debt(entries, book.received_s, due_s)
         else:

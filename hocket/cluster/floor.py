@@ -6,7 +6,7 @@ Source: sections 5.5 and 5.6.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -16,139 +16,172 @@ from hocket.cluster.lease import Lease
 from hocket.cluster.placement import Wish, place, place_singles
 from hocket.cluster.workers import Column, WorkerType
 
-__all__ = ["Chosen", "Floor", "Running"]
+__all__ = ["Chosen", "Claims", "Floor"]
+
+
+class Claims(NamedTuple):
+    """Why leases hold: an entry of the book for each, and whether it has a right to, or it is a gift."""
+
+    entry: np.ndarray
+    claimed: np.ndarray
+
+    def part(self, which: np.ndarray | list[int]) -> "Claims":
+        """Of some of the leases."""
+        return Claims(self.entry[which], self.claimed[which])
 
 
 class Chosen(NamedTuple):
-    """Who is to run in the next round: an entry of the book, and whether it has a right to."""
+    """Who is to run in the next round: jobs, one or two side by side, where, on how many workers, and why."""
 
-    jobs: tuple[str, ...]
-    column: int
-    need: int
-    entry: int
-    claimed: bool
-
-
-@dataclass(slots=True)
-class Running:
-    """A lease that holds, why, since when its time is not in the book, and who of its jobs still runs."""
-
-    lease: Lease
-    entry: int
-    claimed: bool
-    since_s: float
-    jobs: set[str] = field(default_factory=set)
-
-    def __post_init__(self) -> None:
-        self.jobs = set(self.lease.jobs)
+    jobs: list[tuple[str, ...]]
+    column: list[int]
+    need: list[int]
+    claims: Claims
 
 
 class Floor:
     """Workers and leases.
 
     Attributes:
-        types: with as many workers as are up. up: their numbers, by type, rising.
-        running: by number of the lease. ran: jobs that were ever started, and are not finished.
+        types: with as many workers as are up. up: their numbers, by type, rising. workers: how many, by type.
+        columns: ways to run on them; type_of, consolidated: of each column.
+        running: leases by number. since_s: when they were given or renewed, all at once.
+        ended: jobs that do not run any more, while who is beside them does.
+        ran: jobs that were ever started, and are not finished.
     """
 
     def __init__(self, types: Sequence[WorkerType], columns: Sequence[Column]) -> None:
         self.types = list(types)
         self.columns = tuple(columns)
+        self.type_of = np.array([column.type for column in columns], dtype=np.int64)
+        self.consolidated = np.array([column.consolidated for column in columns], dtype=bool)
         self.up = [list(range(t.workers)) for t in types]
-        self.running: dict[int, Running] = {}
+        self.workers = np.array([t.workers for t in types], dtype=np.int64)
+        self.running: dict[int, Lease] = {}
+        self.since_s = 0.0
+        self.ended: set[str] = set()
         self.ran: set[str] = set()
-        self._of: dict[str, int] = {}
+        self._type_of = self.type_of.tolist()
         self._given = 0
+        none = np.zeros(0, dtype=np.int64)
+        self._turned: tuple[list[int], Claims] = [], Claims(none, none.astype(bool))  # numbers and claims, as given
+        self._stays: dict[tuple[tuple[str, ...], int], Lease] = {}  # by jobs and column, where all still run
+        self._of: dict[str, int] | None = {}  # number of each job's lease; None until somebody asks
 
-    @property
-    def workers(self) -> np.ndarray:
-        """That are up, by type."""
-        return np.array([len(up) for up in self.up], dtype=np.int64)
+    def claims(self) -> Claims:
+        """Of the leases that hold, in their order."""
+        numbers, claims = self._turned
+        if len(numbers) == len(self.running):
+            return claims
+        return claims.part([k for k, number in enumerate(numbers) if number in self.running])
 
-    def running_of(self, job: str) -> Running | None:
-        """The lease in which a job runs."""
-        number = self._of.get(job)
-        return None if number is None else self.running[number]
+    def placed(self) -> dict[str, int]:
+        """Columns of the jobs that run."""
+        return {name: r.column for r in self.running.values() for name in r.jobs if name not in self.ended}
 
-    def leave(self, job: str) -> Running | None:
-        """A job runs no more; what it was in, if nothing of that runs any more: that lease is over."""
+    def leave(self, job: str) -> tuple[list[Lease], Claims]:
+        """A job runs no more; the lease that it was in, if nothing of that runs any more: it is over."""
+        if self._of is None:
+            self._of = {name: n for n, lease in self.running.items() for name in lease.jobs if name not in self.ended}
         number = self._of.pop(job, None)
         if number is None:
-            return None
-        running = self.running[number]
-        running.jobs.discard(job)
-        return None if running.jobs else self.running.pop(number)
+            return self._over([])
+        lease = self.running[number]
+        self._stays.pop((lease.jobs, lease.column), None)
+        self.ended.add(job)
+        return self._over([lease] if self.ended.issuperset(lease.jobs) else [])
+
+    def _over(self, leases: list[Lease]) -> tuple[list[Lease], Claims]:
+        """These do not hold any more."""
+        numbers, claims = self._turned
+        for lease in leases:
+            del self.running[lease.number]
+            self._stays.pop((lease.jobs, lease.column), None)
+            self.ended.difference_update(lease.jobs)
+        return leases, claims.part([numbers.index(lease.number) for lease in leases])
 
     def join(self, kind: int, workers: Iterable[int]) -> None:
         """Workers are up from now on."""
         self._set_up(kind, set(self.up[kind]) | set(workers))
 
-    def lose(self, kind: int, workers: Iterable[int]) -> list[Running]:
+    def lose(self, kind: int, workers: Iterable[int]) -> tuple[list[Lease], Claims]:
         """Workers are gone; the leases that had some of them are over."""
         gone = set(workers)
         self._set_up(kind, set(self.up[kind]) - gone)
-        hit = [
-            r
-            for r in self.running.values()
-            if self.columns[r.lease.column].type == kind and gone & set(r.lease.workers)
-        ]
-        for running in hit:
-            del self.running[running.lease.number]
-            for job in running.jobs:
-                del self._of[job]
-        return hit
+        self._of = None
+        hit = [r for r in self.running.values() if self.columns[r.column].type == kind and gone & set(r.workers)]
+        return self._over(hit)
 
     def _set_up(self, kind: int, workers: set[int]) -> None:
         self.up[kind] = sorted(workers)
         self.types[kind] = replace(self.types[kind], workers=len(workers))
+        self.workers[kind] = len(workers)
 
-    def turn(self, chosen: Sequence[Chosen], now_s: float, until_s: float, overhead_s: float) -> list[Command]:
+    def turn(self, chosen: Chosen, now_s: float, until_s: float, overhead_s: float) -> list[Command]:
         """Give the floor to those who were chosen; whoever stays where it is keeps its lease.
 
         Arguments:
             overhead_s: that a job loses which ran before and starts elsewhere.
         """
-        stays = {(r.lease.jobs, r.lease.column): r for r in self.running.values() if len(r.jobs) == len(r.lease.jobs)}
-        before = [stays.get((one.jobs, one.column)) for one in chosen]
-        workers = self._place(chosen, before)
-        after: dict[int, Running] = {}
-        kept: list[Lease] = []
-        started: list[Command] = []
-        for one, was, own in zip(chosen, before, workers, strict=True):
-            if was is not None and was.lease.workers == own:
-                was.entry, was.claimed, was.since_s = one.entry, one.claimed, now_s
-                after[was.lease.number] = was
-                kept.append(was.lease)
-                continue
-            lease = Lease(self._given, one.jobs, one.column, own, now_s)
+        wanted = list(zip(chosen.jobs, chosen.column, strict=True))
+        before = list(map(self._stays.get, wanted))
+        moving = self._place(chosen, before)
+        leases: list[Lease] = before  # type: ignore[assignment]  # below, who has none gets one
+        started, ran = [], self.ran
+        kept = tuple([lease for k, lease in enumerate(leases) if k not in moving] if moving else leases)
+        for k in sorted(moving):
+            jobs, column = wanted[k]
+            lease = leases[k] = Lease(self._given, jobs, column, moving[k], now_s)
             self._given += 1
-            after[lease.number] = Running(lease, one.entry, one.claimed, now_s)
-            started.append(Start(lease, tuple(overhead_s if job in self.ran else 0.0 for job in one.jobs), until_s))
-        told: list[Command] = [Preempt(r.lease) for number, r in self.running.items() if number not in after]
-        self.running = after
-        self._of = {job: number for number, r in after.items() for job in r.jobs}
-        self.ran.update(self._of)
+            if len(jobs) == 1:
+                lost_s: tuple[float, ...] = (overhead_s if jobs[0] in ran else 0.0,)
+            else:
+                lost_s = tuple([overhead_s if job in ran else 0.0 for job in jobs])
+            started.append(Start(lease, lost_s, until_s))
+            ran.update(jobs)
+        numbers = [lease.number for lease in leases]
+        after = dict(zip(numbers, leases, strict=True))
+        told: list[Command] = [Preempt(lease) for number, lease in self.running.items() if number not in after]
+        self.running, self.since_s, self._turned = after, now_s, (numbers, chosen.claims)
+        self._stays = dict(zip(wanted, leases, strict=True))
+        self._of, self.ended = None, set()
         if kept:
-            told.append(Renew(tuple(kept), until_s))
+            told.append(Renew(kept, until_s))
         return told + started
 
-    def _place(self, chosen: Sequence[Chosen], before: Sequence[Running | None]) -> list[tuple[int, ...]]:
-        found: list[tuple[int, ...]] = [()] * len(chosen)
-        of_type: list[list[int]] = [[] for _ in self.up]
-        for i, one in enumerate(chosen):
-            of_type[self.columns[one.column].type].append(i)
-        for kind, own in enumerate(of_type):
-            per_server = self.types[kind].per_server
-            if all(chosen[i].need == 1 for i in own):
-                old = [-1 if was is None else was.lease.workers[0] for was in map(before.__getitem__, own)]
-                for i, worker in zip(own, place_singles(old, self.up[kind], per_server), strict=True):
-                    found[i] = (worker,)
-                continue
-            wishes = [self._wish(chosen[i], before[i]) for i in own]
-            for i, workers in zip(own, place(wishes, self.up[kind], per_server), strict=True):
-                found[i] = workers
+    def _place(self, chosen: Chosen, before: Sequence[Lease | None]) -> dict[int, tuple[int, ...]]:
+        """Workers for those who cannot stay where they were, or were nowhere.
+
+        Arguments:
+            before: the lease that each has.
+        """
+        found: dict[int, tuple[int, ...]] = {}
+        moving: list[list[int]] = [[] for _ in self.up]
+        taken: list[list[int]] = [[] for _ in self.up]
+        large = set()
+        type_of = self._type_of
+        for k, (column, need, lease) in enumerate(zip(chosen.column, chosen.need, before, strict=True)):
+            kind = type_of[column]
+            if need > 1:
+                large.add(kind)
+            elif lease is None:
+                moving[kind].append(k)
+            else:
+                taken[kind] += lease.workers
+        for kind in range(len(self.up)):
+            up, per_server = self.up[kind], self.types[kind].per_server
+            if kind in large:
+                own = [k for k, column in enumerate(chosen.column) if type_of[column] == kind]
+                wishes = [self._wish(chosen, k, before[k]) for k in own]
+                for k, workers in zip(own, place(wishes, up, per_server), strict=True):
+                    was = before[k]
+                    if was is None or was.workers != workers:
+                        found[k] = workers
+            elif moving[kind]:
+                singles = place_singles(len(moving[kind]), taken[kind], up, per_server)
+                found.update(zip(moving[kind], zip(singles), strict=True))
         return found
 
-    def _wish(self, one: Chosen, was: Running | None) -> Wish:
-        spread = not self.columns[one.column].consolidated
-        return Wish(one.need, spread, () if was is None else was.lease.workers)
+    def _wish(self, chosen: Chosen, k: int, was: Lease | None) -> Wish:
+        spread = not self.columns[chosen.column[k]].consolidated
+        return Wish(chosen.need[k], spread, () if was is None else was.workers)

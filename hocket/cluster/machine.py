@@ -85,8 +85,8 @@ class Machine:
             self.held[number] = _Held(lease, jobs, self._type_of[column], now_s)
             self._starting += jobs
             self._speeds += self.speeds(jobs, column)
-            self._from_s += [now_s + lost_s for lost_s in command.overhead_s]
-            for j in jobs:
+            for j, lost_s in zip(jobs, command.overhead_s, strict=True):
+                self._from_s.append(now_s + lost_s)
                 running[j] = number
                 if started_s[j] is None:
                     started_s[j] = now_s
@@ -135,16 +135,20 @@ class Machine:
         self.finishes, self.ends_s = [], until_s
         if not len(jobs):
             return
-        speed, since_s = self.speed[jobs], self.since_s[jobs]
+        speed, since_s, remaining = self.speed[jobs], self.since_s[jobs], self.remaining[jobs]
         able = self._steps(speed * np.maximum(until_s - since_s, 0.0))
-        moves = speed > 0
-        done = moves & (self.remaining[jobs] <= able)
-        goal = np.where(done, self.remaining[jobs], able)
-        ends_s = np.where(moves, since_s + np.divide(goal, speed, out=np.zeros(len(jobs)), where=moves), until_s)
-        if not self.whole_steps:
-            ends_s = np.where(done, ends_s, until_s)
-        self.ends_s = min(until_s, float(ends_s.max()))
-        self.finishes = sorted(zip(ends_s[done].tolist(), jobs[done].tolist(), strict=True), reverse=True)
+        done = remaining <= able
+        if speed.min() <= 0:  # who does nothing is busy until the end
+            speed = np.where(speed > 0, speed, np.inf)
+            since_s = np.where(speed < np.inf, since_s, until_s)
+        if self.whole_steps:
+            self.ends_s = min(until_s, float((since_s + np.minimum(remaining, able) / speed).max()))
+        ends = np.flatnonzero(done)
+        if len(ends):
+            ends_s = since_s[ends] + remaining[ends] / speed[ends]
+            self.finishes = sorted(zip(ends_s.tolist(), jobs[ends].tolist(), strict=True), reverse=True)
+            if len(ends) == len(jobs):
+                self.ends_s = min(until_s, float(ends_s.max()))
 
     def finish(self, job: int, now_s: float) -> None:
         """A job did its last step; with the last one of it the lease is over."""

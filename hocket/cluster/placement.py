@@ -144,26 +144,23 @@ def place(wishes: Sequence[Wish], there: Sequence[int], per_server: int) -> list
     return found
 
 
-def place_singles(before: Sequence[int], there: Sequence[int], per_server: int) -> list[int]:
-    """The same where every wish is for one worker, and much sooner: a worker for each.
+def place_singles(count: int, taken: Sequence[int], there: Sequence[int], per_server: int) -> list[int]:
+    """The same where every wish is for one worker, and much sooner: workers for those that are nowhere yet.
 
     Arguments:
-        before: the worker of each in the round before, or -1.
+        count: of them. taken: workers of those that stay.
     """
-    up = set(there)
-    found = [worker if worker in up else -1 for worker in before]
-    if -1 not in found:
-        return found
-    up.difference_update(found)
+    free = set(there)
+    free.difference_update(taken)
+    if count > len(free):
+        raise InternalError("placement: fewer workers than were to be placed")
+    if per_server == 1:
+        return sorted(free)[:count]
     left: dict[int, int] = {}
-    for worker in up:
+    for worker in free:
         left[worker // per_server] = left.get(worker // per_server, 0) + 1
     # The server where least is left over stays that until nothing is.
-    free = iter(sorted(up, key=lambda worker: (left[worker // per_server], worker)))
-    try:
-        return [next(free) if worker < 0 else worker for worker in found]
-    except StopIteration:
-        raise InternalError("placement: fewer workers than were to be placed") from None
+    return sorted(free, key=lambda worker: (left[worker // per_server], worker))[:count]
 
 
 def _place_alike(wishes: Sequence[Wish], alike: list[int], servers: _Servers, found: list[tuple[int, ...]]) -> None:

@@ -14,7 +14,7 @@ from hocket.cluster.snapshot import Active
 __all__ = ["Roster"]
 
 _ARRAYS = (
-    "throughputs", "owed_s", "need", "came", "sharing", "arrived_s", "remaining_steps", "isolated_s", "_rate", "_counted",
+    "throughputs", "owed_s", "need", "came", "sharing", "arrived_s", "remaining_steps", "isolated_s", "busy_s", "_rate", "_counted",
 )  # fmt: skip
 
 
@@ -22,17 +22,18 @@ class Roster:
     """Jobs by id, and by slot:
 
     Attributes:
-        slot: of each job's id, in the order of arrival. jobs: by slot.
+        slot: of each job's id, in the order of arrival. jobs: by slot. alone: its id, as leases have them, by slot.
         throughputs: steps a second, alone; shape (slots, columns).
         owed_s: time that a job was to have and had not; shape (slots, columns).
         need: workers. came: how many jobs came before. sharing: class. arrived_s, remaining_steps: as told.
-        isolated_s: see Active; of the steps done so far.
+        isolated_s: see Active; of the steps done so far. busy_s: at work in this round, as told; 0 where it was not.
         attempts: that failed in a row.
     """
 
     def __init__(self, columns: int) -> None:
         self.slot: dict[str, int] = {}
         self.jobs: list[Job | None] = []
+        self.alone: list[tuple[str, ...]] = []
         self.throughputs = np.zeros((0, columns))
         self.owed_s = np.zeros((0, columns))
         self.need = np.zeros(0, dtype=np.int64)
@@ -41,19 +42,22 @@ class Roster:
         self.arrived_s = np.zeros(0)
         self.remaining_steps = np.zeros(0)
         self.isolated_s = np.zeros(0)
+        self.busy_s = np.zeros(0)
         self.attempts: dict[str, int] = {}
         self._rate = np.zeros(0)  # with one n-th of the cluster, since isolated time was counted last
         self._counted = np.zeros(0)  # steps that remained then
         self._free: list[int] = []
         self._left: list[int] = []
         self._count = 0
+        self._slots: np.ndarray | None = None
 
     def add(self, job: Job, throughputs: Iterable[float], sharing: int) -> int:
         """Take a job in; its slot."""
         if not self._free:
             self._grow()
         slot = self._free.pop()
-        self.slot[job.id], self.jobs[slot] = slot, job
+        self.slot[job.id], self.jobs[slot], self.alone[slot] = slot, job, (job.id,)
+        self._slots = None
         self.throughputs[slot] = tuple(throughputs)
         self.owed_s[slot] = 0.0
         self.need[slot], self.came[slot], self.sharing[slot] = job.scale_factor, self._count, sharing
@@ -65,6 +69,7 @@ class Roster:
     def remove(self, name: str) -> int:
         """Let a job go; the slot that it had."""
         slot = self.slot.pop(name)
+        self._slots = None
         self.attempts.pop(name, None)
         self._left.append(slot)
         return slot
@@ -91,14 +96,10 @@ class Roster:
         self._counted[slots] = self.remaining_steps[slots]
 
     def slots(self) -> np.ndarray:
-        """Of all jobs that are here, in the order in which they came."""
-        return np.fromiter(self.slot.values(), dtype=np.int64, count=len(self.slot))
-
-    def name(self, slot: int) -> str:
-        """The id of the job in a slot."""
-        job = self.jobs[slot]
-        assert job is not None
-        return job.id
+        """Of all jobs that are here, in the order in which they came; not to be changed."""
+        if self._slots is None:
+            self._slots = np.fromiter(self.slot.values(), dtype=np.int64, count=len(self.slot))
+        return self._slots
 
     def active(self, now_s: float) -> tuple[Active, ...]:
         """The jobs, as a snapshot has them."""
@@ -113,6 +114,7 @@ class Roster:
         old = len(self.jobs)
         more = max(16, old)
         self.jobs += [None] * more
+        self.alone += [()] * more
         for name in _ARRAYS:
             array = getattr(self, name)
             setattr(self, name, np.concatenate([array, np.zeros((more, *array.shape[1:]), dtype=array.dtype)]))

@@ -19,6 +19,7 @@ Source: section 5.5; Gelfand et al. 2010 on the theorem.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -51,29 +52,57 @@ class Entries:
     def __len__(self) -> int:
         return len(self.first)
 
+    @cached_property
+    def rows(self) -> list[tuple[int, int, int, int]]:
+        """Need, type, first and second of each entry: what a choice looks at, round after round."""
+        columns = self.need, self.type, self.first, self.second
+        return list(zip(*[column.tolist() for column in columns], strict=True))
+
+    @cached_property
+    def due(self) -> tuple[np.ndarray, np.ndarray]:
+        """Entries with a fraction, the largest first; and these fractions, negative."""
+        has = np.flatnonzero(self.fraction > 0)
+        has = has[np.argsort(-self.fraction[has], kind="stable")]
+        return has, -self.fraction[has]
+
+    @cached_property
+    def paired(self) -> bool:
+        """Whether any is of two jobs."""
+        return bool((self.second != ALONE).any())
+
+    @cached_property
+    def others(self) -> np.ndarray:
+        """Entries without one."""
+        return np.flatnonzero(~(self.fraction > 0))
+
 
 def by_ratio(
     entries: Entries, received: np.ndarray, owed: np.ndarray, types: Sequence[int] | None = None
 ) -> np.ndarray:
-    """Entries by falling priority X / f; of one priority who is owed most first, then who came first.
+    """Entries by falling priority X / f; of one priority who is owed most first, then who has most, then who came first.
 
     Arguments:
         received: time, by entry, > 0: a share of a round is counted in advance, so that new entries start by X.
         owed: time, by entry.
         types: in this order, each with its own queue; None for one queue of all.
     """
-    keys = [np.arange(len(entries)), -entries.fraction, -owed, -entries.fraction / received]
-    if types is not None:
-        place = np.empty(max(types, default=0) + 1, dtype=np.int64)
-        place[list(types)] = np.arange(len(types))
-        keys.append(place[entries.type])
-    return np.lexsort(keys)
+    due, fraction = entries.due
+    order = due[np.lexsort((-owed[due], fraction / received[due]))]  # stable: of alike ones as in `due`
+    others = entries.others
+    if len(others):
+        gifts = owed[others]
+        order = np.concatenate([order, others[np.argsort(-gifts, kind="stable")] if gifts.any() else others])
+    if types is None:
+        return order
+    place = np.empty(max(types, default=0) + 1, dtype=np.int16)  # of so few bits, sorting is counting
+    place[list(types)] = np.arange(len(types))
+    return order[np.argsort(place[entries.type[order]], kind="stable")]
 
 
 def by_debt(entries: Entries, received: np.ndarray, owed: np.ndarray) -> np.ndarray:
     """Entries by what they are owed; those that are owed nothing by their ratio."""
     due = np.where(owed > _NONE, owed, 0.0)
-    return np.lexsort([np.arange(len(entries)), -entries.fraction / received, -due])
+    return np.lexsort((-entries.fraction / received, -due))  # stable: of alike ones as they stand
 
 
 def choose(entries: Entries, order: np.ndarray, workers: Sequence[int]) -> np.ndarray:
@@ -85,12 +114,11 @@ def choose(entries: Entries, order: np.ndarray, workers: Sequence[int]) -> np.nd
     Returns:
         indices of entries, in that order.
     """
-    need, kind = entries.need[order].tolist(), entries.type[order].tolist()
-    first, second = entries.first[order].tolist(), entries.second[order].tolist()
-    busy = bytearray(entries.jobs)
+    rows, busy = entries.rows, bytearray(entries.jobs)
     free, left = list(workers), sum(workers)
     chosen = []
-    for at, (n, k, a, b) in enumerate(zip(need, kind, first, second, strict=True)):
+    for at in order.tolist():
+        n, k, a, b = rows[at]
         if n > free[k] or busy[a] or (b != ALONE and busy[b]):
             continue
         busy[a] = 1
@@ -101,7 +129,7 @@ def choose(entries: Entries, order: np.ndarray, workers: Sequence[int]) -> np.nd
         chosen.append(at)
         if not left:
             break
-    return order[np.array(chosen, dtype=np.int64)]
+    return np.array(chosen, dtype=np.int64)
 
 
 def worth(entries: Entries, due: np.ndarray) -> np.ndarray:

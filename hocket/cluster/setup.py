@@ -39,8 +39,10 @@ class Setup:
         Arguments:
             policy: the name of its policy.
         """
-        kept = None if core.kept is None else _as_tuples(core.kept[:-1, :-1])  # the last class shares with nobody
-        return cls(tuple(core.floor.types), core.columns, policy, core.settings, kept, core.entities, core.budget_usd)
+        asking = core.asking
+        kept = None if asking.kept is None else _as_tuples(asking.kept[:-1, :-1])  # the last class shares with nobody
+        types = tuple(core.floor.types)
+        return cls(types, core.columns, policy, core.settings, kept, asking.entities, asking.budget_usd)
 
     def core(self, policy: Policy) -> Core:
         """The core before any event."""

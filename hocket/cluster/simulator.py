@@ -307,12 +307,21 @@ class _Simulation:
             self._watcher(event, now_s)
         if not commands:
             return
-        machine.leave([c.lease for c in commands if isinstance(c, Preempt)], now_s, True)
-        machine.leave([c.lease for c in commands if isinstance(c, Stop)], now_s, False)
-        machine.start([c for c in commands if isinstance(c, Start)], now_s)
+        preempted, stopped, started, others = [], [], [], []
         for command in commands:
-            if not isinstance(command, _LEASES):
-                self._carry_out(command)
+            if isinstance(command, Start):
+                started.append(command)
+            elif isinstance(command, Preempt):
+                preempted.append(command.lease)
+            elif isinstance(command, Stop):
+                stopped.append(command.lease)
+            elif not isinstance(command, Renew):  # renewed leases go on as they are
+                others.append(command)
+        machine.leave(preempted, now_s, True)
+        machine.leave(stopped, now_s, False)
+        machine.start(started, now_s)
+        for command in others:
+            self._carry_out(command)
 
     def _carry_out(self, command: Command) -> None:
         machine = self.machine
@@ -335,6 +344,3 @@ def _learner(
         found = "space sharing is off" if not options.space_sharing else "throughputs are told by `known`"
         raise InputError("options: estimating", found, "jobs that share workers, whose throughputs nobody told")
     return Learner(table, types, columns, options.estimating)
-
-
-_LEASES = (Start, Preempt, Stop, Renew)  # renewed leases go on as they are

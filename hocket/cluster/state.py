@@ -9,6 +9,7 @@ __all__ = ["state_of"]
 
 def state_of(core: Core) -> dict[str, Any]:
     """The state of a core; equal for two that will answer alike whatever comes."""
+    asking = core.asking
     return {
         "now_s": core.now_s,
         "round": {
@@ -18,11 +19,11 @@ def state_of(core: Core) -> dict[str, Any]:
             "search": [core.choice.search_at, core.choice.search_every],
         },
         "allocation": {
-            "made_s": core.made_s,
-            "holds_s": core.holds_s,
-            "fills": core.fills,
-            "stale": core.stale,
-            "must": core.must,
+            "made_s": asking.made_s,
+            "holds_s": asking.holds_s,
+            "fills": asking.fills,
+            "stale": asking.stale,
+            "must": asking.must,
             "changed": core.changed,
         },
         "jobs": _jobs(core),
@@ -30,7 +31,7 @@ def state_of(core: Core) -> dict[str, Any]:
         "leases": _leases(core),
         "workers": [list(up) for up in core.floor.up],
         "prices_usd_per_hour": [kind.price_usd_per_hour for kind in core.floor.types],
-        "kept": None if core.kept is None else core.kept.tolist(),
+        "kept": None if asking.kept is None else asking.kept.tolist(),
         "refused": dict(core.refused),
     }
 
@@ -60,17 +61,19 @@ def _entries(core: Core) -> list[list[Any]]:
 
 
 def _leases(core: Core) -> list[dict[str, Any]]:
+    floor = core.floor
+    claims = zip(*(column.tolist() for column in floor.claims()), strict=True)
     return [
         {
-            "number": running.lease.number,
-            "jobs": list(running.lease.jobs),
-            "still": sorted(running.jobs),
-            "column": running.lease.column,
-            "workers": list(running.lease.workers),
-            "began_s": running.lease.began_s,
-            "since_s": running.since_s,
-            "entry": running.entry,
-            "claimed": running.claimed,
+            "number": lease.number,
+            "jobs": list(lease.jobs),
+            "still": sorted(set(lease.jobs) - floor.ended),
+            "column": lease.column,
+            "workers": list(lease.workers),
+            "began_s": lease.began_s,
+            "since_s": floor.since_s,
+            "entry": entry,
+            "claimed": claimed,
         }
-        for running in core.floor.running.values()
+        for lease, (entry, claimed) in zip(floor.running.values(), claims, strict=True)
     ]

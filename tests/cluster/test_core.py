@@ -98,7 +98,7 @@ class Story:
         steps = self.draw(st.lists(st.sampled_from([0.0, 0.5, 1.0]), min_size=columns, max_size=columns))
         scale = self.draw(st.sampled_from([1, 1, 2, 3, 4]))
         now_s = self.later()
-        sharing = self.draw(st.sampled_from([-1, 0])) if self.drive.core.kept is not None else -1
+        sharing = self.draw(st.sampled_from([-1, 0])) if self.drive.core.asking.kept is not None else -1
         self.drive.tell(JobArrived(job(f"j{self.count}", scale, 1e5, now_s), tuple(steps), sharing), now_s)
 
     def turns(self) -> None:
