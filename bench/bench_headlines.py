@@ -318,7 +318,7 @@ def main() -> None:
     for text in physical.lines() if "physical" in told.only or not told.only else []:
         print(text)
     if told.report is not None:
-        charts.write(told.report, ask.kept, scope.windows, scope.part, HIGH)
+        charts.write(told.report, ask.kept, scope.windows, HIGH)
 
 
 if __name__ == "__main__":

@@ -50,7 +50,7 @@ def load_report_html(
         rates=[f"{rate:g}" for rate in rates],
         rows=cells,
         tiles=_tiles(found, rates),
-        drawing=load_chart(rows),
+        drawing=load_chart(rows) if any(isfinite(jct_s) for _, _, jct_s in rows) else None,
         looks=legend([(name, line_look(k)) for k, name in enumerate(found)], lines=True),
         seeds=seeds,
         cdf=_cdf(times, list(found)),

@@ -72,6 +72,13 @@ def test_distributions_have_the_looks_of_the_chart() -> None:
     assert len(set(lines)) == 1
 
 
+def test_a_chart_without_points_is_left_out() -> None:
+    """Distributions and the table stay."""
+    page = load_report_html([("gavel", 2.0, nan)], times=[("gavel", np.array([3600.0]), 1)])
+    assert "Average JCT by jobs an hour" not in page
+    assert "CDF of job completion times" in page
+
+
 def test_distributions_are_of_policies_of_the_chart() -> None:
     """Another one would have no look."""
     with pytest.raises(InputError, match="other"):
