@@ -22,7 +22,7 @@ __all__ = ["middle"]
 
 _ROOM = 1e-3  # of what is asked: what bears the objective has an inside only then
 _STEPS = 100
-_DONE = 1e-6  # of the Newton decrement, squared
+_DONE = 1e-3  # of the Newton decrement, squared; what is left after one more step is its square
 _SHRINK, _ENOUGH = 0.5, 0.1  # of a step that leads outside, or gains less than this part of what its slope says
 
 
@@ -71,9 +71,9 @@ class _Inside:
         self.asked = np.minimum(asked / self.fastest * (1 - _ROOM), throughput * (1 - _ROOM / 4))
         for _ in range(_STEPS):
             step, decrement = self._newton(x)
+            x = self._walk(x, step, decrement)
             if decrement <= _DONE:
                 break
-            x = self._walk(x, step, decrement)
         return x
 
     def _start(self, found: np.ndarray) -> np.ndarray:
@@ -101,18 +101,32 @@ class _Inside:
         load = self.scale[:, None, None] * self.used  # of types, by job and column
         slope = -inverse + (1 / time)[:, None] + load @ (1 / types) - self.steps / more[:, None]
         slope *= self.able
-        block = (1 / time**2)[:, None, None] * (self.able[:, :, None] & self.able[:, None, :])
-        block = block + (self.steps[:, :, None] * self.steps[:, None, :]) / (more**2)[:, None, None]
-        own = np.arange(x.shape[1])
-        block[:, own, own] += np.where(self.able, inverse**2, 1.0)
-        both = np.concatenate([slope[:, :, None], load * self.able[:, :, None]], axis=2)
-        solved = np.linalg.solve(block, both)
-        plain, coupled = solved[:, :, 0], solved[:, :, 1:]
         loads = load * self.able[:, :, None]
-        small = np.diag(types**2) + np.einsum("ict,icu->tu", loads, coupled)
-        price = np.linalg.solve(small, np.einsum("ict,ic->t", loads, plain))
+        solved = self._blocks(x, time, more, np.concatenate([slope[:, :, None], loads], axis=2))
+        plain, coupled = solved[:, :, 0], solved[:, :, 1:]
+        flat = loads.reshape(-1, loads.shape[2]).T
+        small = np.diag(types**2) + flat @ coupled.reshape(flat.shape[1], -1)
+        price = np.linalg.solve(small, flat @ plain.reshape(-1))
         step = -(plain - coupled @ price)
         return step, float(-(slope * step).sum())
+
+    def _blocks(self, x: np.ndarray, time: np.ndarray, more: np.ndarray, right: np.ndarray) -> np.ndarray:
+        """What each job's block of the Hessian, a diagonal and two outer products, makes of right sides, solved by Woodbury's
+        formula; shape as that of the right sides, (jobs, columns, any)."""
+        diagonal = np.where(self.able, x * x, 0.0)  # inverted
+        ones, steps = diagonal / time[:, None], diagonal * self.steps / more[:, None]
+        a = 1 + ones.sum(axis=1) / time
+        b = (ones * self.steps).sum(axis=1) / more
+        c = 1 + (steps * self.steps).sum(axis=1) / more
+        plain = diagonal[:, :, None] * right
+        first = plain.sum(axis=1) / time[:, None]
+        second = (plain * self.steps[:, :, None]).sum(axis=1) / more[:, None]
+        under = (a * c - b * b)[:, None]
+        of_ones, of_steps = (
+            (c[:, None] * first - b[:, None] * second) / under,
+            (a[:, None] * second - b[:, None] * first) / under,
+        )
+        return plain - ones[:, :, None] * of_ones[:, None, :] - steps[:, :, None] * of_steps[:, None, :]
 
     def _walk(self, x: np.ndarray, step: np.ndarray, decrement: float) -> np.ndarray:
         size, value = 1.0, self._value(x)
