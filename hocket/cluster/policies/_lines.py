@@ -208,6 +208,7 @@ class Served:
         worth = cuts.entries >= sessions.WORTH
         self._session, self._basis = session if worth else None, basis
         self._program: Program | None = None
+        self._looked = False  # at what the session knows
 
     @property
     def prices(self) -> np.ndarray:
@@ -218,6 +219,7 @@ class Served:
 
     def known(self) -> np.ndarray | None:
         """Duals that these rows had in the session's last answer; None where nothing is known."""
+        self._looked = True
         if self._session is None:
             return None
         shares = self.cuts.lines.shares
@@ -245,7 +247,7 @@ class Served:
             if again and self.solution is not None:
                 found = solve(program, self.place, after=self.solution)
             else:
-                if self.solution is None and self._basis is None:
+                if not self._looked:
                     self.known()
                 found = solve(program, self.place, self._basis)
             self.solution = found
