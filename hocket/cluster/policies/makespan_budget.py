@@ -10,7 +10,7 @@ Without a budget it is the makespan policy. All that runs is paid for until the 
 import numpy as np
 
 from hocket.cluster.allocation import Allocation, Reason, Reasons
-from hocket.cluster.policies._lines import Lines, Served
+from hocket.cluster.policies._lines import Cuts, Lines, Served
 from hocket.cluster.policies._lp import Program, SolverTrouble, solve
 from hocket.cluster.policies._pace import Found, Kept, Pace, at_pace, least, root
 from hocket.cluster.policies._prices import HOUR_S, cost_per_hour
@@ -78,25 +78,36 @@ def _within(
             raise InputError("budget_usd", f"{budget_usd:.2f}", wanted, "Raise the budget, or take jobs out")
     now = found.pace
     served = Served(found.cuts, cost / unit, _PLACE, None, session, found.basis)
+    before = served.known()
+    if before is not None and budget_usd is not None:
+        runs = lines.shares.group >= 0
+        demand = np.where(runs, pace.demand(now), 0.0)
+        prices = np.maximum(before[len(lines.shares.limits.lower) :], 0.0)
+        rest = served.bound(before, demand) - float(prices @ served.cuts.asked(demand))
+        now = max(_affordable(served.cuts, prices, rest, pace, now, budget_usd * (1 + _CLOSE / 2) / unit), now)
     for _ in range(_STEPS):
         kept = at_pace(served, pace, now)
         paid_usd = float(cost @ kept.solution.x) * now
         if budget_usd is None or paid_usd <= budget_usd * (1 + _CLOSE):
             return kept, now, now > found.pace
         # Half of the tolerance: where a longer makespan is no cheaper, the bound is all rounding.
-        now = max(_affordable(kept, pace, now, budget_usd * (1 + _CLOSE / 2) / unit), now)
+        rest = kept.solution.bound - float(kept.prices @ kept.cuts.asked(kept.demand))
+        now = max(_affordable(kept.cuts, kept.prices, rest, pace, now, budget_usd * (1 + _CLOSE / 2) / unit), now)
     raise SolverTrouble(f"{_PLACE}: {_STEPS} steps were not enough")
 
 
-def _affordable(kept: Kept, pace: Pace, now: float, budget: float) -> float:
-    """The least makespan at which the duals of another do not show that it costs more than the budget."""
-    runs = kept.cuts.lines.shares.group >= 0
-    rest = kept.solution.bound - float(kept.prices @ kept.cuts.asked(kept.demand))
+def _affordable(cuts: Cuts, prices: np.ndarray, rest: float, pace: Pace, now: float, budget: float) -> float:
+    """The least makespan at which these prices of rows do not show that it costs more than the budget.
+
+    Arguments:
+        rest: what a second costs by them besides what rows ask for.
+    """
+    runs = cuts.lines.shares.group >= 0
 
     def dearness(at: float) -> tuple[float, float]:
         demand, change = np.where(runs, pace.demand(at), 0.0), np.where(runs, pace.change(at), 0.0)
-        rate = rest + float(kept.prices @ kept.cuts.asked(demand))
-        return at * rate - budget, rate + at * float(kept.prices @ kept.cuts.slopes(demand, change))
+        rate = rest + float(prices @ cuts.asked(demand))
+        return at * rate - budget, rate + at * float(prices @ cuts.slopes(demand, change))
 
     return root(dearness, now)
 
@@ -107,6 +118,8 @@ def _least_cost_usd(lines: Lines, cost: np.ndarray) -> float:
     runs = shares.group >= 0
     work = np.bincount(shares.group[runs], shares.snapshot.remaining_steps[runs], shares.groups)
     rows = lines.group
+    if len(rows) == shares.variables:  # nobody shares: each by itself
+        return float(work @ np.minimum.reduceat(cost[lines.variable] / lines.steps, lines.begins[:-1]))
     values = lines.steps / work[rows]
     longest = np.zeros(shares.variables)
     np.maximum.at(longest, lines.variable, 1 / values)
