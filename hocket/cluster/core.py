@@ -133,32 +133,19 @@ class Core:
         return []
 
     def _progressed(self, event: Progressed, now_s: float) -> list[Command]:
-        roster = self.roster
-        try:
-            slots = [roster.slot[job] for job in event.jobs]
-        except KeyError as unknown:
-            raise _no_job(unknown.args[0]) from None
-        remaining = check_progress(event)
-        if roster.attempts:
-            for job, further in zip(event.jobs, remaining < roster.remaining_steps[slots], strict=True):
-                if further:
-                    roster.attempts.pop(job, None)
-        roster.remaining_steps[slots] = remaining
-        roster.busy_s[:] = 0.0
-        if event.busy_s:
-            roster.busy_s[slots] = event.busy_s
+        self.roster.progress(event.jobs, check_progress(event), event.busy_s)
         return []
 
     def _finished(self, event: JobFinished, now_s: float) -> list[Command]:
-        self._slot(event.job)
+        self.roster.find(event.job)
         return self._gone(event.job, "finished", now_s)
 
     def _withdrawn(self, event: JobWithdrawn, now_s: float) -> list[Command]:
-        self._slot(event.job)
+        self.roster.find(event.job)
         return self._gone(event.job, "withdrawn", now_s)
 
     def _failed(self, event: JobFailed, now_s: float) -> list[Command]:
-        self._slot(event.job)
+        self.roster.find(event.job)
         failed = self.roster.attempts.get(event.job, 0) + 1
         reason = event.reason or "it failed"
         if failed >= self.settings.attempts:
@@ -180,11 +167,6 @@ class Core:
         if over:
             self._enter(claims, now_s)
         return [Stop(lease, reason) for lease in over]
-
-    def _slot(self, job: str) -> int:
-        if job not in self.roster.slot:
-            raise _no_job(job)
-        return self.roster.slot[job]
 
     # Workers and figures change.
 
@@ -211,7 +193,7 @@ class Core:
         return []
 
     def _throughput(self, event: ThroughputMeasured, now_s: float) -> list[Command]:
-        slot = self._slot(event.job)
+        slot = self.roster.find(event.job)
         check_measured(f"job {event.job}: throughput", event.column, event.steps_per_s, len(self.columns))
         self.roster.throughputs[slot, event.column] = event.steps_per_s
         self.asking.stale = True
@@ -290,7 +272,3 @@ _HANDLERS: dict[type, Callable[..., list[Command]]] = {
     ThroughputMeasured: Core._throughput,
     SharingMeasured: Core._sharing,
 }
-
-
-def _no_job(name: str) -> InputError:
-    return InputError(f"job {name}", "no job of this name", "one that came and is not finished")

@@ -4,12 +4,13 @@ Rules of this file: a job keeps its slot, its row in every array, for as long as
 only after `recycle`: who holds slots over a round may trust them. Jobs are kept in the order in which they came.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from hocket.cluster.job import Job
 from hocket.cluster.snapshot import Active
+from hocket.errors import InputError
 
 __all__ = ["Roster"]
 
@@ -65,6 +66,40 @@ class Roster:
         self._rate[slot], self._counted[slot] = 0.0, job.steps
         self._count += 1
         return slot
+
+    def find(self, name: str) -> int:
+        """The slot of a job.
+
+        Raises:
+            InputError: there is none of this name.
+        """
+        return self._find((name,))[0]
+
+    def _find(self, names: Sequence[str]) -> list[int]:
+        try:
+            return [self.slot[name] for name in names]
+        except KeyError as unknown:
+            place = f"job {unknown.args[0]}"
+            raise InputError(place, "no job of this name", "one that came and is not finished") from None
+
+    def progress(self, names: Sequence[str], remaining_steps: np.ndarray, busy_s: Sequence[float]) -> None:
+        """Jobs came so far; who did a step did not fail in a row any more.
+
+        Arguments:
+            busy_s: at work in this round; empty if nobody knows.
+
+        Raises:
+            InputError: there is no job of some name; nothing has changed.
+        """
+        slots = self._find(names)
+        if self.attempts:
+            for name, further in zip(names, remaining_steps < self.remaining_steps[slots], strict=True):
+                if further:
+                    self.attempts.pop(name, None)
+        self.remaining_steps[slots] = remaining_steps
+        self.busy_s[:] = 0.0
+        if busy_s:
+            self.busy_s[slots] = busy_s
 
     def remove(self, name: str) -> int:
         """Let a job go; the slot that it had."""

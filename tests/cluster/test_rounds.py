@@ -231,6 +231,20 @@ def test_types_have_their_own_queues() -> None:
     assert by_ratio(every, np.ones(3), np.zeros(3)).tolist() == [1, 0, 2]
 
 
+@given(st.integers(0, 10**6), st.integers(1, 40), st.booleans(), st.booleans())
+def test_the_order_is_that_of_one_sort_by_all_keys(seed: int, count: int, queues: bool, gifts: bool) -> None:
+    """By type, ratio, what is owed, fraction and place, many of them alike: entries are sorted once a book, and again by less."""
+    rng = np.random.default_rng(seed)
+    types, first, none = rng.integers(0, 3, count), np.arange(count), np.full(count, ALONE)
+    fraction, received = rng.choice([0.0, 0.25, 0.5], count), rng.choice([1.0, 2.0], count)
+    owed = np.where((fraction > 0) | gifts, rng.choice([-1.0, 0.0, 3.0], count), 0.0)
+    every = Entries(first, none, types, types, np.ones(count, dtype=np.int64), fraction, count)
+    order = rng.permutation(3).tolist() if queues else None
+    places = np.zeros(count) if order is None else np.argsort(order)[types]
+    plain = np.lexsort([first, -fraction, -owed, -fraction / received, places])
+    assert by_ratio(every, received, owed, order).tolist() == plain.tolist()
+
+
 def test_balance_compares_with_the_allocation() -> None:
     """A choice that leaves whom most is owed is worth less than the allocation; worth is by worker."""
     every = entries([(0, ALONE, 0, 2, 0.5), (1, ALONE, 0, 1, 0.5), (2, ALONE, 0, 1, 0.5)], 3)
