@@ -27,15 +27,13 @@ def check_arrival(event: JobArrived, columns: int, kept: np.ndarray | None) -> N
         raise InputError(f"{place}: sharing", str(event.sharing), f"a class < {len(kept) - 1}, or -1")
 
 
-def check_progress(event: Progressed) -> np.ndarray:
+def check_progress(event: Progressed) -> None:
     """A number of steps for each job, and more than none: who has none left is finished."""
-    remaining = np.array(event.remaining_steps, dtype=float)
-    if len(event.jobs) != len(remaining) or not ((remaining > 0) & (remaining < np.inf)).all():
-        raise InputError("progress: remaining_steps", str(event.remaining_steps)[:80], "a number > 0 for each job")
-    busy_s = np.array(event.busy_s, dtype=float)
-    if len(busy_s) and not (len(event.jobs) == len(busy_s) and ((busy_s >= 0) & (busy_s < np.inf)).all()):
-        raise InputError("progress: busy_s", str(event.busy_s)[:80], "a number >= 0 for each job, or nothing")
-    return remaining
+    jobs, remaining, busy_s = len(event.jobs), event.remaining_steps, event.busy_s
+    if len(remaining) != jobs or not (isfinite(sum(remaining)) and min(remaining, default=1.0) > 0):
+        raise InputError("progress: remaining_steps", str(remaining)[:80], "a number > 0 for each job")
+    if busy_s and (len(busy_s) != jobs or not (isfinite(sum(busy_s)) and min(busy_s) >= 0)):
+        raise InputError("progress: busy_s", str(busy_s)[:80], "a number >= 0 for each job, or nothing")
 
 
 def check_workers(kind: int, workers: tuple[int, ...], types: int) -> None:

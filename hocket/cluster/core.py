@@ -133,7 +133,8 @@ class Core:
         return []
 
     def _progressed(self, event: Progressed, now_s: float) -> list[Command]:
-        self.roster.progress(event.jobs, check_progress(event), event.busy_s)
+        check_progress(event)
+        self.roster.progress(event.jobs, event.remaining_steps, event.busy_s)
         return []
 
     def _finished(self, event: JobFinished, now_s: float) -> list[Command]:

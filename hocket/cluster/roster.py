@@ -82,7 +82,7 @@ class Roster:
             place = f"job {unknown.args[0]}"
             raise InputError(place, "no job of this name", "one that came and is not finished") from None
 
-    def progress(self, names: Sequence[str], remaining_steps: np.ndarray, busy_s: Sequence[float]) -> None:
+    def progress(self, names: Sequence[str], remaining_steps: Sequence[float], busy_s: Sequence[float]) -> None:
         """Jobs came so far; who did a step did not fail in a row any more.
 
         Arguments:
@@ -93,8 +93,8 @@ class Roster:
         """
         slots = self._find(names)
         if self.attempts:
-            for name, further in zip(names, remaining_steps < self.remaining_steps[slots], strict=True):
-                if further:
+            for name, steps, before in zip(names, remaining_steps, self.remaining_steps[slots], strict=True):
+                if steps < before:
                     self.attempts.pop(name, None)
         self.remaining_steps[slots] = remaining_steps
         self.busy_s[:] = 0.0
