@@ -51,7 +51,7 @@ def seeing(name: str) -> Callable[[], tuple[Policy, Options]]:
 
 def packed(name: str) -> Callable[[], tuple[Policy, Options]]:
     """A policy of jobs that may share workers."""
-    return lambda: (policy_named(name), replace(public(), space_sharing=True))
+    return lambda: (policy_named(name, rest="middle"), replace(public(), space_sharing=True))
 
 
 CASES: dict[str, Callable[[], tuple[Policy, Options]]] = {

@@ -18,9 +18,9 @@ import numpy as np
 from hocket.cluster.allocation import ALONE, Allocation
 from hocket.cluster.snapshot import Snapshot
 
-__all__ = ["middle"]
+__all__ = ["ROOM", "middle"]
 
-_ROOM = 1e-3  # of what is asked: what bears the objective has an inside only then
+ROOM = 1e-3  # of what is asked: what bears the objective has an inside only then
 _STEPS = 100
 _DONE = 1e-3  # of the Newton decrement, squared; what is left after one more step is its square
 _SHRINK, _ENOUGH = 0.5, 0.1  # of a step that leads outside, or gains less than this part of what its slope says
@@ -68,7 +68,7 @@ class _Inside:
         """The middle, from an allocation at the edge."""
         x = self._start(found)
         throughput = (self.steps * x).sum(axis=1)
-        self.asked = np.minimum(asked / self.fastest * (1 - _ROOM), throughput * (1 - _ROOM / 4))
+        self.asked = np.minimum(asked / self.fastest * (1 - ROOM), throughput * (1 - ROOM / 4))
         for _ in range(_STEPS):
             step, decrement = self._newton(x)
             x = self._walk(x, step, decrement)
@@ -81,7 +81,7 @@ class _Inside:
         all_used = (self.scale[:, None] * self.able).sum(axis=0) @ self.used
         share = np.minimum(self.workers / np.maximum(all_used, 1e-300), 1.0) @ self.used.T
         even = self.able * share / (2 * self.able.shape[1])
-        return (1 - _ROOM / 2) * found * self.able + _ROOM / 4 * even
+        return (1 - ROOM / 2) * found * self.able + ROOM / 4 * even
 
     def _left(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Of each job's time, each type's workers, and what each job has above what is asked."""

@@ -12,9 +12,12 @@ from hocket.cluster.agnostic import agnostic
 from hocket.cluster.allocation import ALONE, Allocation
 from hocket.cluster.core import Policy
 from hocket.cluster.middle import middle
+from hocket.cluster.middle_shared import middle_shared
 from hocket.cluster.session import Session
 from hocket.cluster.snapshot import Snapshot
 from hocket.registry import load
+
+_KINDS = 40  # of jobs, in what is asked for them: with more, groups are no quicker than jobs
 
 
 def policy_named(name: str, blind: bool = False, rest: Literal["most", "middle"] = "most") -> Policy:
@@ -24,8 +27,7 @@ def policy_named(name: str, blind: bool = False, rest: Literal["most", "middle"]
         blind: as it is for one who sees no types.
         rest: what becomes of what the objective leaves open, where it says what it asks for each job (max-min fairness,
             finish-time fairness, makespan): it goes to whom it adds most throughput, "most", which is ours; or nothing is near
-            any limit, "middle", as where the public policies' interior-point solver ends; then jobs are alone on their workers.
-            The dissertation does not say.
+            any limit, "middle", as where the public policies' interior-point solver ends. The dissertation does not say.
 
     Raises:
         InputError: there is none of this name.
@@ -41,7 +43,9 @@ def policy_named(name: str, blind: bool = False, rest: Literal["most", "middle"]
         if blind:
             return evenly(found, snapshot)
         if rest == "middle" and found.objective > 0 and hasattr(module, "asked"):
-            return middle(found, snapshot, module.asked(snapshot, found.objective))
+            asked = module.asked(snapshot, found.objective)
+            unlike = snapshot.pairs is None and len(np.unique(asked)) > _KINDS
+            return (middle if unlike else middle_shared)(found, snapshot, asked)
         return found
 
     return allocate

@@ -1,5 +1,7 @@
 """The middle of what is as good: by hand, and against what holds for any."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -9,8 +11,9 @@ from hypothesis import strategies as st
 from hocket.cluster.allocation import ALONE, Allocation
 from hocket.cluster.job import Job
 from hocket.cluster.middle import middle
-from hocket.cluster.policies import finish_time_fairness
-from hocket.cluster.snapshot import Active, Snapshot
+from hocket.cluster.middle_shared import middle_shared
+from hocket.cluster.policies import finish_time_fairness, max_min_fairness
+from hocket.cluster.snapshot import Active, Pairs, Snapshot
 from hocket.cluster.workers import Column, WorkerType
 
 
@@ -78,3 +81,59 @@ def test_it_is_allowed_as_good_and_in_the_middle(seed: int, jobs: int, types: in
     best = product(x)
     for _ in range(20):
         assert product(x * (1 + 1e-3 * draw.uniform(-1, 1, x.shape))) <= best + 1e-2
+
+
+def sharing(there: Snapshot, kinds: np.ndarray, kept: np.ndarray) -> Snapshot:
+    """The same, with what kinds of jobs keep beside each other."""
+    columns = there.throughputs.shape[1]
+    return replace(there, pairs=Pairs(kinds, np.broadcast_to(kept[:, :, None], (*kept.shape, columns)).copy()))
+
+
+@given(st.integers(0, 10**6), st.integers(1, 12), st.integers(1, 3))
+@hypothesis_settings(max_examples=20, deadline=None)
+def test_where_nobody_can_share_both_ways_are_one(seed: int, jobs: int, types: int) -> None:
+    """Two programs that have nothing in common but the definition find the same."""
+    draw = np.random.default_rng(seed)
+    kinds = draw.integers(0, 3, jobs)
+    speeds = draw.uniform(0.2, 9.0, (3, types))
+    there = snapshot(speeds[kinds].tolist(), draw.integers(2, 6, types).tolist())
+    shared = sharing(there, kinds, np.zeros((3, 3)))
+    first = max_min_fairness.allocate(there)
+    asked = max_min_fairness.asked(there, first.objective)
+    one, other = middle(first, there, asked), middle_shared(first, shared, asked)
+    assert other.dense(there) == pytest.approx(one.dense(there), abs=2e-3)
+
+
+@given(st.integers(0, 10**6), st.integers(2, 14))
+@hypothesis_settings(max_examples=20, deadline=None)
+def test_pairs_keep_limits_and_what_is_asked(seed: int, jobs: int) -> None:
+    """Jobs that are alike have the same of everything, and every pair that can be has a little."""
+    draw = np.random.default_rng(seed)
+    kinds = draw.integers(0, 3, jobs)
+    speeds, kept = draw.uniform(0.5, 9.0, (3, 2)), draw.uniform(0.3, 0.9, (3, 3))
+    there = sharing(snapshot(speeds[kinds].tolist(), draw.integers(1, 4, 2).tolist()), kinds, kept)
+    first = max_min_fairness.allocate(there)
+    asked = max_min_fairness.asked(there, first.objective)
+    found = middle_shared(first, there, asked)
+    assert (found.used(there) <= there.workers).all()
+    assert (found.dense(there).sum(axis=1) <= 1).all()
+    assert (found.throughput(there) >= asked * 0.998).all()
+    assert (found.first[found.pairs] < found.second[found.pairs]).all()
+    for kind in range(3):
+        alike = found.dense(there)[kinds == kind]
+        assert alike == pytest.approx(np.broadcast_to(alike[:1], alike.shape), abs=1e-9)
+
+
+def test_two_jobs_beside_each_other() -> None:
+    """On one worker, alike, nothing asked: alone, alone and together, none of them near any limit."""
+    there = sharing(snapshot([[4.0], [4.0]], [1]), np.zeros(2, dtype=int), np.full((1, 1), 0.7))
+    found = middle_shared(alone([0, 1], [0, 0], [0.5, 0.5]), there, np.zeros(2))
+    assert sorted(zip(found.first.tolist(), found.second.tolist(), strict=True)) == [(0, ALONE), (0, 1), (1, ALONE)]
+    x, y = found.fraction[found.second == ALONE][0], found.fraction[found.pairs][0]
+    # 1/x and, of throughput x + 0.7 y, its part, against 1/(1 - x - y) and 1/(1 - 2x - y); for y the same of all jobs.
+    throughput, job, worker = x + 0.7 * y, 1 - x - y, 1 - 2 * x - y
+    assert 1 / x + 1 / throughput == pytest.approx(1 / job + 1 / worker, rel=1e-2)
+    assert 1 / y + 2 * 0.7 / throughput == pytest.approx(2 / job + 1 / worker, rel=1e-2)
+    none = sharing(snapshot([[0.0]], [4]), np.zeros(1, dtype=int), np.full((1, 1), 0.7))
+    empty = alone([], [], [])
+    assert middle_shared(empty, none, np.zeros(1)) is empty
