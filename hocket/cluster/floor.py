@@ -172,6 +172,8 @@ class Floor:
             up, per_server = self.up[kind], self.types[kind].per_server
             if kind in large:
                 own = [k for k, column in enumerate(chosen.column) if type_of[column] == kind]
+                if all(self._stays_put(before[k]) for k in own):
+                    continue
                 wishes = [self._wish(chosen, k, before[k]) for k in own]
                 for k, workers in zip(own, place(wishes, up, per_server), strict=True):
                     was = before[k]
@@ -181,6 +183,16 @@ class Floor:
                 singles = place_singles(len(moving[kind]), taken[kind], up, per_server)
                 found.update(zip(moving[kind], zip(singles), strict=True))
         return found
+
+    def _stays_put(self, lease: Lease | None) -> bool:
+        """Whether a lease has nothing to gain by moving: where none has, all stay."""
+        if lease is None:
+            return False
+        need, column = len(lease.workers), self.columns[lease.column]
+        if need == 1 or not column.consolidated:
+            return True
+        per_server = self.types[column.type].per_server
+        return len({worker // per_server for worker in lease.workers}) <= -(-need // per_server)
 
     def _wish(self, chosen: Chosen, k: int, was: Lease | None) -> Wish:
         spread = not self.columns[chosen.column[k]].consolidated
