@@ -1,6 +1,6 @@
 """Runs behind the dissertation's headlines: a policy on a generated workload, and the figures that are left of it.
 
-Policies are the public ones under the public simulator's settings (simulator.PUBLIC), so that figures can be laid side by side;
+Policies are the public ones under the public simulator's settings (options.PUBLIC), so that figures can be laid side by side;
 but time that nobody had a right to is free (`gifts`), and the first allocation holds like any other.
 A run is named by what it was made of; runs that were made before are read from a file and not made again.
 """
@@ -19,9 +19,10 @@ from hocket.cluster.first_come import FirstCome
 from hocket.cluster.generate import COST, Draws, continuous, static
 from hocket.cluster.metrics import Run, jct_s, makespan_s, rhos, violates
 from hocket.cluster.named import policy_named
+from hocket.cluster.options import Options, public
 from hocket.cluster.policies import gandiva
 from hocket.cluster.readers.throughputs_json import packaged
-from hocket.cluster.simulator import Options, public, simulate
+from hocket.cluster.simulator import simulate
 from hocket.cluster.snapshot import Active, Snapshot
 from hocket.cluster.throughputs import ThroughputTable
 from hocket.cluster.workers import WorkerType

@@ -15,9 +15,10 @@ from hocket.cluster.allocation import Allocation
 from hocket.cluster.job import Job
 from hocket.cluster.metrics import Run
 from hocket.cluster.named import evenly
+from hocket.cluster.options import Options
 from hocket.cluster.policies import hierarchical
 from hocket.cluster.policies.max_min_fairness import equal_share
-from hocket.cluster.simulator import Options, simulate
+from hocket.cluster.simulator import simulate
 from hocket.cluster.snapshot import Active, Entity, Snapshot
 from hocket.cluster.throughputs import ThroughputTable
 from hocket.cluster.workers import Column, WorkerType

@@ -19,9 +19,10 @@ from hocket.cluster.first_come import FirstCome
 from hocket.cluster.generate import continuous
 from hocket.cluster.metrics import Run, jct_s, summary
 from hocket.cluster.named import policy_named
+from hocket.cluster.options import Options, public
 from hocket.cluster.readers import read_workload
 from hocket.cluster.readers.throughputs_json import packaged
-from hocket.cluster.simulator import Options, public, simulate
+from hocket.cluster.simulator import simulate
 from hocket.cluster.workers import WorkerType
 from hocket.cluster.workload import Workload
 

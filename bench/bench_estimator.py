@@ -33,8 +33,9 @@ from hocket.cluster.estimator import Estimator, Measured
 from hocket.cluster.generate import continuous
 from hocket.cluster.metrics import summary
 from hocket.cluster.named import policy_named
+from hocket.cluster.options import Options
 from hocket.cluster.readers import throughputs_json
-from hocket.cluster.simulator import Options, simulate
+from hocket.cluster.simulator import simulate
 from hocket.cluster.throughputs import Kind, ThroughputTable
 from hocket.cluster.workers import WorkerType
 

@@ -26,12 +26,13 @@ from hocket.cluster.core import Policy
 from hocket.cluster.events import Event
 from hocket.cluster.job import Job
 from hocket.cluster.named import policy_named
+from hocket.cluster.options import Options
 from hocket.cluster.price_readers.public import read_availability
 from hocket.cluster.prices.availability import Availability
 from hocket.cluster.prices.changes import comings
 from hocket.cluster.readers.throughputs_json import packaged
 from hocket.cluster.settings import Settings
-from hocket.cluster.simulator import Options, simulate
+from hocket.cluster.simulator import simulate
 from hocket.cluster.snapshot import Snapshot
 from hocket.cluster.workers import WorkerType
 from hocket.cluster.workload import Workload

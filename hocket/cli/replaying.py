@@ -12,7 +12,7 @@ from hocket.cli.world import Bills, Checkpoint, Estimate, From, Prices, Referenc
 
 if TYPE_CHECKING:
     from hocket.cluster.estimating import Estimating
-    from hocket.cluster.simulator import Options
+    from hocket.cluster.options import Options
 
 _LONGEST_ROUND_S = 366 * 86400
 
@@ -152,8 +152,8 @@ def _options(
     estimating: "Estimating | None",
 ) -> "Options":
     from hocket.cli.cluster_options import by_options, within
+    from hocket.cluster.options import Options
     from hocket.cluster.settings import Settings
-    from hocket.cluster.simulator import Options
     from hocket.errors import InputError
 
     if last is not None and last <= first:

@@ -10,9 +10,9 @@ from hocket.cli.world import world_of
 if TYPE_CHECKING:
     from hocket.cli.cluster_options import Chosen
     from hocket.cluster.metrics import Run, Summary
+    from hocket.cluster.options import Options
     from hocket.cluster.prices.changes import Timed
     from hocket.cluster.prices.market import PriceKey
-    from hocket.cluster.simulator import Options
     from hocket.cluster.throughputs import ThroughputTable
     from hocket.cluster.workers import WorkerType
     from hocket.cluster.workload import Workload

@@ -12,9 +12,10 @@ from hocket.cluster.events import SharingMeasured
 from hocket.cluster.generate import continuous
 from hocket.cluster.metrics import Run, summary
 from hocket.cluster.named import policy_named
+from hocket.cluster.options import Options
 from hocket.cluster.readers.throughputs_json import packaged
 from hocket.cluster.settings import Settings
-from hocket.cluster.simulator import Options, simulate
+from hocket.cluster.simulator import simulate
 from hocket.cluster.snapshot import Snapshot
 from hocket.cluster.workers import WorkerType
 from hocket.errors import InputError

@@ -32,10 +32,11 @@ from hocket.cluster.generate import Draws, static
 from hocket.cluster.job import Job
 from hocket.cluster.journal import Journal, read
 from hocket.cluster.named import policy_named
+from hocket.cluster.options import Options
 from hocket.cluster.readers.throughputs_json import packaged
 from hocket.cluster.settings import Settings
 from hocket.cluster.setup import Setup
-from hocket.cluster.simulator import Options, simulate
+from hocket.cluster.simulator import simulate
 from hocket.cluster.state import state_of
 from hocket.cluster.wire import event_as_data, event_of
 from hocket.cluster.workers import WorkerType

@@ -18,10 +18,11 @@ from hocket.cluster.generate import Draws, continuous, static
 from hocket.cluster.job import Job
 from hocket.cluster.metrics import Run, jct_s, summary, worker_seconds
 from hocket.cluster.named import policy_named
+from hocket.cluster.options import Options, public
 from hocket.cluster.readers import read_workload
 from hocket.cluster.readers.throughputs_json import packaged
 from hocket.cluster.settings import Settings
-from hocket.cluster.simulator import Options, public, simulate
+from hocket.cluster.simulator import simulate
 from hocket.cluster.snapshot import Snapshot
 from hocket.cluster.throughputs import ThroughputTable
 from hocket.cluster.workers import WorkerType

@@ -13,12 +13,13 @@ from hocket.cluster.events import Event, WorkersJoined, WorkersLost
 from hocket.cluster.job import Job
 from hocket.cluster.metrics import Run
 from hocket.cluster.named import policy_named
+from hocket.cluster.options import Options
 from hocket.cluster.policies.uniform_progress import allocate
 from hocket.cluster.price_readers.public import read_availability
 from hocket.cluster.prices.changes import comings
 from hocket.cluster.readers.throughputs_json import packaged
 from hocket.cluster.settings import Settings
-from hocket.cluster.simulator import Options, simulate
+from hocket.cluster.simulator import simulate
 from hocket.cluster.snapshot import Active, Snapshot
 from hocket.cluster.workers import Column, WorkerType
 from hocket.cluster.workload import Workload

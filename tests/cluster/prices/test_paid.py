@@ -5,11 +5,12 @@ import pytest
 from hocket.cluster.events import PriceChanged
 from hocket.cluster.job import Job
 from hocket.cluster.named import policy_named
+from hocket.cluster.options import Options
 from hocket.cluster.prices.bill import Paid
 from hocket.cluster.prices.market import PriceKey
 from hocket.cluster.prices.paid import Bills, bills
 from hocket.cluster.readers import throughputs_json
-from hocket.cluster.simulator import Options, simulate
+from hocket.cluster.simulator import simulate
 from hocket.cluster.workers import WorkerType
 from hocket.cluster.workload import Workload
 from hocket.typed import as_data, read_as
