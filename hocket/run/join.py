@@ -62,11 +62,7 @@ def join(
     local_rank = int(os.environ.get("LOCAL_RANK", rank))
     devices = devices_of(plan)
     torch.set_num_threads(options.threads)
-    try:
-        store = meet(rank, workers, listener.note)
-    except BaseException as error:
-        atexit.register(_end_process, _code_of(error))
-        raise
+    store = meet(rank, workers, listener.note)
     progress = Progress.private()
     collector = None
     if rank == 0:
