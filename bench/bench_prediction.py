@@ -1,10 +1,11 @@
 """Prediction against reality on this machine: many plans of one GPT, on two and three local workers.
 
-    python bench/bench_prediction.py [--steps 24] [--rounds 3] [--workers 2 3] [--sizes 2 4 8]
+    python bench/bench_prediction.py [--steps 24] [--rounds 3] [--workers 2 3] [--sizes 2 4 8] [--raw]
 
 For each (workers, strategy, microbatch size) the planner's best plan is taken. In each round the job and the links are
-profiled anew, and every plan is predicted from that and trained, so that a machine that is now faster and now slower
-meets predictions and measurements alike; medians over rounds are compared. Prints one JSON line a plan (iteration time, and
+profiled anew, and every plan is predicted from that and trained. A machine that others share is now faster and now slower:
+just after the profile, and before and behind each run, all cores train a microbatch of the job for a second (_pace.py), and
+predictions are scaled by the quotient (`--raw`: they are not); medians over rounds are compared. Prints one JSON line a plan (iteration time, and
 the errors of peak tensor memory of all rounds), then the mean absolute error, how the order of plans was kept, and the least
 and greatest memory error. Of the order it says: Spearman's rank correlation over all plans; the share of pairs that are
 predicted as they are measured, of those that differ by 5 and by 10 % at least and came in the same order in every round;
@@ -21,6 +22,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
+from _pace import Pace, pace
 
 from hocket.demo import JOB
 from hocket.hardware.cluster import Cluster
@@ -48,14 +50,25 @@ class Case:
     predicted_s: list[float] = field(default_factory=list)
     measured_s: list[float] = field(default_factory=list)
     memory: list[float] = field(default_factory=list)
+    paces: list[float] = field(default_factory=list)
 
-    def once(self, profile: ModelProfile, cluster: Cluster, folder: Path, steps: int) -> None:
-        """Predict and train."""
+    def once(
+        self, profile: ModelProfile, cluster: Cluster, folder: Path, steps: int, paces: tuple[Pace, float] | None
+    ) -> None:
+        """Predict and train.
+
+        Arguments:
+            paces: who knows the machine's pace, and what it was just after the profile; None: predictions stay as they are.
+        """
         plan = replace(self.plan, cluster=cluster, profile_digest=profile.digest)
         predicted = predict_iteration(plan, profile)
         plan.save(folder / "plan.yaml")
+        before_s = paces[0].seconds() if paces else 1.0
         summary = train(JOB, folder / "plan.yaml", steps=steps)
-        self.predicted_s.append(predicted.iteration_s)
+        behind_s = paces[0].seconds() if paces else 1.0
+        scale = (before_s + behind_s) / 2 / (paces[1] if paces else 1.0)
+        self.paces.append(scale)
+        self.predicted_s.append(predicted.iteration_s * scale)
         self.measured_s.append(summary.iteration_s or float("nan"))
         self.memory += [predicted.peak_memory_bytes[d] / peak - 1 for d, peak in summary.peak_memory_bytes.items()]
 
@@ -73,20 +86,21 @@ def plans(profile: ModelProfile, cluster: Cluster, batch_size: int, sizes: Seque
     return found
 
 
-def run(rounds: int, steps: int, workers: Sequence[int], sizes: Sequence[int]) -> list[Case]:
+def run(rounds: int, steps: int, workers: Sequence[int], sizes: Sequence[int], raw: bool) -> list[Case]:
     """All rounds."""
     job, cases = load_job(JOB), dict[int, list[Case]]()
     for _ in range(rounds):
-        with tempfile.TemporaryDirectory() as name:
+        with tempfile.TemporaryDirectory() as name, pace(JOB) as machine:
             folder = Path(name)
             profile = measure(job, (1, *SIZES), budget_s=30, neighbours=usual_neighbours())
             profile.save(folder / "profile.json")
+            paces = None if raw else (machine, machine.seconds())
             for count in workers:
                 cluster = measure_local(count)
                 if count not in cases:
                     cases[count] = plans(profile, cluster, job.batch_size, sizes)
                 for case in cases[count]:
-                    case.once(profile, cluster, folder, steps)
+                    case.once(profile, cluster, folder, steps, paces)
     return [case for own in cases.values() for case in own]
 
 
@@ -115,9 +129,10 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--workers", type=int, nargs="+", default=[2, 3])
     parser.add_argument("--sizes", type=int, nargs="+", default=SIZES, help="microbatch sizes to plan for")
+    parser.add_argument("--raw", action="store_true", help="do not scale predictions by the machine's pace")
     given = parser.parse_args()
     pairs, memory = [], []
-    cases = run(given.rounds, given.steps, given.workers, given.sizes)
+    cases = run(given.rounds, given.steps, given.workers, given.sizes, given.raw)
     for case in cases:
         believed, real = statistics.median(case.predicted_s), statistics.median(case.measured_s)
         pairs.append((believed, real))
@@ -129,6 +144,7 @@ def main() -> None:
             "error": believed / real - 1,
             "errors_by_round": [round(a / b - 1, 3) for a, b in zip(case.predicted_s, case.measured_s, strict=True)],
         }
+        row["pace_by_round"] = [round(scale, 3) for scale in case.paces]
         rounded = [round(error, 4) for error in case.memory]
         print(json.dumps({**row, "peak_memory_errors": rounded}), flush=True)
     for count in (*given.workers, 0):
