@@ -37,6 +37,14 @@ from _headline_values import (
 KEPT = Path(__file__).with_name("headlines.json")
 SHARING = "LAS aware, sharing"
 EARLY = "least cost, SLOs, a round early"
+# Of static traces: what is compared, what was published, by what, and the two policies.
+MAKESPANS = (
+    ("", "2.5", "FIFO by makespan aware", ("FIFO", "makespan aware")),
+    (": public FIFO", "2.5", "its places for more than there is room for", ("FIFO, public", "makespan aware")),
+    (": FIFO that moves", "2.5", "jobs have their part of all types in turn", ("FIFO, moving", "makespan aware")),
+    (": Gandiva", "1.4", "Gandiva by it", ("Gandiva", "makespan aware")),
+    (": sharing", "1.08", "without by with", ("makespan aware", "makespan aware, sharing")),
+)
 HEADLINES = (
     Headline("LAS, single: average JCT", "3.5", "LAS by LAS aware", jct("single", "LAS", "LAS aware")),
     Headline("LAS, single: with sharing", "3.5", f"LAS by {SHARING}", jct("single", "LAS", SHARING)),
@@ -67,51 +75,10 @@ HEADLINES = (
     Headline("FTF, multiple: average JCT", "3", "FTF by FTF aware", ftf_jct),
     Headline("FTF, multiple: average FTF", "2.8", "JCT by that of a run under isolated shares", rho_of_runs),
     Headline("FTF, multiple: average FTF (moments)", "2.8", "against an n-th of the cluster at every moment", rho),
-    Headline(
-        "makespan, multiple", "2.5", "FIFO by makespan aware", makespan("static multiple", "FIFO", "makespan aware")
-    ),
-    Headline(
-        "makespan, multiple: public FIFO",
-        "2.5",
-        "its places for more than there is room for",
-        makespan("static multiple", "FIFO, public", "makespan aware"),
-    ),
-    Headline(
-        "makespan, multiple: FIFO that moves",
-        "2.5",
-        "jobs have their part of all types in turn",
-        makespan("static multiple", "FIFO, moving", "makespan aware"),
-    ),
-    Headline(
-        "makespan, multiple: Gandiva", "1.4", "Gandiva by it", makespan("static multiple", "Gandiva", "makespan aware")
-    ),
-    Headline(
-        "makespan, multiple: sharing",
-        "1.08",
-        "without by with",
-        makespan("static multiple", "makespan aware", "makespan aware, sharing"),
-    ),
-    Headline("makespan, single", "2.5", "FIFO by makespan aware", makespan("static single", "FIFO", "makespan aware")),
-    Headline(
-        "makespan, single: public FIFO",
-        "2.5",
-        "its places for more than there is room for",
-        makespan("static single", "FIFO, public", "makespan aware"),
-    ),
-    Headline(
-        "makespan, single: FIFO that moves",
-        "2.5",
-        "jobs have their part of all types in turn",
-        makespan("static single", "FIFO, moving", "makespan aware"),
-    ),
-    Headline(
-        "makespan, single: Gandiva", "1.4", "Gandiva by it", makespan("static single", "Gandiva", "makespan aware")
-    ),
-    Headline(
-        "makespan, single: sharing",
-        "1.08",
-        "without by with",
-        makespan("static single", "makespan aware", "makespan aware, sharing"),
+    *(
+        Headline(f"makespan, {kind}{case}", published, of, makespan(f"static {kind}", *policies))
+        for kind in ("multiple", "single")
+        for case, published, of, policies in MAKESPANS
     ),
     Headline("FIFO, single: average JCT", "2.7", "FIFO by FIFO aware", jct("single", "FIFO", "FIFO aware", 4.8, True)),
     Headline(

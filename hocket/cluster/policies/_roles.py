@@ -20,9 +20,9 @@ import numpy as np
 from hocket.cluster.allocation import Allocation
 from hocket.cluster.policies._answer import reasons
 from hocket.cluster.policies._lp import Basis, Program, Solution, solve
+from hocket.cluster.policies._roles_laid_out import laid_out
 from hocket.cluster.policies._shares import Rows, Shares
-from hocket.cluster.policies._spread import Entries, spread
-from hocket.cluster.policies._windows import halves, matched
+from hocket.cluster.policies._spread import Entries
 from hocket.cluster.snapshot import Pairs, Snapshot
 
 MOST_GROUPS = 256  # with more of them, roles are quicker than pairs
@@ -142,7 +142,8 @@ class Roles:
                 if self.aim.due is not None:
                     first = len(limits)
                     prices = np.maximum(found.duals[first : first + self.shares.groups], 0.0) / self._unit
-                return Answer(self._entries(role, found.x), limits, bound, found.objective, prices, note)
+                entries = laid_out(self.shares, self.kind, role, found.x)
+                return Answer(entries, limits, bound, found.objective, prices, note)
         raise AssertionError("the last round returns")
 
     def _codes(self, role: tuple[np.ndarray, ...]) -> np.ndarray:
@@ -304,32 +305,6 @@ class Roles:
     def _fastest(self) -> np.ndarray:
         """No job of a group does more steps a second, whoever is beside it."""
         return self.steps.max(axis=1) * max(1.0, float(self.kept.max(initial=0.0)))
-
-    def _entries(self, role: tuple[np.ndarray, ...], x: np.ndarray) -> Entries:
-        shares, (group, beside, column) = self.shares, role
-        alone = spread(shares.group, shares.first, shares.second, shares.column, x[: shares.variables])
-        parts = [alone]
-        time = x[shares.variables : shares.variables + len(group)] / shares.count[group]
-        order = np.argsort(shares.group, kind="stable")
-        ends = np.cumsum(np.bincount(shares.group + 1, minlength=shares.groups + 1))
-        sides: dict[tuple[int, int, int], tuple[list[np.ndarray], list[np.ndarray]]] = {}
-        for r in np.flatnonzero(time > _USED).tolist():
-            g = group[r]
-            alike = order[ends[g] : ends[g + 1]]
-            side = sides.setdefault((int(self.kind[g]), int(beside[r]), int(column[r])), ([], []))
-            side[0].append(alike)
-            side[1].append(np.full(len(alike), time[r]))
-        for (own, other, at), (jobs, times) in sides.items():
-            if own > other or (other, own, at) not in sides:
-                continue
-            a, time_a = np.concatenate(jobs), np.concatenate(times)
-            if own == other:
-                i, j, both = matched(*halves(a, time_a, time_a.sum() / 2))
-            else:
-                b, time_b = (np.concatenate(part) for part in sides[other, own, at])
-                i, j, both = matched(a, time_a, b, time_b)
-            parts.append((np.minimum(i, j), np.maximum(i, j), np.full(len(i), at), both))
-        return tuple(np.concatenate([part[k] for part in parts]) for k in range(4))  # type: ignore[return-value]
 
 
 def sum_of(snapshot: Snapshot, shares: Shares, worth: np.ndarray, place: str) -> Allocation:
