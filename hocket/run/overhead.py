@@ -2,7 +2,7 @@
 
 Rules of this file: a device runs models of few and of more layers of almost nothing, as in training; what it would take for
 none is the engine's own. Before every look at the clock the processor does something else for some milliseconds, as layers
-do: an engine whose code and data still lie in the caches takes a third of the time.
+do: an engine whose code and data still lie in the caches takes a fraction of the time.
 """
 
 import time
