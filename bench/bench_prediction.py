@@ -1,13 +1,13 @@
 """Prediction against reality on this machine: many plans of one GPT, on two and three local workers.
 
-    python bench/bench_prediction.py [--steps 24] [--rounds 3] [--workers 2 3] [--sizes 2 4 8] [--raw]
+    python bench/bench_prediction.py [--steps 24] [--rounds 3] [--workers 2 3] [--sizes 2 4 8] [--scaled]
 
 For each (workers, strategy, microbatch size) the planner's best plan is taken. In each round the job and the links are
-profiled anew, and every plan is predicted from that and trained. A machine that others share is now faster and now slower:
-just after the profile, and before and behind each run, all cores train a microbatch of the job for a second (_pace.py), and
-predictions are scaled by the quotient (`--raw`: they are not); medians over rounds are compared. Prints one JSON line a plan (iteration time, and
-the errors of peak tensor memory of all rounds), then the mean absolute error, how the order of plans was kept, and the least
-and greatest memory error. Of the order it says: Spearman's rank correlation over all plans; the share of pairs that are
+profiled anew, and every plan is predicted from that and trained; medians over rounds are compared. A machine that others
+share is now faster and now slower: just after the profile, and before and behind each run, all cores train a microbatch of
+the job for a second (_pace.py), and the quotient is printed; with `--scaled` predictions are multiplied by it. Prints one
+JSON line a plan (iteration time, and the errors of peak tensor memory of all rounds), then the mean absolute error, how the
+order of plans was kept, and the least and greatest memory error. Of the order it says: Spearman's rank correlation over all plans; the share of pairs that are
 predicted as they are measured, of those that differ by 5 and by 10 % at least and came in the same order in every round;
 and how much slower than the fastest measured plan the one was that was predicted to be the fastest.
 """
@@ -53,22 +53,29 @@ class Case:
     paces: list[float] = field(default_factory=list)
 
     def once(
-        self, profile: ModelProfile, cluster: Cluster, folder: Path, steps: int, paces: tuple[Pace, float] | None
+        self,
+        profile: ModelProfile,
+        cluster: Cluster,
+        folder: Path,
+        steps: int,
+        machine: Pace,
+        profiled_s: float,
+        scaled: bool,
     ) -> None:
         """Predict and train.
 
         Arguments:
-            paces: who knows the machine's pace, and what it was just after the profile; None: predictions stay as they are.
+            machine: knows its pace; profiled_s: what that was just after the profile; scaled: predictions are multiplied by the
+                quotient.
         """
         plan = replace(self.plan, cluster=cluster, profile_digest=profile.digest)
         predicted = predict_iteration(plan, profile)
         plan.save(folder / "plan.yaml")
-        before_s = paces[0].seconds() if paces else 1.0
+        before_s = machine.seconds()
         summary = train(JOB, folder / "plan.yaml", steps=steps)
-        behind_s = paces[0].seconds() if paces else 1.0
-        scale = (before_s + behind_s) / 2 / (paces[1] if paces else 1.0)
-        self.paces.append(scale)
-        self.predicted_s.append(predicted.iteration_s * scale)
+        pace = (before_s + machine.seconds()) / 2 / profiled_s
+        self.paces.append(pace)
+        self.predicted_s.append(predicted.iteration_s * (pace if scaled else 1.0))
         self.measured_s.append(summary.iteration_s or float("nan"))
         self.memory += [predicted.peak_memory_bytes[d] / peak - 1 for d, peak in summary.peak_memory_bytes.items()]
 
@@ -86,7 +93,7 @@ def plans(profile: ModelProfile, cluster: Cluster, batch_size: int, sizes: Seque
     return found
 
 
-def run(rounds: int, steps: int, workers: Sequence[int], sizes: Sequence[int], raw: bool) -> list[Case]:
+def run(rounds: int, steps: int, workers: Sequence[int], sizes: Sequence[int], scaled: bool) -> list[Case]:
     """All rounds."""
     job, cases = load_job(JOB), dict[int, list[Case]]()
     for _ in range(rounds):
@@ -94,13 +101,13 @@ def run(rounds: int, steps: int, workers: Sequence[int], sizes: Sequence[int], r
             folder = Path(name)
             profile = measure(job, (1, *SIZES), budget_s=30, neighbours=usual_neighbours())
             profile.save(folder / "profile.json")
-            paces = None if raw else (machine, machine.seconds())
+            profiled_s = machine.seconds()
             for count in workers:
                 cluster = measure_local(count)
                 if count not in cases:
                     cases[count] = plans(profile, cluster, job.batch_size, sizes)
                 for case in cases[count]:
-                    case.once(profile, cluster, folder, steps, paces)
+                    case.once(profile, cluster, folder, steps, machine, profiled_s, scaled)
     return [case for own in cases.values() for case in own]
 
 
@@ -129,10 +136,10 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--workers", type=int, nargs="+", default=[2, 3])
     parser.add_argument("--sizes", type=int, nargs="+", default=SIZES, help="microbatch sizes to plan for")
-    parser.add_argument("--raw", action="store_true", help="do not scale predictions by the machine's pace")
+    parser.add_argument("--scaled", action="store_true", help="scale predictions by the machine's pace")
     given = parser.parse_args()
     pairs, memory = [], []
-    cases = run(given.rounds, given.steps, given.workers, given.sizes, given.raw)
+    cases = run(given.rounds, given.steps, given.workers, given.sizes, given.scaled)
     for case in cases:
         believed, real = statistics.median(case.predicted_s), statistics.median(case.measured_s)
         pairs.append((believed, real))

@@ -11,7 +11,7 @@ from functools import cached_property
 import numpy as np
 
 from hocket.errors import InputError
-from hocket.profile.model import ModelProfile
+from hocket.profile.model import Layer, ModelProfile
 
 
 @dataclass(frozen=True)
@@ -80,15 +80,26 @@ def step_s(profile: ModelProfile, layers: Iterable[int], copies: bool = False) -
     Arguments:
         copies: the weights before the step are kept.
     """
-    seen: set[str] = set()
-    total, trains = 0.0, False
-    for i in layers:
-        layer = profile.layers[i]
-        if not (layer.parameters and seen.issuperset(layer.parameters)):
-            total += layer.step_s + (layer.copy_s if copies else 0.0)
-            seen.update(layer.parameters)
-            trains = trains or layer.gradients_bytes > 0
+    own = _once_each(profile, layers)
+    trains = any(layer.gradients_bytes > 0 for layer in own)
+    total = sum(layer.step_s + (layer.copy_s if copies else 0.0) for layer in own)
     return total + (profile.step_call_s if trains else 0.0)
+
+
+def copy_s(profile: ModelProfile, layers: Iterable[int]) -> float:
+    """Seconds of copying the weights of some layers of one stage, or as many gradients."""
+    return sum(layer.copy_s for layer in _once_each(profile, layers))
+
+
+def _once_each(profile: ModelProfile, layers: Iterable[int]) -> list[Layer]:
+    """Layers without those whose parameters the layers before have."""
+    seen: set[str] = set()
+    found = []
+    for layer in (profile.layers[i] for i in layers):
+        if not (layer.parameters and seen.issuperset(layer.parameters)):
+            found.append(layer)
+            seen.update(layer.parameters)
+    return found
 
 
 def ready_fractions(

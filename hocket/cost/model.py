@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from math import ceil
 
-from hocket.cost.compute import Columns, flops_factor, ready_fractions, step_s
+from hocket.cost.compute import Columns, copy_s, flops_factor, ready_fractions, step_s
 from hocket.cost.contention import Use, collective_uses, compute_uses, transfer_uses
 from hocket.cost.memory import Memory
 from hocket.cost.transfer import TransferTime, collective, message, swap
@@ -120,8 +120,9 @@ class CostModel:
         """Seconds of a load or a compute instruction alone on its device; 0 for drop and transfers.
 
         A load is the host's work: it takes as long beside every type of device. A step whose weights are kept copies them
-        first (run/weights.py). The engine's own share comes to it, and what it takes to begin the sends of what the
-        instruction makes and the receives that it makes room for (order.py, rule 6).
+        first (run/weights.py), and the first gradients of an update that is summed over replicas are copied into a bucket's
+        flat tensor. The engine's own share comes to it, and what it takes to begin the sends of what the instruction makes
+        and the receives that it makes room for (order.py, rule 6).
 
         Arguments:
             samples: of its microbatch, when they shall be others than its index says.
@@ -131,13 +132,19 @@ class CostModel:
         size = self.samples_of(instruction) if samples is None else samples
         if instruction.kind is Kind.LOAD:
             return self._columns.at(size).load_s
-        old = Value(What.WEIGHTS, instruction.stage, instruction.index)
-        copies = instruction.kind is Kind.STEP and old not in instruction.frees
-        alone = self._profiled_s(instruction.kind, instruction.stage, size, copies)
+        alone = self._profiled_s(instruction.kind, instruction.stage, size, self._copies(instruction))
         besides = self.cluster.instruction_s
         if self.cluster.post_s:
             besides += self.cluster.post_s * self._posts(instruction)
         return besides + alone * self.factor(instruction.device)
+
+    def _copies(self, instruction: Instruction) -> bool:
+        """Whether a step copies the weights first, or a backward its gradients into flat tensors."""
+        if instruction.kind is Kind.STEP:
+            return Value(What.WEIGHTS, instruction.stage, instruction.index) not in instruction.frees
+        if instruction.kind is Kind.BACKWARD and len(self.cuts[instruction.stage].devices) > 1:
+            return all(value.what is not What.ACCUMULATOR for value in instruction.frees)
+        return False
 
     def _posts(self, instruction: Instruction) -> int:
         """Transfers that a device begins behind an instruction."""
@@ -161,7 +168,9 @@ class CostModel:
                 self._known_s[key] = step_s(self.profile, layers, copies)
             else:
                 column = figures.forward_s if kind is Kind.FORWARD else figures.backward_s
-                self._known_s[key] = float(column[list(layers)].sum())
+                self._known_s[key] = float(column[list(layers)].sum()) + (
+                    copy_s(self.profile, layers) if copies else 0.0
+                )
         return self._known_s[key]
 
     @cached_property

@@ -7,8 +7,10 @@ samples come out: hardware/links.py turns them into figures.
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
 from math import prod
-from statistics import quantiles
+from statistics import fmean, quantiles
 
 import torch
 import torch.distributed as dist
@@ -24,7 +26,7 @@ Transfer = Callable[[int], None]
 """Moves (or reduces) one message as many times as its argument says."""
 
 _LEAST_REPEATS = 4  # the first of them only warms up
-_TO_AND_FRO = 2  # messages between two looks at the clock: both directions count alike
+_SAMPLES, _WIDTH = 64, 1024  # of the matrices that are multiplied between two all-reduces on a CPU: some ms and MB
 
 
 def measure_links(
@@ -46,8 +48,10 @@ def measure_links(
         limit_s: about how long it may take. Past it, larger messages are left out, but for two sizes.
 
     Returns:
-        The same samples on every worker. Each is the lower quartile of its repeats: what disturbs a transfer (other
-        programs, a late wake-up) only ever makes it longer. A level of width 1 has none.
+        The same samples on every worker. Of messages each is the lower quartile of its repeats: what disturbs them (other
+        programs, a late wake-up) only ever makes them longer. Of all-reduces it is the mean of the middle half, because some
+        of gloo's take several times as long as others, whatever the machine does, and every update pays for that; between
+        two of them a CPU multiplies matrices and writes the message anew, as a backward does. A level of width 1 has none.
 
     Raises:
         InputError: the widths do not fit the group.
@@ -66,19 +70,45 @@ def measure_links(
             continue
         group = dist.new_group(members)
         kinds = (
-            (POINT_TO_POINT, members[:2], lambda message, pair=members[:2]: _to_and_fro(message, rank, pair)),
-            (ALL_REDUCE, members, lambda message, group=group: _reduce(message, group)),
+            _Kind(POINT_TO_POINT, members[:2], 2, _low, partial(_to_and_fro, rank, members[:2])),
+            _Kind(ALL_REDUCE, members, 1, middle_mean, partial(_reduce, group)),
         )
-        for kind, among, make in kinds:
-            for size, seconds, cores in _series(make, rank in among, sizes_bytes, repeats, share_s, device, clock):
-                samples.append(LinkSample(level, kind, len(among), size, seconds, cores))
+        for kind in kinds:
+            for size, seconds, cores in _series(kind, rank in kind.among, sizes_bytes, repeats, share_s, device, clock):
+                samples.append(LinkSample(level, kind.name, len(kind.among), size, seconds, cores))
         if rank in members:
             dist.destroy_process_group(group)
     return tuple(samples)
 
 
+@dataclass(frozen=True)
+class _Kind:
+    """A kind of transfer.
+
+    Attributes:
+        among: members that take part. together: transfers between two looks at the clock.
+        usual: what one takes, of many. make: a transfer of a message.
+    """
+
+    name: str
+    among: Sequence[int]
+    together: int
+    usual: Callable[[list[float]], float]
+    make: Callable[[torch.Tensor], Transfer]
+
+
+def _low(seconds: list[float]) -> float:
+    return quantiles(seconds, n=4, method="inclusive")[0]
+
+
+def middle_mean(seconds: list[float]) -> float:
+    """The mean of the middle half."""
+    found, out = sorted(seconds), len(seconds) // 4
+    return fmean(found[out : len(found) - out])
+
+
 def _series(
-    make: Callable[[torch.Tensor], Transfer],
+    kind: _Kind,
     active: bool,
     sizes_bytes: Sequence[int],
     repeats: int,
@@ -87,28 +117,33 @@ def _series(
     clock: Clock,
 ) -> Iterator[tuple[int, float, float]]:
     """Time a transfer for ascending sizes: bytes, seconds, busy cores. Workers that are not active only wait."""
+    few, many = torch.ones(_SAMPLES, _WIDTH), torch.ones(_WIDTH, _WIDTH)
     start_s = clock()
     for done, size in enumerate(sorted(sizes_bytes)):
         # The slowest worker's clock counts for all: if each looked at its own, one would stop and the others hang.
         if _largest(clock() - start_s, device) > limit_s and done >= 2:
             return
-        transfer = make(torch.zeros(max(1, size // 4), dtype=torch.float32, device=device))
+        message = torch.zeros(max(1, size // 4), dtype=torch.float32, device=device)
+        transfer = kind.make(message)
         size_start_s, measured_s, processor_s = clock(), list[float](), 0.0
         while len(measured_s) < max(_LEAST_REPEATS, repeats):
+            if kind.name == ALL_REDUCE and device.type == "cpu":
+                torch.mm(few, many)
+                message.fill_(1.0)
             # Agreeing is the barrier as well: all leave it together and start.
             spent_s = _largest(clock() - size_start_s, device)
             if len(measured_s) >= _LEAST_REPEATS and spent_s > limit_s / len(sizes_bytes):
                 break
             before_s, processor_before_s = clock(), time.process_time()
             if active:
-                transfer(_TO_AND_FRO)
+                transfer(kind.together)
                 if device.type == "cuda":
                     torch.cuda.synchronize(device)
-            measured_s.append((clock() - before_s) / _TO_AND_FRO)
-            processor_s += (time.process_time() - processor_before_s) / _TO_AND_FRO
-        lower_quartile_s = quantiles(measured_s[1:], n=4, method="inclusive")[0]
+            measured_s.append((clock() - before_s) / kind.together)
+            processor_s += (time.process_time() - processor_before_s) / kind.together
+        usual_s = kind.usual(measured_s[1:])
         busy_cores = processor_s / sum(measured_s) if active else 0.0
-        yield size, _largest(lower_quartile_s if active else 0.0, device), _largest(busy_cores, device)
+        yield size, _largest(usual_s if active else 0.0, device), _largest(busy_cores, device)
 
 
 def _largest(value: float, device: torch.device) -> float:
@@ -118,7 +153,7 @@ def _largest(value: float, device: torch.device) -> float:
     return float(box.item())
 
 
-def _to_and_fro(message: torch.Tensor, rank: int, pair: Sequence[int]) -> Transfer:
+def _to_and_fro(rank: int, pair: Sequence[int], message: torch.Tensor) -> Transfer:
     """One way, then back, and so on: each message waits for the one before."""
 
     def transfer(times: int) -> None:
@@ -132,7 +167,7 @@ def _to_and_fro(message: torch.Tensor, rank: int, pair: Sequence[int]) -> Transf
     return transfer
 
 
-def _reduce(message: torch.Tensor, group: dist.ProcessGroup) -> Transfer:
+def _reduce(group: dist.ProcessGroup | None, message: torch.Tensor) -> Transfer:
     """All-reduces of the same tensor, one after the other."""
 
     def transfer(times: int) -> None:

@@ -20,8 +20,8 @@ from hocket.documents import parse_json
 from hocket.errors import InputError, WorkerLost
 from hocket.files import read_bytes, write_atomic
 from hocket.hardware.catalog import device_type
-from hocket.hardware.cluster import Cluster, Level
-from hocket.hardware.links import POINT_TO_POINT, LinkSample, fit_samples, with_fits
+from hocket.hardware.cluster import Cluster, Level, Link
+from hocket.hardware.links import POINT_TO_POINT, LinkSample, fit_samples, ring_all_reduce_s, with_fits
 from hocket.profile.companions import usable_cores
 from hocket.run.cores import cores_of, stay_on
 from hocket.typed import read_as
@@ -58,7 +58,9 @@ def measure_local(workers: int, threads: int = 1, limit_s: float = 10.0, timeout
     # Between workers that compute, a message takes longer than one of workers that do nothing else.
     size_bytes, seconds = found.message
     seen_s = seconds - size_bytes / levels[0].bandwidth_bytes_per_s
-    levels = (replace(levels[0], latency_s=max(levels[0].latency_s, seen_s)),)
+    levels = (
+        replace(levels[0], latency_s=max(levels[0].latency_s, seen_s), all_reduce=_seen(levels[0], found.reduced)),
+    )
     # The largest message shows best what moving bytes costs the processor.
     messages = [sample for sample in found.samples if sample.kind == POINT_TO_POINT]
     busy_cores = max(messages, key=lambda sample: sample.size_bytes).busy_cores if messages else 0.0
@@ -77,17 +79,27 @@ def measure_local(workers: int, threads: int = 1, limit_s: float = 10.0, timeout
     )
 
 
+def _seen(level: Level, reduced: tuple[int, float]) -> Link | None:
+    """The ring's figures, for what an all-reduce takes in training."""
+    link, (size_bytes, seconds) = level.all_reduce, reduced
+    if link is None or not seconds:
+        return link
+    longer = max(1.0, seconds / ring_all_reduce_s(level.width, size_bytes, link))
+    return Link(link.bandwidth_bytes_per_s / longer, link.latency_s * longer)
+
+
 @dataclass(frozen=True)
 class _Found:
     """What the workers have measured: samples of their one level, and what the engine takes.
 
     Attributes:
-        message: bytes and seconds of one as workers see it; post_s, instruction_s: see `Cluster`.
+        message: bytes and seconds of one as workers see it; reduced: those of an all-reduce; post_s, instruction_s: see `Cluster`.
         cores: that the workers share, in processor cores; 0 where that was not measured.
     """
 
     samples: tuple[LinkSample, ...] = ()
     message: tuple[int, float] = (0, 0.0)
+    reduced: tuple[int, float] = (0, 0.0)
     post_s: float = 0.0
     instruction_s: float = 0.0
     cores: float = 0.0
@@ -158,7 +170,7 @@ def _worker(arguments: Sequence[str]) -> None:
     import torch.distributed as dist
 
     from hocket.run.links import measure_links
-    from hocket.run.overhead import instruction_s, message_s, post_s, shared_cores
+    from hocket.run.overhead import all_reduce_s, instruction_s, message_s, post_s, shared_cores
 
     parser = argparse.ArgumentParser(description="one worker of hocket.run.local_links.measure_local")
     for name, kind in (("rank", int), ("workers", int), ("threads", int), ("limit-s", float), ("timeout-s", float)):
@@ -177,12 +189,11 @@ def _worker(arguments: Sequence[str]) -> None:
         timeout=timedelta(seconds=given.timeout_s),
     )
     samples = measure_links((given.workers,), limit_s=given.limit_s)
-    message, begun_s = message_s(), post_s()
+    message, reduced, begun_s = message_s(), all_reduce_s(), post_s()
     cores = shared_cores(given.shared // given.threads) * given.threads if given.shared else 0.0
     if given.rank == 0:
-        write_atomic(
-            given.folder / "samples.json", json.dumps(asdict(_Found(samples, message, begun_s, instruction_s(), cores)))
-        )
+        found = _Found(samples, message, reduced, begun_s, instruction_s(), cores)
+        write_atomic(given.folder / "samples.json", json.dumps(asdict(found)))
     dist.barrier()
     dist.destroy_process_group()
 

@@ -1,4 +1,4 @@
-"""Overhead: what the engine takes for one instruction besides the layers' own seconds, and for a message.
+"""Overhead: what the engine takes for one instruction besides the layers' own seconds, for a message and for an all-reduce.
 
 Rules of this file: a device runs models of few and of more layers of almost nothing, as in training; what it would take for
 none is the engine's own. Before every look at the clock the processor does something else for some milliseconds, as layers
@@ -22,6 +22,7 @@ from hocket.program.instruction import COMPUTE, Instruction, Kind
 from hocket.run.device import Device
 from hocket.run.engines._transfers import Record
 from hocket.run.engines.torch_dist import Worker
+from hocket.run.links import middle_mean
 
 _WIDTH, _SAMPLES, _WARM_UP = 8, 64, 20
 _FEW, _MORE = 2, 10
@@ -97,6 +98,26 @@ def message_s(microbatches: int = 40) -> tuple[int, float]:
     return _SAMPLES * _STAGE[-1] * 4, _low((gathered[1] - gathered[0])[microbatches:].tolist())
 
 
+def all_reduce_s(updates: int = 60) -> tuple[int, float]:
+    """What an all-reduce of all workers takes in training: from the last worker's start to the last one's end.
+
+    A collective call of at least two workers, whose clocks are one, and which train some matrices side by side.
+
+    Returns:
+        Its bytes and seconds, the mean over the middle half of the updates, the same on every worker.
+    """
+    layers, workers = _captured(_STAGE, 1).layers, dist.get_world_size()
+    stage = PlanStage(tuple(layer.name for layer in layers), tuple(range(workers)))
+    records = _records(_STAGE, "data_parallel", workers, (stage,), updates)
+    own = sorted((r for r in records if r.instruction.kind is Kind.ALL_REDUCE), key=lambda record: record.start_s)
+    times = torch.tensor([(record.start_s, record.end_s) for record in own[_WARM_UP:]], dtype=torch.float64)
+    gathered = [torch.empty_like(times) for _ in range(workers)]
+    dist.all_gather(gathered, times)
+    starts_s, ends_s = torch.stack(gathered).max(dim=0).values.unbind(dim=1)
+    size_bytes = 4 * sum(p.numel() for p in _layers(_STAGE).parameters())
+    return size_bytes, middle_mean((ends_s - starts_s).tolist())
+
+
 def shared_cores(cores: int, seconds: float = 0.5, clock: Callable[[], float] = time.perf_counter) -> float:
     """How many cores the workers of this machine have together, when they are more than its cores; a collective call.
 
@@ -132,16 +153,25 @@ def _pace(active: bool, seconds: float, clock: Callable[[], float]) -> float:
 def _trained(strategy: str, microbatches: int) -> list[Record]:
     """One batch in a pipeline of all workers, some matrices for each stage: this worker's compute lane, in order."""
     workers, each = dist.get_world_size(), len(_STAGE) - 1
-    captured = _captured(_STAGE + _STAGE[1:] * (workers - 1), microbatches)
-    names = [layer.name for layer in captured.layers]
+    widths = _STAGE + _STAGE[1:] * (workers - 1)
+    names = [layer.name for layer in _captured(widths, 1).layers]
     starts = [each * s for s in range(workers)]
     cuts = [names[a:b] for a, b in zip(starts, [*starts[1:], len(names)], strict=True)]  # the loss goes to the last
     stages = tuple(PlanStage(tuple(own), (s,)) for s, own in enumerate(cuts))
-    cluster = Cluster("workers", (Level("local", workers, 1e9),), "cpu-core")
-    plan = Plan(strategy, "overhead", microbatches, 1, stages, cluster)
+    records = _records(widths, strategy, microbatches, stages, 1)
+    return sorted((r for r in records if r.instruction.lane == COMPUTE), key=lambda record: record.start_s)
+
+
+def _records(
+    widths: Sequence[int], strategy: str, batch_size: int, stages: tuple[PlanStage, ...], batches: int
+) -> list[Record]:
+    """What this worker did in training, with microbatches of one sample."""
+    captured = _captured(widths, batch_size)
+    cluster = Cluster("workers", (Level("local", dist.get_world_size(), 1e9),), "cpu-core")
+    plan = Plan(strategy, "overhead", batch_size, 1, stages, cluster)
     worker = Worker(captured, plan, plan.compile(captured), dist.get_rank(), record=True)
-    worker.run(1)
-    return sorted((r for r in worker.records if r.instruction.lane == COMPUTE), key=lambda record: record.start_s)
+    worker.run(batches)
+    return worker.records
 
 
 def _low(seconds: list[float]) -> float:

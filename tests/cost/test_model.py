@@ -62,6 +62,18 @@ def test_a_step_that_keeps_the_old_weights_copies_them() -> None:
     assert costs.seconds(replace(keeps, frees=(Value(What.ACCUMULATOR, 0, 5, 0),))) == 5.0
 
 
+def test_the_first_gradients_of_an_update_are_copied_where_replicas_sum_them() -> None:
+    """Into flat tensors; later ones are added there, and a stage without replicas has none."""
+    profile = model().profile
+    profile = replace(profile, layers=tuple(replace(x, copy_s=0.5) for x in profile.layers))
+    costs = replace(model(), profile=profile, cuts=(StageCut((0, 1, 2), (0, 1)),))
+    first = replace(compute(Kind.BACKWARD, 0), writes=(Value(What.ACCUMULATOR, 0, 0, 0),))
+    later = replace(compute(Kind.BACKWARD, 0, 1), frees=first.writes, writes=(Value(What.ACCUMULATOR, 0, 1, 0),))
+    assert costs.seconds(first) - costs.seconds(later) == pytest.approx(1.5)
+    alone = replace(costs, cuts=(StageCut((0, 1, 2), (0,)),))
+    assert alone.seconds(first) == alone.seconds(later) == costs.seconds(later)
+
+
 def test_batches() -> None:
     """A batch is cut into microbatches, the last one ragged."""
     costs = CostModel.for_batch(model().profile, model().cluster, CUTS, 7, 3)

@@ -4,16 +4,17 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from hocket.errors import InputError, WorkerLost
-from hocket.hardware.cluster import Cluster
-from hocket.hardware.links import ALL_REDUCE, POINT_TO_POINT, LinkSample
+from hocket.hardware.cluster import Cluster, Level, Link
+from hocket.hardware.links import ALL_REDUCE, POINT_TO_POINT, LinkSample, ring_all_reduce_s
 from hocket.profile.companions import usable_cores
 from hocket.run import local_links
-from hocket.run.local_links import measure_local
+from hocket.run.local_links import _seen, measure_local
 
 WORKER = """
 import json, sys
@@ -91,6 +92,19 @@ def test_this_machine_becomes_a_cluster() -> None:
     assert 0 < cluster.post_s < 0.1
     assert 0 < cluster.instruction_s < 0.1
     assert Cluster.from_yaml(cluster.to_yaml()) == cluster
+
+
+def test_an_all_reduce_takes_at_least_what_it_takes_in_training() -> None:
+    """Its figures are stretched to what workers see, and never shortened."""
+    level = Level("local", 2, 1e9, all_reduce=Link(1e9, 1e-3))
+    alone_s = ring_all_reduce_s(2, 4e6, Link(1e9, 1e-3))
+    stretched = _seen(level, (4_000_000, 3 * alone_s))
+    assert stretched is not None
+    assert ring_all_reduce_s(2, 4e6, stretched) == pytest.approx(3 * alone_s)
+    assert ring_all_reduce_s(2, 4e3, stretched) == pytest.approx(3 * ring_all_reduce_s(2, 4e3, Link(1e9, 1e-3)))
+    assert _seen(level, (4_000_000, alone_s / 2)) == level.all_reduce
+    assert _seen(level, (0, 0.0)) == level.all_reduce
+    assert _seen(replace(level, all_reduce=None), (4_000_000, 1.0)) is None
 
 
 def test_one_worker_needs_no_link() -> None:
