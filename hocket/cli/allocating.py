@@ -55,14 +55,14 @@ def solve(
     import time
     from dataclasses import replace
 
-    from hocket.cli.cluster_options import by_options, check_budget, policy_of, table_of
+    from hocket.cli.cluster_options import by_options, check_budget, policy_of
     from hocket.cli.output import print_json
-    from hocket.cluster.readers import gavel_snapshot
+    from hocket.cluster.readers import gavel_snapshot, read_throughputs
 
     chosen = policy_of(policy, agnostic)
     check_budget([policy], budget_usd)
     start_s = time.perf_counter()
-    table = table_of(throughputs) if space_sharing else None
+    table = read_throughputs(throughputs) if space_sharing else None
     there = replace(gavel_snapshot.read(snapshot, table, mixed), budget_usd=budget_usd)
     built_s = time.perf_counter()
     with by_options():

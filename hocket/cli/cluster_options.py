@@ -9,7 +9,6 @@ import typer
 
 if TYPE_CHECKING:
     from hocket.cluster.core import Policy as Allocating
-    from hocket.cluster.throughputs import ThroughputTable
 
 Policy = Annotated[str, typer.Option("--policy", "-p", help="See `hocket cluster policies`.")]
 Agnostic = Annotated[bool, typer.Option("--agnostic", help="As if all types of workers were alike.")]
@@ -122,15 +121,3 @@ def by_options() -> Iterator[None]:
         if error.place not in _OPTIONS:
             raise
         raise InputError(_OPTIONS[error.place], error.found, error.expected, error.next_step) from None
-
-
-def table_of(path: Path | None) -> "ThroughputTable":
-    """The throughput table of a file, ours or Gavel's; the packaged one where none is named."""
-    from hocket.cluster.readers import gavel_throughputs, throughputs_json
-    from hocket.cluster.readers._rows import MOST_BYTES
-    from hocket.files import read_bytes
-
-    if path is None:
-        return throughputs_json.packaged()
-    ours = throughputs_json.FORMAT.encode() in read_bytes(path, MOST_BYTES)[:4096]
-    return (throughputs_json if ours else gavel_throughputs).read(path)

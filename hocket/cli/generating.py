@@ -36,9 +36,10 @@ def generate(
 
     Example: hocket cluster generate continuous-single --rate 5.6 --jobs 1000 -o jobs.json
     """
-    from hocket.cli.cluster_options import by_options, check_outputs, table_of, within
+    from hocket.cli.cluster_options import by_options, check_outputs, within
     from hocket.cli.output import print_json
     from hocket.cluster.generate import Draws, continuous, static
+    from hocket.cluster.readers import read_throughputs
     from hocket.cluster.workload import MOST_JOBS, as_text
     from hocket.files import write_atomic
     from hocket.units import show_count
@@ -49,7 +50,7 @@ def generate(
     draws = Draws(kind in (Kind.MULTIPLE, Kind.STATIC_MULTIPLE), priorities, slos)
     continues = kind in (Kind.SINGLE, Kind.MULTIPLE)
     with by_options():
-        table = table_of(throughputs)
+        table = read_throughputs(throughputs)
         found = continuous(table, jobs, rate, seed, draws) if continues else static(table, jobs, seed, draws)
     write_atomic(output, as_text(found))
     if json:

@@ -50,12 +50,11 @@ def read(
     options: "Options",
 ) -> Input:
     """What a simulation is about, from its files; what does not fit together is told with the file that it stands in."""
-    from hocket.cli.cluster_options import table_of
-    from hocket.cluster.readers import read_workload, workers_yaml
+    from hocket.cluster.readers import read_throughputs, read_workload, workers_yaml
     from hocket.cluster.workload import inside
     from hocket.errors import InputError
 
-    table = table_of(throughputs)
+    table = read_throughputs(throughputs)
     types = workers_yaml.read(workers, table)
     with inside(str(workers)):
         table.columns(types)

@@ -2,6 +2,8 @@
 
 import gzip
 import json
+import os
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -12,7 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hocket.cluster.job import Job
-from hocket.cluster.readers import gavel_snapshot, gavel_throughputs, gavel_trace, read_workload, throughputs_json
+from hocket.cluster.readers import (
+    gavel_snapshot,
+    gavel_throughputs,
+    gavel_trace,
+    read_throughputs,
+    read_workload,
+    throughputs_json,
+)
 from hocket.cluster.readers.throughputs_json import packaged
 from hocket.cluster.workload import Workload, as_text, parse
 from hocket.errors import InputError
@@ -319,6 +328,40 @@ def test_objects_are_counted_before_they_are_parsed(tmp_path: Path) -> None:
     for reader in (read_workload, gavel_throughputs.read, gavel_snapshot.read, throughputs_json.read):
         with pytest.raises(InputError, match=r"many\.json: found 1000002 objects; expected at most "):
             reader(many)
+
+
+@pytest.mark.parametrize("name", ["empty.csv", "empty.trace"])
+def test_empty_lines_are_counted_before_they_are_passed_over(tmp_path: Path, name: str) -> None:
+    """A file of nothing else takes as long as one of as many rows."""
+    head = "name,time,application,num_replicas" if name.endswith(".csv") else ROW
+    with pytest.raises(InputError, match=r"empty\..*: found 2000001 lines; expected at most 2000000"):
+        read_workload(write(tmp_path, name, head + "\n" * 2_000_001))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "read"),
+    [
+        ("table", throughputs_json.as_text(packaged()), read_throughputs),
+        ("table", json.dumps({"v100": {"('A3C', 1)": {"null": 1.0}}}), read_throughputs),
+        ("jobs.csv", "name,time,application,num_replicas\na,0,bert,1\n", read_workload),
+        ("jobs.csv", "timestamp,duration,num_gpus\n2017-10-09 07:01:55,66,1\n", read_workload),
+        ("jobs.trace", f"{ROW}\n", read_workload),
+    ],
+)
+def test_a_pipe_is_read_as_a_file_is(tmp_path: Path, name: str, content: str, read: Callable[[Path], object]) -> None:
+    """It has its content only once."""
+    pipe = tmp_path / name
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=pipe.write_text, args=(content,), daemon=True)
+    writer.start()
+    from_pipe = read(pipe)
+    writer.join()
+    pipe.unlink()
+    from_file = read(write(tmp_path, name, content))
+    if isinstance(from_file, Workload):
+        assert from_pipe == from_file
+    else:
+        assert throughputs_json.as_text(from_pipe) == throughputs_json.as_text(from_file)
 
 
 @pytest.mark.parametrize("name", ["jobs.txt", "jobs", "jobs.csv"])

@@ -1,11 +1,13 @@
 """Readers: files of others as our nouns; one file a format. Nothing is evaluated, sizes are bounded.
 
-What is wrong is told with the file, the line and the field. `read_workload` picks the reader by the file's name and first line.
+What is wrong is told with the file, the line and the field. `read_workload` and `read_throughputs` pick
+the reader by the file's name or how it begins. A file is read once, so it may be a pipe.
 """
 
 from pathlib import Path
 
-from hocket.cluster.readers import gavel_trace, philly_csv, sia_csv, throughputs_json, workload_json
+from hocket.cluster.readers import gavel_throughputs, gavel_trace, philly_csv, sia_csv, throughputs_json, workload_json
+from hocket.cluster.readers._rows import MOST_BYTES
 from hocket.cluster.throughputs import ThroughputTable
 from hocket.cluster.workload import Workload
 from hocket.errors import InputError
@@ -36,10 +38,24 @@ def read_workload(path: str | Path, table: ThroughputTable | None = None, seed: 
         raise InputError(
             str(path), f"the name {name!r}", "a file that ends in .json, .trace or .csv (or these and .gz)"
         )
-    head = {cell.strip() for cell in read_text(path).partition("\n")[0].split(",")}
+    content = read_text(path, MOST_BYTES)
+    head = {cell.strip() for cell in content.partition("\n")[0].split(",")}
     if set(philly_csv.REQUIRED) <= head:
-        return philly_csv.read(path, table, seed)
+        return philly_csv.parse(content, path, table, seed)
     if set(sia_csv.REQUIRED) <= head:
-        return sia_csv.read(path, table)
+        return sia_csv.parse(content, path, table)
     known = " or ".join(",".join(columns) for columns in _CSV.values())
     raise InputError(f"{path}, line 1", ",".join(sorted(head))[:80] or "nothing", f"a header with {known}")
+
+
+def read_throughputs(path: str | Path | None) -> ThroughputTable:
+    """The throughput table of a file, ours or Gavel's; the packaged one where none is named.
+
+    Raises:
+        InputError: no such file, or a wrong value, with the file and the field.
+    """
+    if path is None:
+        return throughputs_json.packaged()
+    content = read_bytes(path, MOST_BYTES)
+    ours = throughputs_json.FORMAT.encode() in content[:4096]
+    return (throughputs_json if ours else gavel_throughputs).parse(content, str(path))

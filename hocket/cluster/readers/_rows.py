@@ -11,6 +11,7 @@ from hocket.files import read_bytes, read_text
 
 MOST_BYTES = 128 * 2**20
 _LONGEST_LINE = 4096  # characters
+_MOST_LINES = 2 * MOST_JOBS  # empty ones too, each of which takes time
 _MOST_SHOWN = 40
 
 
@@ -62,7 +63,7 @@ def tabbed(path: str | Path, names: Sequence[str]) -> Iterator[Row]:
     Raises:
         InputError: another number of fields, too many lines, a line too long.
     """
-    for line, text in _lines(path):
+    for line, text in _lines(read_text(path, MOST_BYTES), path):
         cells = text.split("\t")
         if len(cells) != len(names):
             expected = f"{len(names)} fields apart by tabs: {', '.join(names)}"
@@ -70,14 +71,17 @@ def tabbed(path: str | Path, names: Sequence[str]) -> Iterator[Row]:
         yield Row(str(path), line, dict(zip(names, cells, strict=True)))
 
 
-def table(path: str | Path, required: Sequence[str]) -> Iterator[Row]:
+def table(content: str, path: str | Path, required: Sequence[str]) -> Iterator[Row]:
     """Rows of a CSV with a header, unquoted; further columns are kept.
+
+    Arguments:
+        content: of the file at `path`.
 
     Raises:
         InputError: a required column is missing, another number of fields, too many lines, a line too long.
     """
     names: list[str] = []
-    for line, text in _lines(path):
+    for line, text in _lines(content, path):
         cells = text.split(",")
         if not names:
             names = [cell.strip() for cell in cells]
@@ -100,15 +104,27 @@ def json_bytes(path: str | Path, most_objects: int) -> bytes:
         InputError: an unreadable file, too many bytes, too many objects.
     """
     content = read_bytes(path, MOST_BYTES)
-    count = content.count(b"{")
-    if count > most_objects:
-        raise InputError(str(path), f"{count} objects", f"at most {most_objects}")
+    few_objects(content, str(path), most_objects)
     return content
 
 
-def _lines(path: str | Path) -> Iterator[tuple[int, str]]:
+def few_objects(content: bytes | str, place: str, most: int) -> None:
+    """Refuse JSON of too many objects, before it is parsed.
+
+    Raises:
+        InputError: at `place`.
+    """
+    count = content.count("{") if isinstance(content, str) else content.count(b"{")
+    if count > most:
+        raise InputError(place, f"{count} objects", f"at most {most}")
+
+
+def _lines(content: str, path: str | Path) -> Iterator[tuple[int, str]]:
+    lines = content.count("\n")
+    if lines > _MOST_LINES:
+        raise InputError(str(path), f"{lines} lines", f"at most {_MOST_LINES}")
     count = 0
-    for line, text in enumerate(read_text(path, MOST_BYTES).split("\n"), 1):
+    for line, text in enumerate(content.split("\n"), 1):
         text = text.removesuffix("\r")
         if len(text) > _LONGEST_LINE:
             raise InputError(f"{path}, line {line}", f"{len(text)} characters", f"at most {_LONGEST_LINE}")

@@ -13,10 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from hocket.cluster.readers._rows import json_bytes
+from hocket.cluster.readers._rows import MOST_BYTES, few_objects
 from hocket.cluster.throughputs import Kind, Place, ThroughputTable
 from hocket.documents import parse_json
 from hocket.errors import InputError
+from hocket.files import read_bytes
 from hocket.lines import with_lines
 
 _KIND = re.compile(r"\('([^'\n]{1,200})', ([1-9][0-9]{0,4})\)")
@@ -32,25 +33,34 @@ def read(path: str | Path) -> ThroughputTable:
     Raises:
         InputError: no JSON, or a wrong value, with the file and the keys that lead to it.
     """
-    text = json_bytes(path, _MOST_OBJECTS)
-    with with_lines(text, str(path)):
-        return _table(parse_json(text, str(path)), path)
+    return parse(read_bytes(path, MOST_BYTES), str(path))
 
 
-def _table(whole: Any, path: str | Path) -> ThroughputTable:
-    data = _mapping(whole, str(path))
+def parse(text: str | bytes, place: str) -> ThroughputTable:
+    """The table of a file's content.
+
+    Raises:
+        InputError: at `place`, with the keys.
+    """
+    few_objects(text, place, _MOST_OBJECTS)
+    with with_lines(text, place):
+        return _table(parse_json(text, place), place)
+
+
+def _table(whole: Any, path: str) -> ThroughputTable:
+    data = _mapping(whole, path)
     places = tuple(_place_of(name) for name in data)
     kinds: dict[Kind, int] = {}
     for name, rows in data.items():
         for key in _mapping(rows, f"{path}: {name}"):
             kinds.setdefault(_kind(key, f"{path}: {name}"), len(kinds))
     if not len(kinds) <= MOST_KINDS:
-        raise InputError(str(path), f"{len(kinds)} kinds of jobs", f"at most {MOST_KINDS}")
+        raise InputError(path, f"{len(kinds)} kinds of jobs", f"at most {MOST_KINDS}")
     alone = np.zeros((len(kinds), len(places)))
     beside = np.zeros((len(kinds), len(kinds), len(places)))
     for c, (name, rows) in enumerate(data.items()):
         for key, row in rows.items():
-            a = kinds[_kind(key, str(path))]
+            a = kinds[_kind(key, path)]
             for other, value in _mapping(row, f"{path}: {name}: {key}").items():
                 place = f"{path}: {name}: {key}: {other}"
                 if other == _ALONE:

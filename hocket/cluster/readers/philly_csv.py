@@ -11,11 +11,12 @@ from pathlib import Path
 from random import Random
 
 from hocket.cluster.job import Job
-from hocket.cluster.readers._rows import Row
+from hocket.cluster.readers._rows import MOST_BYTES, Row
 from hocket.cluster.readers._rows import table as rows_of
 from hocket.cluster.throughputs import ThroughputTable
 from hocket.cluster.workload import Workload, in_order
 from hocket.errors import InputError
+from hocket.files import read_text
 
 REQUIRED = ("timestamp", "duration", "num_gpus")
 
@@ -29,6 +30,11 @@ def read(path: str | Path, table: ThroughputTable, seed: int = 0, reference: str
     Raises:
         InputError: a wrong row, with file, line and field.
     """
+    return parse(read_text(path, MOST_BYTES), path, table, seed, reference)
+
+
+def parse(content: str, path: str | Path, table: ThroughputTable, seed: int = 0, reference: str = "v100") -> Workload:
+    """The jobs of a file's content, otherwise as `read`."""
     rng = Random(seed)
     column = table.column.get((reference, True))
     if column is None:
@@ -38,7 +44,7 @@ def read(path: str | Path, table: ThroughputTable, seed: int = 0, reference: str
         if table.alone[k, column] > 0:
             able.setdefault(scale, []).append(job_type)
     found = []
-    for row in rows_of(path, REQUIRED):
+    for row in rows_of(content, path, REQUIRED):
         at, duration_s, gpus = _time(row), row.number("duration"), row.whole("num_gpus", 1)
         if duration_s == 0:
             continue

@@ -11,10 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hocket.cluster.job import Job
+from hocket.cluster.readers._rows import MOST_BYTES
 from hocket.cluster.readers._rows import table as rows_of
 from hocket.cluster.throughputs import ThroughputTable
 from hocket.cluster.workload import Workload, check_ids, in_order
 from hocket.errors import InputError, nearest
+from hocket.files import read_text
 
 REQUIRED = ("name", "time", "application", "num_replicas")
 
@@ -50,8 +52,19 @@ def read(
     Raises:
         InputError: a wrong row or an unknown application, with file, line and field.
     """
+    return parse(read_text(path, MOST_BYTES), path, table, applications, reference)
+
+
+def parse(
+    content: str,
+    path: str | Path,
+    table: ThroughputTable,
+    applications: Mapping[str, Application] = APPLICATIONS,
+    reference: str = "v100",
+) -> Workload:
+    """The jobs of a file's content, otherwise as `read`."""
     jobs, places = [], []
-    for row in rows_of(path, REQUIRED):
+    for row in rows_of(content, path, REQUIRED):
         name = row.text("application")
         if name not in applications:
             known = f"one of {', '.join(sorted(applications))}"

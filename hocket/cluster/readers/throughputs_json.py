@@ -19,12 +19,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from hocket.cluster.readers._rows import json_bytes
+from hocket.cluster.readers._rows import MOST_BYTES, few_objects
 from hocket.cluster.readers.gavel_throughputs import MOST_KINDS
 from hocket.cluster.throughputs import ThroughputTable
 from hocket.cluster.workload import inside
 from hocket.documents import parse_json
 from hocket.errors import InputError
+from hocket.files import read_bytes
 from hocket.lines import with_lines
 from hocket.typed import read_as
 
@@ -51,7 +52,7 @@ def read(path: str | Path) -> ThroughputTable:
     Raises:
         InputError: no JSON, or a wrong value, with file and field.
     """
-    return parse(json_bytes(path, 1), str(path))
+    return parse(read_bytes(path, MOST_BYTES), str(path))
 
 
 @cache
@@ -66,6 +67,7 @@ def parse(text: str | bytes, place: str) -> ThroughputTable:
     Raises:
         InputError: at `place`, with the field.
     """
+    few_objects(text, place, 1)
     with with_lines(text, place):
         return _table(read_as(_Table, parse_json(text, place), place), place)
 
