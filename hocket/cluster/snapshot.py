@@ -132,9 +132,26 @@ class Snapshot:
         return np.array([t.price_usd_per_hour for t in self.types])[self.type_of]
 
     @cached_property
+    def scale_factors(self) -> list[int]:
+        """By job."""
+        return [active.job.scale_factor for active in self.jobs]
+
+    @cached_property
     def scale(self) -> np.ndarray:
         """Scale factors, by job."""
-        return np.array([active.job.scale_factor for active in self.jobs], dtype=float)
+        return np.array(self.scale_factors, dtype=float)
+
+    @cached_property
+    def all_fit(self) -> bool:
+        """Whether any type has workers enough for any job."""
+        return max(self.scale_factors, default=0) <= min([own.workers for own in self.types], default=0)
+
+    @cached_property
+    def able(self) -> np.ndarray:
+        """Throughputs, 0 where a job needs more workers than there are; not to be written to."""
+        if self.all_fit:
+            return self.throughputs
+        return np.where(self.scale[:, None] <= self.workers[self.type_of], self.throughputs, 0.0)
 
     @cached_property
     def weights(self) -> np.ndarray:

@@ -1,23 +1,39 @@
-"""Queues: long lines are served in stretches as short ones are one by one."""
+"""Queues: a line is served as if one after the other chose, however many columns are looked up at a time."""
 
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hocket.cluster.policies._queue import _by_stretches, _one_by_one
+from hocket.cluster.policies._queue import queue
 from hocket.cluster.policies._refusals import refusals
 from tests.cluster.crowds import crowd
 
 
 @settings(max_examples=200)
-@given(st.integers(0, 2**32 - 1), st.integers(1, 14), st.booleans())
-def test_stretches_serve_as_one_by_one(seed: int, jobs: int, spread: bool) -> None:
-    """The same columns, the same who wait, and the same one that nothing fitted."""
+@given(st.integers(0, 2**32 - 1), st.integers(1, 14), st.booleans(), st.booleans())
+def test_each_has_the_fastest_workers_that_are_left(seed: int, jobs: int, spread: bool, overtake: bool) -> None:
+    """One by one, by hand: the same jobs run, on the same columns, and the same one is the first that nothing fitted."""
     there = crowd(seed, jobs, False, spread)
     refused = refusals(there)
     order = [j for j in np.random.default_rng(seed).permutation(jobs).tolist() if j not in refused]
-    column, waiting, stuck = _by_stretches(there, np.array(order, dtype=np.int64))
-    plain, behind, first = _one_by_one(there, order, overtake=False)
-    assert column.tolist() == plain.tolist()
-    assert waiting == behind
-    assert stuck == first
+    free = {own.name: own.workers for own in there.types}
+    served: list[tuple[int, int]] = []
+    stuck = None
+    for j in order:
+        if not any(free.values()) or (stuck is not None and not overtake):
+            break
+        needs = there.jobs[j].job.scale_factor
+        able = [
+            (-there.throughputs[j, c], c)
+            for c, own in enumerate(there.columns)
+            if free[there.types[own.type].name] >= needs and there.throughputs[j, c] > 0
+        ]
+        if able:
+            _, c = min(able)
+            free[there.types[there.columns[c].type].name] -= needs
+            served.append((j, c))
+        elif stuck is None:
+            stuck = j
+    found = queue(there, order, [there.jobs[j].job.scale_factor for j in order], overtake)
+    assert list(zip(found.jobs, found.columns.tolist(), strict=True)) == served
+    assert found.stuck == stuck

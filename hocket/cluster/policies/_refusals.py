@@ -9,23 +9,15 @@ from hocket.cluster.snapshot import Snapshot
 
 def refusals(snapshot: Snapshot) -> dict[int, str]:
     """Why each of them can run nowhere, by index."""
-    if everywhere(snapshot):
+    steps = snapshot.able
+    if np.count_nonzero(steps) == steps.size or steps.any(axis=1).all():
         return {}
-    fits = snapshot.scale[:, None] <= snapshot.workers[snapshot.type_of]
-    everyone = ((snapshot.throughputs > 0) & fits).any(axis=1).all()
-    return {} if everyone else Shares(snapshot).refused
-
-
-def everywhere(snapshot: Snapshot) -> bool:
-    """Whether every job runs on every column, by a look that is quick."""
-    steps, workers = snapshot.throughputs, snapshot.workers
-    return bool(steps.size and steps.min() > 0 and snapshot.scale.max() <= workers.min(initial=0.0))
+    return Shares(snapshot).refused
 
 
 def fastest(snapshot: Snapshot) -> np.ndarray:
     """Steps a second of each job on the fastest workers that have room for it; 0 for those that can run nowhere."""
-    fits = snapshot.scale[:, None] <= snapshot.workers[snapshot.type_of]
-    return np.where(fits, snapshot.throughputs, 0.0).max(axis=1, initial=0.0)
+    return snapshot.able.max(axis=1, initial=0.0)
 
 
 def refusal(why: str) -> Reason:

@@ -6,6 +6,7 @@ after the other has the fastest workers that are left, all the time, and nobody 
 which is at least as much.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -13,7 +14,7 @@ import numpy as np
 from hocket.cluster.allocation import Allocation
 from hocket.cluster.policies._answer import answer
 from hocket.cluster.policies._lines import Lines
-from hocket.cluster.policies._queue import queue, reasons
+from hocket.cluster.policies._queue import Queued, queue, reasons
 from hocket.cluster.policies._ranks import Ranks
 from hocket.cluster.policies._refusals import fastest, refusals
 from hocket.cluster.policies._roles import many, sum_of
@@ -83,30 +84,47 @@ def _with_pairs(snapshot: Snapshot) -> Allocation:
 
 
 def _queued(snapshot: Snapshot) -> Allocation:
-    refused, turn = refusals(snapshot), _in_turn(snapshot)
-    order = turn[~np.isin(turn, list(refused))] if refused else turn
-    found = queue(snapshot, order, overtake=False)
-    if snapshot.pairs is None:
-        there = np.flatnonzero(found.column[order] >= 0)
-        own = order[there]
-        got = snapshot.throughputs[own, found.column[own]] / fastest(snapshot)[own]
-        worth = float(got @ (len(order) - there))
-    else:
-        worth = in_order(snapshot, found.allocation(0.0, (), refused))
-    return found.allocation(worth, reasons(snapshot, found, order.tolist(), refused), refused)
+    refused, order = refusals(snapshot), _in_turn(snapshot)
+    scale = snapshot.scale_factors
+    if refused:
+        order = [j for j in order if j not in refused]
+    if not isinstance(order, range):
+        scale = [scale[j] for j in order]
+    found = queue(snapshot, order, scale, overtake=False)
+    return found.allocation(_worth(snapshot, order, found), reasons(snapshot, found, refused), refused)
 
 
-def _in_turn(snapshot: Snapshot) -> np.ndarray:
+def _worth(snapshot: Snapshot, order: Sequence[int], found: Queued) -> float:
+    """The objective of a queue."""
+    size = len(found.columns)
+    steps = snapshot.able
+    served = steps[:size] if isinstance(order, range) else steps[found.jobs]
+    every = np.arange(size)
+    does = served[every, found.columns] / served[every, served.argmax(axis=1)]
+    worth = float(does @ np.arange(len(order), len(order) - size, -1.0))
+    if found.pairs:
+        assert snapshot.pairs is not None
+        kept, classes = snapshot.pairs.kept, snapshot.pairs.classes
+        best, place = fastest(snapshot), {j: k for k, j in enumerate(order)}
+        column = dict(zip(found.jobs, found.columns.tolist(), strict=True))
+        for host, guest in found.pairs:
+            c = column[host]
+            for one, other in ((host, guest), (guest, host)):
+                part = kept[classes[one], classes[other], c] - (1.0 if one == host else 0.0)
+                worth += float(part * steps[one, c] / best[one]) * (len(order) - place[one])
+    return worth
+
+
+def _in_turn(snapshot: Snapshot) -> Sequence[int]:
     """Jobs in the order in which they came; those that came together as they stand."""
     came = [active.job.arrived_s for active in snapshot.jobs]
-    if came and min(came) == max(came):
-        return np.arange(len(came))
-    return np.argsort(came, kind="stable")
+    every = range(len(came))
+    return every if sorted(came) == came else sorted(every, key=came.__getitem__)
 
 
 def _weights(snapshot: Snapshot) -> np.ndarray:
     """How many jobs came after each, itself included; those that can run nowhere do not count."""
-    turn = _in_turn(snapshot)
+    turn = np.array(_in_turn(snapshot), dtype=np.int64)
     turn = turn[fastest(snapshot)[turn] > 0]
     weights = np.zeros(len(snapshot.jobs))
     weights[turn] = np.arange(len(turn), 0, -1.0)

@@ -25,6 +25,7 @@ def allocate(snapshot: Snapshot, session: Session | None = None) -> Allocation:
     needs_s = np.full(len(steps), np.inf)
     np.divide(snapshot.remaining_steps, steps, out=needs_s, where=steps > 0)
     order = [j for j in np.argsort(needs_s, kind="stable").tolist() if j not in refused]
-    found = queue(snapshot, np.array(order, dtype=np.int64), overtake=True, untouched=1)
+    scale = [snapshot.jobs[j].job.scale_factor for j in order]
+    found = queue(snapshot, order, scale, overtake=True, untouched=1)
     shortest_s = float(needs_s[order[0]]) if order else 0.0
-    return found.allocation(shortest_s, reasons(snapshot, found, order, refused), refused)
+    return found.allocation(shortest_s, reasons(snapshot, found, refused), refused)
