@@ -184,7 +184,7 @@ def _footprint(
         else:
             posts = instruction.kind is Kind.RECEIVE
             start = 2 * (_posted(numbers, run, place, behind) if posts else int(behind[event]))
-            end = 2 * int(ahead[event]) + (2 if instruction.kind is Kind.SEND else 1)
+            end = 2 * int(ahead[event]) + 1
         heirs = {heir_of(instruction, value) for value in instruction.writes}
         for value in instruction.frees:
             there.pop(value).end = start if value in heirs else end

@@ -7,8 +7,8 @@ Rules of this file: simulator, engines, builder and `check` all ask here, and no
    bucket's last gradient (so that an all-reduce overlaps the rest of that backward), in the order of bucket numbers.
 3. A send completes only with its receive (rendezvous), and the k-th send of a lane meets the k-th receive of the peer's.
 4. A collective runs when all members of its group have reached it; the k-th of a lane meets the k-th of the others'.
-5. What it frees is gone when it finishes; of a send, when the compute instruction that then runs on its device, or else the
-   next one, finishes. A value that takes the place of a freed one (see `heir_of`) uses its memory.
+5. What it frees is gone when it finishes; of a send, when the compute instruction that then runs on its device finishes, or
+   before the next one begins. A value that takes the place of a freed one (see `heir_of`) uses its memory.
 6. A receive is posted, and has its memory from then on, as soon as fewer messages of its lane than the lane's window are
    posted and not consumed (see window.py); it can start no earlier.
 """

@@ -13,8 +13,9 @@ from typing import Any
 Ints = Any
 Floats = Any
 
-OTHERS, COMPUTES, SENDS = range(3)
-"""What a node's changes of memory wait for: nothing; nothing, and sends' changes for them; the next end of the second."""
+OTHERS, COMPUTES, FINISHES, SENDS = range(4)
+"""What a node's changes of memory wait for: nothing; nothing, and sends' changes for its begin and its end, or, of the last
+part of a compute instruction, for its end; those of sends wait for either."""
 
 
 def before(time: Floats, rank: Ints, a: int, b: int) -> bool:
@@ -178,6 +179,9 @@ def play(shape: Any, node: Any, edges: Any, cost: Any, uses: Any, queue: Any, la
             s = signature[local]
             c = s * classes + size_class[(index_of[local] + moves[local] * round_ * stride) % kinds]
             start[n] = now
+            if role[s] == COMPUTES:  # what was sent before is let go before a compute instruction begins
+                records = charge(hold_device[s], late[hold_device[s]], now, records, held)
+                late[hold_device[s]] = 0.0
             records = charge(hold_device[s], hold[c], now, records, held)
             lane = lane_of[local]
             shares = use_ptr[lane + 1] > use_ptr[lane] and work[c] > 0.0
@@ -221,7 +225,7 @@ def play(shape: Any, node: Any, edges: Any, cost: Any, uses: Any, queue: Any, la
                 late[op_device[o]] += op_bytes[o * classes + k]
             else:
                 records = charge(op_device[o], op_bytes[o * classes + k], now, records, held)
-        if role[s] == COMPUTES:  # what was sent meanwhile is let go between two compute instructions
+        if role[s] == COMPUTES or role[s] == FINISHES:  # and what was sent meanwhile when it ends
             records = charge(hold_device[s], late[hold_device[s]], now, records, held)
             late[hold_device[s]] = 0.0
         # Successors inside the period are counted from the node itself; all others stand in linked lists.

@@ -14,7 +14,7 @@ from hocket.cost.contention import capacity
 from hocket.cost.model import CostModel
 from hocket.program.instruction import COMPUTE, Instruction, Kind
 from hocket.program.program import Program
-from hocket.simulate.kernel import COMPUTES, SENDS
+from hocket.simulate.kernel import COMPUTES, FINISHES, SENDS
 from hocket.simulate.lower import Skeleton
 from hocket.simulate.nodes import PERIOD, Part, cost_key
 
@@ -115,7 +115,7 @@ def cost_tables(skeleton: Skeleton, costs: CostModel) -> tuple[np.ndarray, tuple
         size_class: for every microbatch of a batch, which of the different numbers of samples it has.
         (work_s, latency_s, hold_bytes, hold_device, op_ptr, op_device, op_bytes, post_device, post_bytes, role): an entry for
         signature s and class k stands at s * classes + k, but for latency, devices and role, which stand at s. Operations
-        are changes of a device's memory when the node ends (of a send, at the next end of a compute instruction; role tells
+        are changes of a device's memory when the node ends (of a send, at the next begin or end of a compute instruction; role tells
         them apart); hold applies when it starts; post when its receive is posted.
     """
     kinds = sorted(set(costs.samples))
@@ -132,7 +132,7 @@ def cost_tables(skeleton: Skeleton, costs: CostModel) -> tuple[np.ndarray, tuple
         if one.kind is Kind.SEND:
             role[s] = SENDS
         elif one.lane == COMPUTE and signature.last_bucket < 0:
-            role[s] = COMPUTES
+            role[s] = COMPUTES if signature.first_bucket < 0 else FINISHES
         changes: dict[int, list[float]] = {}
         for k, samples in enumerate(kinds):
             latency_s, flow_s = costs.transfer(one, samples)

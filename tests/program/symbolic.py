@@ -191,6 +191,8 @@ class Run:
 
     def _start(self, lane: Lane, members: tuple[Lane, ...]) -> None:
         self.busy[lane] = members
+        if lane[1] == COMPUTE:
+            self.gone[lane[0]].clear()
         made = self.made[lane] = []
         heads = [self.lanes[member][self.at[member]] for member in members]
         for head in heads:

@@ -6,9 +6,9 @@ follows from where compute is: receives by their windows, sends and all-reduces 
 
 gloo cannot be asked whether a send is over (facts of torch 2.13: `is_completed` of a point-to-point work is False until
 somebody has waited), and a tensor must live until it is. A thread for each lane of sends waits for them one after the
-other and says so; compute lets their tensors go between two instructions (order.py, rule 5). That thread may come late to
-say what has long been over: compute waits for its word once the program says that the send is over (program/over.py), so
-that no message lives longer than the program's footprint counts it, however busy the machine is.
+other and says so; compute lets their tensors go when an instruction has ended and before one begins (order.py, rule 5).
+That thread may come late to say what has long been over: compute waits for its word once the program says that the send is
+over (program/over.py), so that no message lives longer than the program's footprint counts it, however busy the machine is.
 """
 
 import threading
@@ -172,18 +172,19 @@ class Transfers:
                 lane.room += 1
                 self._post(lane)
 
-    def let_go(self, done: int) -> None:
-        """Compute is between two instructions: messages whose sends are over need no memory any more.
+    def let_go(self, begun: int) -> None:
+        """Compute has ended an instruction, or has all that it needs to begin one: messages whose sends are over need no memory
+        any more.
 
         Arguments:
-            done: compute instructions of this segment so far.
+            begun: compute instructions of this segment so far, that one included.
         """
         for lane in self._senders:
             patience_s = _MAYBE_S if self._memory.looking else 0.0
             while lane.kept:
                 if lane.let_go == lane.over:
                     end = lane.kept[0].end
-                    surely = end is not None and end.instruction < done and end.periods <= lane.cursor.known
+                    surely = end is not None and end.instruction < begun and end.periods <= lane.cursor.known
                     if not self._said(lane, _SURELY_S if surely else patience_s):
                         break
                     patience_s = 0.0

@@ -155,6 +155,7 @@ class Worker:
                         observer.waits(instruction)
                     waits = True
                     store[value] = transfers.take(value)
+            transfers.let_go(done + 1)
             observer.runs(instruction)
             start_s = clock()
             early: set[Value] = set()
