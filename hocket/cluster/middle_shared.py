@@ -50,17 +50,53 @@ def _often(shares: Shares) -> np.ndarray:
 
 def _totals(found: Allocation, shares: Shares) -> np.ndarray:
     """Times of variables in an allocation."""
-    keys = zip(shares.first.tolist(), shares.second.tolist(), shares.column.tolist(), strict=True)
-    at = {key: v for v, key in enumerate(keys)}
+    columns = len(shares.snapshot.columns)
+
+    def key(first: np.ndarray, second: np.ndarray, column: np.ndarray) -> np.ndarray:
+        return (first * (shares.groups + 1) + second + 1) * columns + column
+
     first = shares.group[found.first]
     second = np.where(found.pairs, shares.group[found.second], ALONE)
     low = np.where(found.pairs, np.minimum(first, second), first)
     high = np.where(found.pairs, np.maximum(first, second), ALONE)
-    times = np.zeros(shares.variables)
-    for a, b, c, x in zip(low.tolist(), high.tolist(), found.column.tolist(), found.fraction.tolist(), strict=True):
-        if (a, b, c) in at:
-            times[at[a, b, c]] += x
-    return times
+    own, theirs = key(shares.first, shares.second, shares.column), key(low, high, found.column)
+    order = np.argsort(own)
+    at = order[np.minimum(np.searchsorted(own, theirs, sorter=order), shares.variables - 1)]
+    known = own[at] == theirs
+    return np.bincount(at[known], found.fraction[known], shares.variables)
+
+
+class _Limits:
+    """The limits' matrix, (limits, variables); as a variable stands in a few limits only, by place in those of the variable.
+
+    Sums over so few entries are quicker than products of matrices, and the same however many threads those would be given.
+    """
+
+    def __init__(self, rows: np.ndarray, variables: np.ndarray, values: np.ndarray, count: int) -> None:
+        order = np.argsort(variables, kind="stable")
+        often = np.bincount(variables)
+        place = np.arange(len(order)) - np.repeat(np.cumsum(often) - often, often)
+        shape = int(often.max()), len(often)
+        self.count, self._rows, self._values = count, np.zeros(shape, dtype=np.int64), np.zeros(shape)
+        self._rows[place, variables[order]], self._values[place, variables[order]] = rows[order], values[order]
+        one, two = np.triu_indices(shape[0])
+        self._both = (self._rows[one] * count + self._rows[two]).ravel()
+        self._products = self._values[one] * self._values[two] * np.where(one == two, 0.5, 1.0)[:, None]
+
+    def of(self, x: np.ndarray) -> np.ndarray:
+        """What variables use of each limit."""
+        return np.bincount(self._rows.ravel(), (self._values * x).ravel(), self.count)
+
+    def back(self, prices: np.ndarray) -> np.ndarray:
+        """What prices of limits are for each variable."""
+        found: np.ndarray = (self._values * prices[self._rows]).sum(axis=0)
+        return found
+
+    def squared(self, diagonal: np.ndarray) -> np.ndarray:
+        """The matrix, a diagonal one of variables, and the matrix transposed."""
+        half = np.bincount(self._both, (self._products * diagonal).ravel(), self.count**2)
+        half = half.reshape(self.count, self.count)
+        return half + half.T
 
 
 def _middle(shares: Shares, often: np.ndarray, found: np.ndarray, asked: np.ndarray) -> np.ndarray:
@@ -71,37 +107,45 @@ def _middle(shares: Shares, often: np.ndarray, found: np.ndarray, asked: np.ndar
     """
     limits, (group, variable, steps) = shares.limits, shares.throughput
     rows, count = len(limits.upper), shares.count
-    used = np.zeros((rows + shares.groups, shares.variables))
-    np.add.at(used, (limits.rows, limits.columns), limits.values)
     whole = steps * count[group]
     fastest = np.zeros(shares.groups)
     np.maximum.at(fastest, group, whole)
-    np.add.at(used, (rows + group, variable), -whole / fastest[group])
-    floor = np.minimum(asked / fastest * (1 - ROOM), -(used[rows:] @ found) * (1 - ROOM / 4))
+    used = _Limits(
+        np.concatenate([limits.rows, rows + group]),
+        np.concatenate([limits.columns, variable]),
+        np.concatenate([limits.values, -whole / fastest[group]]),
+        rows + shares.groups,
+    )
+    floor = np.minimum(asked / fastest * (1 - ROOM), -used.of(found)[rows:] * (1 - ROOM / 4))
     most = np.concatenate([limits.upper, -floor])
     weights = np.concatenate([count, np.ones(rows - shares.groups), count])
-    even = often * float((limits.upper / np.maximum(used[:rows] @ often, 1e-300)).min()) / 2
+    even = often * float((limits.upper / np.maximum(used.of(often)[:rows], 1e-300)).min()) / 2
     x = (1 - ROOM / 2) * found + ROOM / 4 * even
 
-    def value(x: np.ndarray) -> float:
-        left = most - used @ x
+    def value(x: np.ndarray, left: np.ndarray) -> float:
         if left.min() <= 0 or x.min() <= 0:
             return float("inf")
         return -float(often @ np.log(x) + weights @ np.log(left))
 
+    left = most - used.of(x)
+    now = value(x, left)
     for _ in range(_STEPS):
-        left = most - used @ x
-        slope = used.T @ (weights / left) - often / x
+        slope = used.back(weights / left) - often / x
         diagonal = x * x / often  # inverted
-        across = used * diagonal
-        small = np.diag(left * left / weights) + across @ used.T
-        step = across.T @ np.linalg.solve(small, across @ slope) - diagonal * slope
-        decrement, size, now = -float(slope @ step), 1.0, value(x)
-        while size > _LEAST and value(x + size * step) > now - _ENOUGH * size * decrement:
+        small = used.squared(diagonal)
+        small.flat[:: used.count + 1] += left * left / weights
+        step = diagonal * (used.back(np.linalg.solve(small, used.of(diagonal * slope))) - slope)
+        decrement, size = -float(slope @ step), 1.0
+        while size > _LEAST:
+            new = x + size * step
+            left = most - used.of(new)
+            new_value = value(new, left)
+            if new_value <= now - _ENOUGH * size * decrement:
+                break
             size *= _SHRINK
-        if size <= _LEAST:
+        else:
             break
-        x = x + size * step
+        x, now = new, new_value
         if decrement <= _DONE:
             break
     return x
@@ -110,18 +154,22 @@ def _middle(shares: Shares, often: np.ndarray, found: np.ndarray, asked: np.ndar
 def _entries(shares: Shares, times: np.ndarray) -> Entries:
     """For every job, and every pair of jobs, what its variable has for each."""
     members = [np.flatnonzero(shares.group == g) for g in range(shares.groups)]
-    parts: list[tuple[np.ndarray, np.ndarray]] = []
     kept = np.flatnonzero(times > _NOTHING)
-    for a, b in zip(shares.first[kept].tolist(), shares.second[kept].tolist(), strict=True):
-        if b == ALONE:
-            parts.append((members[a], np.full(len(members[a]), ALONE)))
-        elif a == b:
-            row, other = np.triu_indices(len(members[a]), 1)
-            parts.append((members[a][row], members[a][other]))
-        else:
-            one, two = np.repeat(members[a], len(members[b])), np.tile(members[b], len(members[a]))
-            parts.append((np.minimum(one, two), np.maximum(one, two)))
+    groups = list(zip(shares.first[kept].tolist(), shares.second[kept].tolist(), strict=True))
+    own = {both: _jobs(members, *both) for both in dict.fromkeys(groups)}
+    parts = [own[both] for both in groups]
     lengths = [len(first) for first, _ in parts]
     first = np.concatenate([first for first, _ in parts])
     second = np.concatenate([second for _, second in parts])
     return first, second, np.repeat(shares.column[kept], lengths), np.repeat(times[kept], lengths)
+
+
+def _jobs(members: list[np.ndarray], a: int, b: int) -> tuple[np.ndarray, np.ndarray]:
+    """The jobs of a group, or all pairs of two groups."""
+    if b == ALONE:
+        return members[a], np.full(len(members[a]), ALONE)
+    if a == b:
+        row, other = np.triu_indices(len(members[a]), 1)
+        return members[a][row], members[a][other]
+    one, two = np.repeat(members[a], len(members[b])), np.tile(members[b], len(members[a]))
+    return np.minimum(one, two), np.maximum(one, two)
