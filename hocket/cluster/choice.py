@@ -50,7 +50,8 @@ class Choice:
             seconds = entries.second[chosen].tolist()
             jobs = [own if b == ALONE else own + alone[b] for own, b in zip(jobs, seconds, strict=True)]
         claims = Claims(chosen, due_s[chosen] > 0)
-        return Chosen(jobs, entries.column[chosen].tolist(), entries.need[chosen].tolist(), claims)
+        keys, columns, needs = entries.key[chosen], entries.column[chosen], entries.need[chosen]
+        return Chosen(keys.tolist(), jobs, columns.tolist(), needs.tolist(), claims)
 
     def _entries(self, book: Book, due_s: np.ndarray, workers: list[int], rounds: int) -> np.ndarray:
         """Entries of the book that run."""

@@ -31,8 +31,13 @@ class Claims(NamedTuple):
 
 
 class Chosen(NamedTuple):
-    """Who is to run in the next round: jobs, one or two side by side, where, on how many workers, and why."""
+    """Who is to run in the next round: jobs, one or two side by side, where, on how many workers, and why.
 
+    Attributes:
+        key: of jobs and column, the same from round to round; who has it stays where it is.
+    """
+
+    key: list[int]
     jobs: list[tuple[str, ...]]
     column: list[int]
     need: list[int]
@@ -65,7 +70,8 @@ class Floor:
         self._given = 0
         none = np.zeros(0, dtype=np.int64)
         self._turned: tuple[list[int], Claims] = [], Claims(none, none.astype(bool))  # numbers and claims, as given
-        self._stays: dict[tuple[tuple[str, ...], int], Lease] = {}  # by jobs and column, where all still run
+        self._keys: list[int] = []  # as given
+        self._stays: dict[int, Lease] = {}  # by key, where all still run
         self._of: dict[str, int] | None = {}  # number of each job's lease; None until somebody asks
 
     def claims(self) -> Claims:
@@ -87,18 +93,19 @@ class Floor:
         if number is None:
             return self._over([])
         lease = self.running[number]
-        self._stays.pop((lease.jobs, lease.column), None)
+        self._stays.pop(self._keys[self._turned[0].index(number)], None)
         self.ended.add(job)
         return self._over([lease] if self.ended.issuperset(lease.jobs) else [])
 
     def _over(self, leases: list[Lease]) -> tuple[list[Lease], Claims]:
         """These do not hold any more."""
         numbers, claims = self._turned
-        for lease in leases:
+        places = [numbers.index(lease.number) for lease in leases]
+        for lease, k in zip(leases, places, strict=True):
             del self.running[lease.number]
-            self._stays.pop((lease.jobs, lease.column), None)
+            self._stays.pop(self._keys[k], None)
             self.ended.difference_update(lease.jobs)
-        return leases, claims.part([numbers.index(lease.number) for lease in leases])
+        return leases, claims.part(places)
 
     def join(self, kind: int, workers: Iterable[int]) -> None:
         """Workers are up from now on."""
@@ -123,27 +130,30 @@ class Floor:
         Arguments:
             overhead_s: that a job loses which ran before and starts elsewhere.
         """
-        wanted = list(zip(chosen.jobs, chosen.column, strict=True))
-        before = list(map(self._stays.get, wanted))
+        before = list(map(self._stays.get, chosen.key))
         moving = self._place(chosen, before)
         leases: list[Lease] = before  # type: ignore[assignment]  # below, who has none gets one
         started, ran = [], self.ran
         kept = tuple([lease for k, lease in enumerate(leases) if k not in moving] if moving else leases)
+        lost_s, nothing = (overhead_s,), (0.0,)
+        number, names, columns = self._given, chosen.jobs, chosen.column
         for k in sorted(moving):
-            jobs, column = wanted[k]
-            lease = leases[k] = Lease(self._given, jobs, column, moving[k], now_s)
-            self._given += 1
+            jobs = names[k]
+            lease = leases[k] = Lease(number, jobs, columns[k], moving[k], now_s)
+            number += 1
             if len(jobs) == 1:
-                lost_s: tuple[float, ...] = (overhead_s if jobs[0] in ran else 0.0,)
+                (job,) = jobs
+                started.append(Start(lease, lost_s if job in ran else nothing, until_s))
+                ran.add(job)
             else:
-                lost_s = tuple([overhead_s if job in ran else 0.0 for job in jobs])
-            started.append(Start(lease, lost_s, until_s))
-            ran.update(jobs)
+                started.append(Start(lease, tuple([overhead_s if job in ran else 0.0 for job in jobs]), until_s))
+                ran.update(jobs)
+        self._given = number
         numbers = [lease.number for lease in leases]
         after = dict(zip(numbers, leases, strict=True))
         told: list[Command] = [Preempt(lease) for number, lease in self.running.items() if number not in after]
-        self.running, self.since_s, self._turned = after, now_s, (numbers, chosen.claims)
-        self._stays = dict(zip(wanted, leases, strict=True))
+        self.running, self.since_s, self._turned, self._keys = after, now_s, (numbers, chosen.claims), chosen.key
+        self._stays = dict(zip(chosen.key, leases, strict=True))
         self._of, self.ended = None, set()
         if kept:
             told.append(Renew(kept, until_s))

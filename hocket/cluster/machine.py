@@ -77,21 +77,30 @@ class Machine:
 
     def start(self, starts: Iterable[Start], now_s: float) -> None:
         """Jobs begin on workers; the overhead goes by before their first step."""
-        place, running, started_s, refused = self.place, self.running, self.started_s, self.refused
+        place, running, held, alone, type_of = self.place, self.running, self.held, self.alone, self._type_of
+        starting, speeds, from_s = self._starting, self._speeds, self._from_s
+        first = len(starting)
         for command in starts:
             lease = command.lease
-            number, column = lease.number, lease.column
-            jobs = tuple([place[name] for name in lease.jobs])
-            self.held[number] = _Held(lease, jobs, self._type_of[column], now_s)
-            self._starting += jobs
-            self._speeds += self.speeds(jobs, column)
-            for j, lost_s in zip(jobs, command.overhead_s, strict=True):
-                self._from_s.append(now_s + lost_s)
+            number, column, names = lease.number, lease.column, lease.jobs
+            if len(names) == 1:
+                j = place[names[0]]
+                jobs: tuple[int, ...] = (j,)
+                speeds.append(alone[j][column])
+                from_s.append(now_s + command.overhead_s[0])
                 running[j] = number
-                if started_s[j] is None:
-                    started_s[j] = now_s
-                if refused:
-                    refused.pop(j, None)
+            else:
+                jobs = tuple([place[name] for name in names])
+                speeds += self.speeds(jobs, column)
+                from_s += [now_s + lost_s for lost_s in command.overhead_s]
+                running.update(dict.fromkeys(jobs, number))
+            held[number] = _Held(lease, jobs, type_of[column], now_s)
+            starting += jobs
+        for j in starting[first:]:
+            if self.started_s[j] is None:
+                self.started_s[j] = now_s
+            if self.refused:
+                self.refused.pop(j, None)
 
     def _begin(self) -> None:
         """Put what started since the last time into the arrays, all at once."""

@@ -23,7 +23,7 @@ __all__ = ["ROOM", "middle"]
 ROOM = 1e-3  # of what is asked: what bears the objective has an inside only then
 _STEPS = 100
 _DONE = 1e-3  # of the Newton decrement, squared; what is left after one more step is its square
-_SHRINK, _ENOUGH = 0.5, 0.1  # of a step that leads outside, or gains less than this part of what its slope says
+_SHRINK, _ENOUGH, _LEAST = 0.5, 0.1, 1e-12  # of a step that leads outside, or gains less than this part of what its slope says
 
 
 def middle(allocation: Allocation, snapshot: Snapshot, asked: np.ndarray) -> Allocation:
@@ -59,19 +59,32 @@ class _Inside:
     def __init__(
         self, steps: np.ndarray, able: np.ndarray, scale: np.ndarray, used: np.ndarray, workers: np.ndarray
     ) -> None:
-        self.steps = steps / np.maximum(steps.max(axis=1, keepdims=True), 1e-300)  # of each job's fastest
         self.fastest = steps.max(axis=1)
+        self.steps = steps / np.maximum(self.fastest, 1e-300)[:, None]  # of each job's fastest
         self.able, self.scale, self.used = able, scale, used
         self.workers = np.maximum(workers, 1e-9)
+        self.load = scale[:, None, None] * used * able[:, :, None]  # of types, by job and column
+        self._flat = self.load.reshape(-1, used.shape[1])
+        self._unable = (~able).astype(float)
 
     def middle(self, found: np.ndarray, asked: np.ndarray) -> np.ndarray:
         """The middle, from an allocation at the edge."""
         x = self._start(found)
         throughput = (self.steps * x).sum(axis=1)
         self.asked = np.minimum(asked / self.fastest * (1 - ROOM), throughput * (1 - ROOM / 4))
+        left = self._left(x)
+        value = self._value(x, left)
         for _ in range(_STEPS):
-            step, decrement = self._newton(x)
-            x = self._walk(x, step, decrement)
+            step, decrement = self._newton(x, left)
+            size = 1.0
+            while size > _LEAST:
+                new = x + size * step
+                new_left = self._left(new)
+                new_value = self._value(new, new_left)
+                if new_value <= value - _ENOUGH * size * decrement:
+                    x, left, value = new, new_left, new_value
+                    break
+                size *= _SHRINK
             if decrement <= _DONE:
                 break
         return x
@@ -88,51 +101,38 @@ class _Inside:
         types = self.workers - (self.scale @ x) @ self.used
         return 1 - x.sum(axis=1), types, (self.steps * x).sum(axis=1) - self.asked
 
-    def _value(self, x: np.ndarray) -> float:
-        left = self._left(x)
-        if min(float(part.min()) for part in left) <= 0 or float(x[self.able].min()) <= 0:
+    def _value(self, x: np.ndarray, left: tuple[np.ndarray, np.ndarray, np.ndarray]) -> float:
+        x = x + self._unable  # whose logarithm is 0
+        if x.min() <= 0 or min(float(part.min()) for part in left) <= 0:
             return float("inf")
-        return -float(np.log(x[self.able]).sum() + sum(np.log(part).sum() for part in left))
+        return -float(np.log(x).sum() + sum(np.log(part).sum() for part in left))
 
-    def _newton(self, x: np.ndarray) -> tuple[np.ndarray, float]:
+    def _newton(self, x: np.ndarray, left: tuple[np.ndarray, np.ndarray, np.ndarray]) -> tuple[np.ndarray, float]:
         """The step, and the square of its decrement."""
-        time, types, more = self._left(x)
-        inverse = np.where(self.able, 1 / np.where(self.able, x, 1.0), 0.0)
-        load = self.scale[:, None, None] * self.used  # of types, by job and column
-        slope = -inverse + (1 / time)[:, None] + load @ (1 / types) - self.steps / more[:, None]
-        slope *= self.able
-        loads = load * self.able[:, :, None]
-        solved = self._blocks(x, time, more, np.concatenate([slope[:, :, None], loads], axis=2))
+        time, types, more = left
+        by_time, by_more = 1 / time[:, None], self.steps / more[:, None]
+        slope = (by_time - 1 / (x + self._unable) - by_more + self.load @ (1 / types)) * self.able
+        solved = self._blocks(x, by_time, by_more, np.concatenate([slope[:, :, None], self.load], axis=2))
         plain, coupled = solved[:, :, 0], solved[:, :, 1:]
-        flat = loads.reshape(-1, loads.shape[2]).T
-        small = np.diag(types**2) + flat @ coupled.reshape(flat.shape[1], -1)
-        price = np.linalg.solve(small, flat @ plain.reshape(-1))
-        step = -(plain - coupled @ price)
+        small = np.diag(types**2) + self._flat.T @ coupled.reshape(self._flat.shape)
+        price = np.linalg.solve(small, self._flat.T @ plain.reshape(-1))
+        step = coupled @ price - plain
         return step, float(-(slope * step).sum())
 
-    def _blocks(self, x: np.ndarray, time: np.ndarray, more: np.ndarray, right: np.ndarray) -> np.ndarray:
+    def _blocks(self, x: np.ndarray, by_time: np.ndarray, by_more: np.ndarray, right: np.ndarray) -> np.ndarray:
         """What each job's block of the Hessian, a diagonal and two outer products, makes of right sides, solved by Woodbury's
-        formula; shape as that of the right sides, (jobs, columns, any)."""
-        diagonal = np.where(self.able, x * x, 0.0)  # inverted
-        ones, steps = diagonal / time[:, None], diagonal * self.steps / more[:, None]
-        a = 1 + ones.sum(axis=1) / time
-        b = (ones * self.steps).sum(axis=1) / more
-        c = 1 + (steps * self.steps).sum(axis=1) / more
-        plain = diagonal[:, :, None] * right
-        first = plain.sum(axis=1) / time[:, None]
-        second = (plain * self.steps[:, :, None]).sum(axis=1) / more[:, None]
-        under = (a * c - b * b)[:, None]
-        of_ones, of_steps = (
-            (c[:, None] * first - b[:, None] * second) / under,
-            (a[:, None] * second - b[:, None] * first) / under,
-        )
-        return plain - ones[:, :, None] * of_ones[:, None, :] - steps[:, :, None] * of_steps[:, None, :]
+        formula; shape as that of the right sides, (jobs, columns, any).
 
-    def _walk(self, x: np.ndarray, step: np.ndarray, decrement: float) -> np.ndarray:
-        size, value = 1.0, self._value(x)
-        while size > 1e-12:
-            new = x + size * step
-            if self._value(new) <= value - _ENOUGH * size * decrement:
-                return new
-            size *= _SHRINK
-        return x
+        Arguments:
+            by_time, by_more: what the outer products are of; shapes (jobs, 1) and (jobs, columns).
+        """
+        diagonal = x * x * self.able  # inverted
+        ones, steps = diagonal * by_time, diagonal * by_more
+        both = np.stack([ones, steps], axis=1)
+        a = 1 + (ones * by_time).sum(axis=1)
+        b = (ones * by_more).sum(axis=1)
+        c = 1 + (steps * by_more).sum(axis=1)
+        inverse = np.stack([c, -b, -b, a], axis=1) / (a * c - b * b)[:, None]
+        found: np.ndarray = diagonal[:, :, None] * right
+        found -= both.transpose(0, 2, 1) @ (inverse.reshape(-1, 2, 2) @ (both @ right))
+        return found

@@ -28,6 +28,7 @@ from hocket.cluster.allocation import ALONE
 __all__ = ["Entries", "balanced", "by_debt", "by_ratio", "choose", "enough", "worth"]
 
 _NONE = 1e-9
+_AT_ONCE = 512  # entries that are looked at one by one, before those that cannot run any more are left out
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,10 +54,9 @@ class Entries:
         return len(self.first)
 
     @cached_property
-    def rows(self) -> list[tuple[int, int, int, int]]:
-        """Need, type, first and second of each entry: what a choice looks at, round after round."""
-        columns = self.need, self.type, self.first, self.second
-        return list(zip(*[column.tolist() for column in columns], strict=True))
+    def key(self) -> np.ndarray:
+        """Jobs and column of each entry as one number: who has the same runs the same."""
+        return ((self.first << 32) + self.second + 1 << 10) + self.column
 
     @cached_property
     def due(self) -> tuple[np.ndarray, np.ndarray]:
@@ -114,22 +114,34 @@ def choose(entries: Entries, order: np.ndarray, workers: Sequence[int]) -> np.nd
     Returns:
         indices of entries, in that order.
     """
-    rows, busy = entries.rows, bytearray(entries.jobs)
+    busy = bytearray(entries.jobs + 1)  # the last one is nobody, who is never busy
     free, left = list(workers), sum(workers)
-    chosen = []
-    for at in order.tolist():
-        n, k, a, b = rows[at]
-        if n > free[k] or busy[a] or (b != ALONE and busy[b]):
-            continue
-        busy[a] = 1
-        if b != ALONE:
-            busy[b] = 1
-        free[k] -= n
-        left -= n
-        chosen.append(at)
-        if not left:
-            break
+    chosen: list[int] = []
+    while left and len(order):
+        part, order = order[:_AT_ONCE], order[_AT_ONCE:]
+        rows = [column[part].tolist() for column in (entries.need, entries.type, entries.first, entries.second)]
+        for at, n, k, a, b in zip(part.tolist(), *rows, strict=True):
+            if busy[a] or busy[b] or n > free[k]:
+                continue
+            busy[a] = 1
+            if b != ALONE:
+                busy[b] = 1
+            free[k] -= n
+            left -= n
+            chosen.append(at)
+            if not left:
+                break
+        if len(order):
+            order = order[_could(entries, order, busy, free)]
     return np.array(chosen, dtype=np.int64)
+
+
+def _could(entries: Entries, order: np.ndarray, busy: bytearray, free: list[int]) -> np.ndarray:
+    """Which entries still fit and have no busy job."""
+    taken = np.frombuffer(busy, dtype=bool)
+    fits = entries.need[order] <= np.array(free)[entries.type[order]]
+    found: np.ndarray = fits & ~(taken[entries.first[order]] | taken[entries.second[order]])
+    return found
 
 
 def worth(entries: Entries, due: np.ndarray) -> np.ndarray:
