@@ -11,19 +11,24 @@ their number, so that a step takes time in proportion to the jobs.
 Source: Boyd and Vandenberghe 2004, sections 8.5.3 and 9.5.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
+from typing import TypeVar
 
 import numpy as np
 
 from hocket.cluster.allocation import ALONE, Allocation
 from hocket.cluster.snapshot import Snapshot
 
-__all__ = ["ROOM", "middle"]
+__all__ = ["ROOM", "descend", "middle"]
+
+_Left = TypeVar("_Left")  # what is left of limits
 
 ROOM = 1e-3  # of what is asked: what bears the objective has an inside only then
 _STEPS = 100
 _DONE = 1e-3  # of the Newton decrement, squared; what is left after one more step is its square
-_SHRINK, _ENOUGH, _LEAST = 0.5, 0.1, 1e-12  # of a step that leads outside, or gains less than this part of what its slope says
+_SHRINK, _ENOUGH = 0.5, 0.1  # of a step that leads outside, or gains less than this part of what its slope says
+_LEAST = 1e-12  # of a step; a smaller one leads nowhere
 
 
 def middle(allocation: Allocation, snapshot: Snapshot, asked: np.ndarray) -> Allocation:
@@ -53,6 +58,38 @@ def middle(allocation: Allocation, snapshot: Snapshot, asked: np.ndarray) -> All
     )
 
 
+def descend(
+    x: np.ndarray,
+    left_of: Callable[[np.ndarray], _Left],
+    value_of: Callable[[np.ndarray, _Left], float],
+    step_of: Callable[[np.ndarray, _Left], tuple[np.ndarray, float]],
+) -> np.ndarray:
+    """Newton's method, from a point off every limit to where the value is least.
+
+    Arguments:
+        left_of: what a point leaves of the limits. value_of: of a point, infinite outside.
+        step_of: from a point, and the square of its decrement.
+    """
+    left = left_of(x)
+    value = value_of(x, left)
+    for _ in range(_STEPS):
+        step, decrement = step_of(x, left)
+        size = 1.0
+        while size > _LEAST:
+            new = x + size * step
+            new_left = left_of(new)
+            new_value = value_of(new, new_left)
+            if new_value <= value - _ENOUGH * size * decrement:
+                break
+            size *= _SHRINK
+        else:
+            return x
+        x, left, value = new, new_left, new_value
+        if decrement <= _DONE:
+            return x
+    return x
+
+
 class _Inside:
     """What jobs may have, and the way to its middle; shapes (jobs, columns), but used (columns, types), workers (types,)."""
 
@@ -72,22 +109,7 @@ class _Inside:
         x = self._start(found)
         throughput = (self.steps * x).sum(axis=1)
         self.asked = np.minimum(asked / self.fastest * (1 - ROOM), throughput * (1 - ROOM / 4))
-        left = self._left(x)
-        value = self._value(x, left)
-        for _ in range(_STEPS):
-            step, decrement = self._newton(x, left)
-            size = 1.0
-            while size > _LEAST:
-                new = x + size * step
-                new_left = self._left(new)
-                new_value = self._value(new, new_left)
-                if new_value <= value - _ENOUGH * size * decrement:
-                    x, left, value = new, new_left, new_value
-                    break
-                size *= _SHRINK
-            if decrement <= _DONE:
-                break
-        return x
+        return descend(x, self._left, self._value, self._newton)
 
     def _start(self, found: np.ndarray) -> np.ndarray:
         """Close to what was found, and off every limit."""

@@ -11,16 +11,13 @@ from dataclasses import replace
 import numpy as np
 
 from hocket.cluster.allocation import ALONE, Allocation
-from hocket.cluster.middle import ROOM
+from hocket.cluster.middle import ROOM, descend
 from hocket.cluster.policies._shares import Shares
 from hocket.cluster.policies._spread import Entries
 from hocket.cluster.snapshot import Snapshot
 
 __all__ = ["middle_shared"]
 
-_STEPS = 100
-_DONE = 1e-3  # of the Newton decrement, squared
-_SHRINK, _ENOUGH, _LEAST = 0.5, 0.1, 1e-12
 _NOTHING = 1e-7  # of the time
 
 
@@ -127,28 +124,15 @@ def _middle(shares: Shares, often: np.ndarray, found: np.ndarray, asked: np.ndar
             return float("inf")
         return -float(often @ np.log(x) + weights @ np.log(left))
 
-    left = most - used.of(x)
-    now = value(x, left)
-    for _ in range(_STEPS):
+    def newton(x: np.ndarray, left: np.ndarray) -> tuple[np.ndarray, float]:
         slope = used.back(weights / left) - often / x
         diagonal = x * x / often  # inverted
         small = used.squared(diagonal)
         small.flat[:: used.count + 1] += left * left / weights
         step = diagonal * (used.back(np.linalg.solve(small, used.of(diagonal * slope))) - slope)
-        decrement, size = -float(slope @ step), 1.0
-        while size > _LEAST:
-            new = x + size * step
-            left = most - used.of(new)
-            new_value = value(new, left)
-            if new_value <= now - _ENOUGH * size * decrement:
-                break
-            size *= _SHRINK
-        else:
-            break
-        x, now = new, new_value
-        if decrement <= _DONE:
-            break
-    return x
+        return step, -float(slope @ step)
+
+    return descend(x, lambda x: most - used.of(x), value, newton)
 
 
 def _entries(shares: Shares, times: np.ndarray) -> Entries:
