@@ -42,30 +42,32 @@ def _plain(snapshot: Snapshot) -> Allocation | None:
     What a job does in its part of all workers W is W / n of what is due, by its weight: whatever its throughputs are.
     """
     jobs, steps = snapshot.jobs, snapshot.throughputs
-    scales = [active.job.scale_factor for active in jobs]
     each = [own.workers for own in snapshot.types]
-    own_column = len(snapshot.columns) == len(each) and all(c.type == k for k, c in enumerate(snapshot.columns))
-    if not scales or not own_column or max(scales) > min(each, default=0):
+    if not jobs or not snapshot.all_fit or [own.type for own in snapshot.columns] != list(range(len(each))):
         return None
-    everywhere = steps.min() > 0
-    if not everywhere and not steps.max(axis=1).min() > 0:
+    n, total = len(jobs), sum(each)
+    everywhere = np.count_nonzero(steps) == steps.size
+    # Mostly there is a type that all run on, and that is quicker to see than that each of them runs somewhere.
+    if not everywhere and np.count_nonzero(steps[:, -1]) < n and not steps.any(axis=1).all():
         return None
-    n, total = len(scales), sum(each)
-    fraction = np.empty((n, len(each)))
+    scales = snapshot.scale_factors
     smallest = min(scales)
-    if max(scales) == smallest:
+    fraction = np.empty((n, len(each)))
+    if scales.count(smallest) == n:
         fraction[:] = [workers / max(n * smallest, total) for workers in each]
         least = min(total / n, smallest) / max([active.job.weight for active in jobs])
     else:
         scale = np.array(scales, dtype=float)
-        np.divide(each, np.maximum(n * scale, total)[:, None], out=fraction)
-        least = float((np.minimum(total / n, scale) / snapshot.weights).min())
+        np.divide(np.array(each, dtype=float), np.maximum(n * scale, total)[:, None], out=fraction)
+        due = [active.job.weight for active in jobs]
+        least = float(np.minimum.reduce(np.minimum(total / n, scale) / due))
     told = Reasons(n, lambda: _reasons(np.where(steps > 0, fraction, 0.0), n))
-    if not everywhere:
-        job, column = np.nonzero(steps)
-        return Allocation(job, np.full(len(job), ALONE), column, fraction[job, column], least, 0.0, told)
     job, alone, column = _grid(n, len(each)) if n <= _SMALL else _made(n, len(each))
-    return Allocation(job, alone, column, fraction.reshape(-1), least, 0.0, told)
+    if everywhere:
+        return Allocation(job, alone, column, fraction.reshape(-1), least, 0.0, told)
+    runs = steps.reshape(-1).nonzero()[0]
+    entries = job[runs], alone[: len(runs)], column[runs], fraction.reshape(-1)[runs]
+    return Allocation(*entries, least, 0.0, told)
 
 
 def _made(jobs: int, columns: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
