@@ -154,6 +154,14 @@ class Snapshot:
         return np.where(self.scale[:, None] <= self.workers[self.type_of], self.throughputs, 0.0)
 
     @cached_property
+    def all_run(self) -> bool:
+        """Whether every job can run somewhere."""
+        able = self.able
+        if able.size and np.count_nonzero(able) == able.size:
+            return True
+        return bool(able.any(axis=1).all())
+
+    @cached_property
     def weights(self) -> np.ndarray:
         """By job."""
         return np.array([active.job.weight for active in self.jobs])

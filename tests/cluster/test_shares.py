@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from hocket.cluster.job import Job
 from hocket.cluster.policies import _shares
+from hocket.cluster.policies._refusals import refusals
 from hocket.cluster.policies._shares import Shares
 from hocket.cluster.snapshot import Active, Pairs, Snapshot
 from hocket.cluster.workers import Column, WorkerType
@@ -45,7 +46,7 @@ def test_groups_are_told_apart_exactly(seed: int) -> None:
 
 def test_unlike_jobs_of_the_same_mixed_bits_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where mixing maps all to one number, sorting decides."""
-    monkeypatch.setattr(_shares, "_ODD", np.uint64(0))
+    monkeypatch.setattr(_shares, "_ODD", np.zeros(1, dtype=np.uint64))
     group, member, count = _shares._alike(np.array([[1.0, 2.0, 1.0], [5.0, 5.0, 5.0]]))
     assert group[0] == group[2] != group[1]
     assert count[group[0]] == 2
@@ -61,6 +62,15 @@ def test_who_runs_nowhere_is_refused_with_the_reason() -> None:
     assert shares.refused[1] == "it asks for 9 workers, and no type has so many"
     assert shares.refused[2] == "it asks for 4 workers, and no type that it runs on has so many"
     assert shares.group.tolist() == [-1, -1, -1, 0]
+
+
+def test_without_workers_all_are_refused() -> None:
+    """And without jobs nobody is."""
+    there = Snapshot((), (), (Active(Job("a", "any", 1.0), 1.0),), np.zeros((1, 0)))
+    assert set(Shares(there).refused) == set(refusals(there)) == {0}
+    nobody = Snapshot((), (), (), np.zeros((0, 0)))
+    assert Shares(nobody).refused == refusals(nobody) == {}
+    assert Shares(nobody).groups == 0
 
 
 def test_variables_are_those_that_can_be() -> None:

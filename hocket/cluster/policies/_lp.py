@@ -7,6 +7,7 @@ what its x is worth.
 Source: weak duality; any text on linear programming.
 """
 
+import weakref
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -65,9 +66,10 @@ class Program:
 
         A dual of the wrong sign counts as 0. Variables without bounds of their own make it -inf at the least error.
         """
-        y = np.where(np.isinf(np.where(y > 0, self.row_lower, self.row_upper)), 0.0, y)
-        reduced = self.cost - self.transposed(y)
-        return _least(y, self.row_lower, self.row_upper) + _least(reduced, self.lower, self.upper)
+        sides = np.where(y > 0, self.row_lower, self.row_upper)
+        known = np.isfinite(sides)
+        y, sides = np.where(known, y, 0.0), np.where(known, sides, 0.0)
+        return float(y.dot(sides)) + _least(self.cost - self.transposed(y), self.lower, self.upper)
 
     def violation(self, x: np.ndarray) -> float:
         """By how much x breaks a constraint at most, relative to what the constraint asks."""
@@ -81,9 +83,11 @@ class Program:
 
 def _least(factors: np.ndarray, lower: np.ndarray, upper: np.ndarray) -> float:
     """The least of factors @ v for lower <= v <= upper."""
-    at = np.flatnonzero(factors)
-    factors = factors[at]
-    return float(factors @ np.where(factors > 0, lower[at], upper[at]))
+    found = float(factors.dot(np.where(factors > 0, lower, upper)))
+    if found == found:
+        return found
+    at = factors.nonzero()[0]  # 0 times a bound that there is not is 0
+    return float(factors[at].dot(np.where(factors > 0, lower, upper)[at]))
 
 
 @dataclass(eq=False)
@@ -93,9 +97,14 @@ class _Engine:
     solver: Any
     method: str = ""
     turn: int = 0
+    ended: "weakref.ref[_Ended] | None" = None
 
     def turn_to(self, method: str) -> None:
-        """Use this method from now on."""
+        """Use this method from now on; whoever may still ask where the last program ended looks first."""
+        ended = None if self.ended is None else self.ended()
+        if ended is not None:
+            ended.look()
+        self.ended = None
         if method != self.method:
             for option, value in _METHODS[method]:
                 self.solver.setOptionValue(option, value)
@@ -104,13 +113,20 @@ class _Engine:
 
 @dataclass(frozen=True, eq=False)
 class _Ended:
-    """Where a solver ended: which one, after how many answers, with which program, and what it had in its basis."""
+    """Where a solver ended: which one, after how many answers, with which program."""
 
     engine: _Engine
     turn: int
     program: Program
-    columns: np.ndarray
-    rows: np.ndarray
+
+    @cached_property
+    def basic(self) -> tuple[np.ndarray, np.ndarray]:
+        """Columns and rows that are in the basis; the solver is asked once somebody wants to know."""
+        return _basic(self.engine)
+
+    def look(self) -> None:
+        """Ask it now, as it is about to get another program."""
+        self.basic  # noqa: B018
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,8 +157,9 @@ class Solution:
         program = self._ended.program
         columns = _states(self.x, program.lower, program.upper)
         rows = _states(program.product(self.x), program.row_lower, program.row_upper)
-        columns[self._ended.columns] = _BASIC
-        rows[self._ended.rows] = _BASIC
+        basic_columns, basic_rows = self._ended.basic
+        columns[basic_columns] = _BASIC
+        rows[basic_rows] = _BASIC
         return columns, rows
 
 
@@ -212,7 +229,8 @@ def _run(engine: _Engine, program: Program, place: str) -> tuple[str, Solution |
         return status, None
     found = solver.getSolution()
     x, duals = np.array(found.col_value), np.array(found.row_dual)
-    ended = _Ended(engine, engine.turn, program, *_basic(engine)) if solver.getNumNz() else None
+    ended = _Ended(engine, engine.turn, program) if solver.getNumNz() else None
+    engine.ended = weakref.ref(ended) if ended is not None else None
     return status, Solution(x, duals, float(program.cost @ x), program.bound(duals), ended)
 
 
@@ -274,7 +292,7 @@ def _solver(highspy: Any) -> Any:
 def _keeps_nothing(program: Program) -> bool:
     """Whether x = 0 keeps the constraints: then the primal simplex method can begin there."""
     sides = ((program.lower, program.upper), (program.row_lower, program.row_upper))
-    return all((least <= 0).all() and (most >= 0).all() for least, most in sides)
+    return all(np.maximum.reduce(least, initial=0) <= 0 <= np.minimum.reduce(most, initial=0) for least, most in sides)
 
 
 def _began(basis: Basis, highspy: Any) -> Any:
@@ -292,13 +310,13 @@ def _pass(solver: Any, program: Program, place: str) -> None:
     """Hand the program over, row by row, repeated entries added up."""
     count, width = len(program.row_lower), len(program.cost)
     at = program.rows * width + program.columns
-    order = np.argsort(at, kind="stable")
+    order = at.argsort(kind="stable")
     at, columns, values = at[order], program.columns[order], program.values[order]
     again = at[1:] == at[:-1]
-    if again.any():
+    if np.count_nonzero(again):
         first = np.flatnonzero(np.append(True, ~again))
         at, columns, values = at[first], columns[first], np.add.reduceat(values, first)
-    starts = np.searchsorted(at, np.arange(count + 1) * width)
+    starts = at.searchsorted(np.arange(0, (count + 1) * width, width))
     status = solver.passModel(
         width, count, len(at), 2, 1, 0.0,  # by rows; to be minimised; nothing added to the objective
         program.cost, program.lower, program.upper, program.row_lower, program.row_upper,

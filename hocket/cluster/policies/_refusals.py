@@ -9,10 +9,7 @@ from hocket.cluster.snapshot import Snapshot
 
 def refusals(snapshot: Snapshot) -> dict[int, str]:
     """Why each of them can run nowhere, by index."""
-    steps = snapshot.able
-    if np.count_nonzero(steps) == steps.size or steps.any(axis=1).all():
-        return {}
-    return Shares(snapshot).refused
+    return {} if snapshot.all_run else Shares(snapshot).refused
 
 
 def fastest(snapshot: Snapshot) -> np.ndarray:

@@ -8,7 +8,7 @@ Source: equations 5.1 to 5.3; space sharing in section 5.3.1.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 
@@ -17,7 +17,8 @@ from hocket.cluster.policies._lp import Program
 from hocket.cluster.snapshot import Snapshot
 
 _INFINITY = float("inf")
-_ODD, _SHIFT = np.uint64(0x9E3779B97F4A7C15), np.uint64(29)
+# As arrays: to work with one costs less than to work with a number.
+_ODD, _SHIFT = np.array([0x9E3779B97F4A7C15], dtype=np.uint64), np.array([29], dtype=np.uint64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,23 +49,34 @@ class Shares:
             keys: what the policy looks at besides throughputs, scale factors and who shares with whom; each of shape (jobs,).
         """
         self.snapshot = snapshot
-        fits = snapshot.scale[:, None] <= snapshot.workers[snapshot.type_of]
-        self._steps_alone = np.where(fits, snapshot.throughputs, 0.0)  # 0 where a job needs more workers than there are
-        runs = (self._steps_alone > 0).any(axis=1)
-        self.refused = _refused(snapshot, np.flatnonzero(~runs)) if not runs.all() else {}
-        looked_at = [*self._steps_alone.T, snapshot.scale, *keys]
-        if snapshot.pairs is not None:
-            looked_at.append(snapshot.pairs.classes)
-        group, member, count = _alike(np.array(looked_at, dtype=float)[:, runs])
-        self.group = np.full(len(snapshot.jobs), -1, dtype=np.int64)
-        self.group[runs] = group
-        self.member, self.count = np.flatnonzero(runs)[member], count.astype(float)
+        able = self._steps_alone = snapshot.able
+        columns, jobs = able.shape[1], len(snapshot.jobs)
+        pairs = snapshot.pairs
+        table = np.empty((columns + 1 + len(keys) + (pairs is not None), jobs))
+        table[:columns] = able.T
+        table[columns] = snapshot.scale
+        for row, key in enumerate(keys, columns + 1):
+            table[row] = key
+        if pairs is not None:
+            table[-1] = pairs.classes
+        self.refused: dict[int, str] = {}
+        if snapshot.all_run:
+            self.group, self.member, count = _alike(table)
+        else:
+            ways = np.count_nonzero(able, axis=1)
+            there = np.flatnonzero(ways)
+            self.refused = _refused(snapshot, np.flatnonzero(ways == 0))
+            group, member, count = _alike(table[:, there])
+            self.group = np.full(jobs, -1, dtype=np.int64)
+            self.group[there], self.member = group, there[member]
+        self.count = count.astype(float)
         self.first, self.second, self.column, self.steps_first, self.steps_second = self._variables()
 
     def _variables(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         steps = self._steps_alone[self.member]
         own, column = np.nonzero(steps)
-        alone = own, np.full(len(own), ALONE), column, steps[own, column], np.zeros(len(own))
+        size = len(own)
+        alone = own, np.full(size, ALONE), column, steps[own, column], np.zeros(size)
         pairs = self.snapshot.pairs
         if pairs is None:
             return alone
@@ -96,7 +108,7 @@ class Shares:
 
     @cached_property
     def _pairs(self) -> np.ndarray:
-        return np.flatnonzero(self.second != ALONE)
+        return (self.second != ALONE).nonzero()[0]
 
     @cached_property
     def throughput(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -110,12 +122,15 @@ class Shares:
     def limits(self) -> Rows:
         """Nobody has more time than there is (5.2): a row a group; no type has more work than workers (5.3): a row a type."""
         both, every = self._pairs, np.arange(self.variables)
-        types = len(self.snapshot.types)
+        times = len(every) + len(both)
+        values = np.ones(times + len(every))
+        values[times:] = self.scale[self.first]
+        kind = self.groups + self.snapshot.type_of[self.column]
         return Rows(
-            np.concatenate([self.first, self.second[both], self.groups + self.snapshot.type_of[self.column]]),
+            np.concatenate([self.first, self.second[both], kind]),
             np.concatenate([every, both, every]),
-            np.concatenate([np.ones(len(every) + len(both)), self.scale[self.first]]),
-            np.full(self.groups + types, -_INFINITY),
+            values,
+            np.full(self.groups + len(self.snapshot.types), -_INFINITY),
             np.concatenate([self.count, self.snapshot.workers]),
         )
 
@@ -128,25 +143,24 @@ class Shares:
             extra: least and most of the extra variables. Both are to be finite, as those of the variables are: then any duals
                 give a bound.
         """
-        rows, columns, values, lower, upper = [], [], [], [], []
-        count = 0
-        for part in (self.limits, *more):
+        limits, width = self.limits, self.variables
+        rows, columns, values = [limits.rows], [limits.columns], [limits.values]
+        lower, upper = [limits.lower], [limits.upper]
+        count = len(limits.lower)
+        for part in more:
             rows.append(part.rows + count)
             columns.append(part.columns)
             values.append(part.values)
             lower.append(part.lower)
             upper.append(part.upper)
             count += len(part.lower)
-        return Program(
-            cost,
-            np.concatenate([np.zeros(self.variables), [least for least, _ in extra]]),
-            np.concatenate([self.count[self.first], [most for _, most in extra]]),
-            np.concatenate(lower),
-            np.concatenate(upper),
-            np.concatenate(rows),
-            np.concatenate(columns),
-            np.concatenate(values),
-        )
+        least, most = np.zeros(len(cost)), np.empty(len(cost))
+        most[:width] = self.count[self.first]
+        if extra:
+            least[width:], most[width:] = zip(*extra, strict=True)
+        if not more:
+            return Program(cost, least, most, *(part[0] for part in (lower, upper, rows, columns, values)))
+        return Program(cost, least, most, *(np.concatenate(part) for part in (lower, upper, rows, columns, values)))
 
 
 def _alike(table: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -155,22 +169,33 @@ def _alike(table: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     Columns are told apart by 64 mixed bits, which is quicker than to sort them; should two unlike ones have the same, they
     are sorted after all.
     """
+    columns = table.shape[1]
     bits = (table + 0.0).view(np.uint64)  # + 0.0: -0.0 is 0.0
     bits = (bits ^ (bits >> _SHIFT)) * _ODD
     bits ^= bits >> _SHIFT
-    mixed = (bits * np.cumprod(np.full(len(bits), _ODD))[:, None]).sum(axis=0)
-    order = np.argsort(mixed, kind="stable")
+    bits *= _powers(len(bits))
+    mixed = np.add.reduce(bits, axis=0)
+    order = mixed.argsort(kind="stable")
     mixed = mixed[order]
-    ends = np.concatenate([np.flatnonzero(mixed[1:] != mixed[:-1]) + 1, [len(mixed)]])
-    starts = np.concatenate([[0], ends[:-1]])
-    if not len(mixed):
-        starts, ends = ends[:0], ends[:0]
-    member, count = order[starts], ends - starts
-    group = np.empty(len(mixed), dtype=np.int64)
-    group[order] = np.repeat(np.arange(len(starts)), count)
-    if not (table[:, member[group]] == table).all():
+    begins = np.empty(columns, dtype=bool)
+    begins[:1] = False
+    np.not_equal(mixed[1:], mixed[:-1], out=begins[1:])
+    group = np.empty(columns, dtype=np.int64)
+    group[order] = begins.cumsum()
+    begins[:1] = True
+    member = order[begins]
+    if np.count_nonzero(table.take(member[group], axis=1) != table):
         _, member, group, count = np.unique(table, axis=1, return_index=True, return_inverse=True, return_counts=True)
-    return group, member, count
+        return group, member, count
+    return group, member, np.bincount(group, minlength=len(member))
+
+
+@lru_cache(maxsize=64)
+def _powers(rows: int) -> np.ndarray:
+    """A factor for each row, so that equal numbers in unlike rows are told apart."""
+    found = np.cumprod(np.full(rows, _ODD[0]))[:, None]
+    found.setflags(write=False)
+    return found
 
 
 def _refused(snapshot: Snapshot, jobs: np.ndarray) -> dict[int, str]:

@@ -19,20 +19,24 @@ def spread(group: np.ndarray, first: np.ndarray, second: np.ndarray, column: np.
         group: of each job, -1 for none.
         first, second, column, time: of variables, see Shares.
     """
-    order = np.argsort(group, kind="stable")
-    ends = np.cumsum(np.bincount(group + 1))
+    order = group.argsort(kind="stable")
+    ends = np.bincount(group + 1).cumsum()
     used = time > _NONE
-    own = np.flatnonzero(used & (second == ALONE))
-    at, sizes = ends[first[own]], ends[first[own] + 1] - ends[first[own]]
-    offset = np.arange(sizes.sum()) + np.repeat(at - np.cumsum(sizes) + sizes, sizes)
+    own = (used & (second == ALONE)).nonzero()[0]
+    of = first[own]
+    at = ends[of]
+    sizes = ends[of + 1] - at
+    after = sizes.cumsum()
+    offset = (at - after + sizes).repeat(sizes)
+    offset += np.arange(len(offset))
     jobs = order[offset]
-    parts = [(jobs, np.full(len(jobs), ALONE), np.repeat(column[own], sizes), np.repeat(time[own] / sizes, sizes))]
+    parts = [(jobs, np.full(len(jobs), ALONE), column[own].repeat(sizes), (time[own] / sizes).repeat(sizes))]
+    if len(own) == np.count_nonzero(used):
+        return parts[0]
     for v in np.flatnonzero(used & (second != ALONE)).tolist():
         a, b = order[ends[first[v]] : ends[first[v] + 1]], order[ends[second[v]] : ends[second[v] + 1]]
         i, j, part = _circle(a) if first[v] == second[v] else _matched(a, b)
         parts.append((np.minimum(i, j), np.maximum(i, j), np.full(len(i), column[v]), part * time[v]))
-    if len(parts) == 1:
-        return parts[0]
     return tuple(np.concatenate([part[k] for part in parts]) for k in range(4))  # type: ignore[return-value]
 
 

@@ -67,8 +67,7 @@ def equal_share(snapshot: Snapshot) -> np.ndarray:
 
     Types with fewer workers than it asks for count as such where it does not run.
     """
-    fits = snapshot.scale[:, None] <= snapshot.workers[snapshot.type_of]
-    steps = np.where(fits, snapshot.throughputs, 0.0)
+    steps = snapshot.able
     best = np.zeros((len(snapshot.jobs), len(snapshot.types)))
     for column, own in enumerate(snapshot.columns):
         np.maximum(best[:, own.type], steps[:, column], out=best[:, own.type])
