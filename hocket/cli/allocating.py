@@ -62,7 +62,7 @@ def solve(
     chosen = policy_of(policy, agnostic)
     check_budget([policy], budget_usd)
     start_s = time.perf_counter()
-    table = read_throughputs(throughputs) if space_sharing else None
+    table = read_throughputs(throughputs) if space_sharing or chosen.options.space_sharing else None
     there = replace(gavel_snapshot.read(snapshot, table, mixed), budget_usd=budget_usd)
     built_s = time.perf_counter()
     with by_options():

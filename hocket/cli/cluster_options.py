@@ -9,10 +9,14 @@ import typer
 
 if TYPE_CHECKING:
     from hocket.cluster.core import Policy as Allocating
+    from hocket.cluster.options import Options
 
 Policy = Annotated[str, typer.Option("--policy", "-p", help="See `hocket cluster policies`.")]
 Agnostic = Annotated[bool, typer.Option("--agnostic", help="As if all types of workers were alike.")]
 Sharing = Annotated[bool, typer.Option("--space-sharing", help="Jobs may share workers, two at a time.")]
+Published = Annotated[
+    bool, typer.Option("--as-published", help="As the authors' public simulator does what the text leaves open.")
+]
 Budget = Annotated[float | None, typer.Option("--budget-usd", help="Dollars, for policies that keep within a budget.")]
 Table = Annotated[
     Path | None, typer.Option("--throughputs", help="Throughput table; that of V100, P100 and K80 by default.")
@@ -32,32 +36,45 @@ _OPTIONS = {
     "options: estimating": "--estimate",
 }
 _BUDGETED = "makespan_budget"
+_WAYS = ("agnostic", "space-sharing", "as-published")  # of a policy, behind its name
 
 
 class Chosen(NamedTuple):
-    """A policy: as tables show it, as the command line and journals spell it, and what allocates."""
+    """A policy: as tables show it, as the command line and journals spell it, what allocates, and what it is simulated with."""
 
     shown: str
     spelt: str
     allocate: "Allocating"
+    options: "Options"
 
 
-def policy_of(text: str, agnostic: bool = False) -> Chosen:
-    """The policy of NAME or NAME:agnostic.
+def policy_of(text: str, agnostic: bool = False, as_published: bool = False, seed: int = 0) -> Chosen:
+    """The policy of NAME, or of NAME with ways behind it, such as NAME:agnostic; the other arguments are ways of all policies.
 
     Raises:
         InputError: at --policy.
     """
+    from dataclasses import replace
+
+    from hocket.cluster.named import as_published as published
     from hocket.cluster.named import policy_named
+    from hocket.cluster.options import Options
     from hocket.errors import InputError
 
-    name, _, way = text.partition(":")
-    if way not in ("", "agnostic"):
-        raise InputError("--policy", repr(text), "NAME or NAME:agnostic")
-    blind = agnostic or bool(way)
+    name, *told = text.split(":")
+    if not set(told) <= set(_WAYS):
+        raise InputError("--policy", repr(text), f"NAME, or NAME:agnostic; also behind a name: {', '.join(_WAYS[1:])}")
+    given = {*told, *(["agnostic"] if agnostic else []), *(["as-published"] if as_published else [])}
+    blind = "agnostic" in given
     with by_options():
-        allocate = policy_named(name, blind)
-    return Chosen(f"{name} (agnostic)" if blind else name, f"{name}:agnostic" if blind else name, allocate)
+        if "as-published" in given:
+            allocate, options = published(name, blind, seed)
+        else:
+            allocate, options = policy_named(name, blind), Options()
+    ways = [way for way in _WAYS if way in given]
+    shown = f"{name} ({', '.join(way.replace('-', ' ') for way in ways)})" if ways else name
+    options = replace(options, space_sharing="space-sharing" in given)
+    return Chosen(shown, ":".join([name, *ways]), allocate, options)
 
 
 def check_budget(policies: list[str], budget_usd: float | None) -> None:
@@ -76,6 +93,19 @@ def check_budget(policies: list[str], budget_usd: float | None) -> None:
         raise InputError("--budget-usd", f"{budget_usd:g}", f"no budget, or the policy {_BUDGETED}")
     if budget_usd is not None:
         within("--budget-usd", budget_usd, 0.0, 1e15, "dollars")
+
+
+def check_once(option: str, values: Sequence[str], what: str) -> None:
+    """Refuse a value that is there twice.
+
+    Raises:
+        InputError: at the option.
+    """
+    from hocket.errors import InputError
+
+    twice = next((value for k, value in enumerate(values) if value in values[:k]), None)
+    if twice is not None:
+        raise InputError(option, f"{twice!r} twice", f"each {what} once")
 
 
 def within(option: str, value: float, least: float, most: float, unit: str) -> None:

@@ -2,14 +2,18 @@
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from hocket.cli.cluster_options import Table
 from hocket.cli.planning import Json
 
-_RATES = (1e-6, 1e6)  # jobs an hour
+if TYPE_CHECKING:
+    from hocket.cluster.throughputs import ThroughputTable
+    from hocket.cluster.workload import Workload
+
+RATES = (1e-6, 1e6)  # jobs an hour
 
 
 class Kind(StrEnum):
@@ -19,6 +23,11 @@ class Kind(StrEnum):
     MULTIPLE = "continuous-multiple"
     STATIC = "static-single"
     STATIC_MULTIPLE = "static-multiple"
+
+    @property
+    def continues(self) -> bool:
+        """Whether jobs come as they come."""
+        return self in (Kind.SINGLE, Kind.MULTIPLE)
 
 
 def generate(
@@ -38,22 +47,38 @@ def generate(
     """
     from hocket.cli.cluster_options import by_options, check_outputs, within
     from hocket.cli.output import print_json
-    from hocket.cluster.generate import Draws, continuous, static
     from hocket.cluster.readers import read_throughputs
     from hocket.cluster.workload import MOST_JOBS, as_text
     from hocket.files import write_atomic
     from hocket.units import show_count
 
     within("--jobs", jobs, 1, MOST_JOBS, "jobs")
-    within("--rate", rate, *_RATES, "jobs an hour")
+    within("--rate", rate, *RATES, "jobs an hour")
     check_outputs({"--output": output}, (throughputs,))
-    draws = Draws(kind in (Kind.MULTIPLE, Kind.STATIC_MULTIPLE), priorities, slos)
-    continues = kind in (Kind.SINGLE, Kind.MULTIPLE)
     with by_options():
-        table = read_throughputs(throughputs)
-        found = continuous(table, jobs, rate, seed, draws) if continues else static(table, jobs, seed, draws)
+        found = drawn(kind, read_throughputs(throughputs), jobs, rate, seed, priorities, slos)
     write_atomic(output, as_text(found))
     if json:
         print_json({"output": str(output), "jobs": len(found.jobs), "origin": found.origin})
         return
     print(f"wrote {output}: {show_count(len(found.jobs), 'job')}; next: hocket cluster simulate {output} WORKERS.yaml")
+
+
+def drawn(
+    kind: Kind,
+    table: "ThroughputTable",
+    jobs: int,
+    per_hour: float,
+    seed: int,
+    priorities: bool = False,
+    slos: bool = False,
+) -> "Workload":
+    """A workload of a kind; what there is of it does not depend on how many jobs there are.
+
+    Arguments:
+        per_hour: jobs, if they come as they come.
+    """
+    from hocket.cluster.generate import Draws, continuous, static
+
+    draws = Draws(kind in (Kind.MULTIPLE, Kind.STATIC_MULTIPLE), priorities, slos)
+    return continuous(table, jobs, per_hour, seed, draws) if kind.continues else static(table, jobs, seed, draws)

@@ -74,7 +74,7 @@ def replay(
     from hocket.cluster.state import state_of
 
     found = read(journal)
-    core = found.replay(policy_of(found.setup.policy).allocate)
+    core = found.replay(policy_of(found.setup.policy, seed=found.setup.settings.seed).allocate)
     if json:
         told = {"policy": found.setup.policy, "events": len(found.events), "torn_bytes": found.torn_bytes}
         print_json({**told, "state": state_of(core)})

@@ -9,8 +9,8 @@ from hocket.cli.world import world_of
 
 if TYPE_CHECKING:
     from hocket.cli.cluster_options import Chosen
+    from hocket.cli.conditions import Conditions
     from hocket.cluster.metrics import Run, Summary
-    from hocket.cluster.options import Options
     from hocket.cluster.prices.changes import Timed
     from hocket.cluster.prices.market import PriceKey
     from hocket.cluster.throughputs import ThroughputTable
@@ -30,10 +30,10 @@ class Replay(NamedTuple):
     wall_s: float
 
 
-class Input(NamedTuple):
-    """What all policies of a command run on; begin_s: seconds since 1970, None if nobody said; places: of types, in a market."""
+class Site(NamedTuple):
+    """Workers, what jobs do on them, and what happens to them; begin_s: seconds since 1970, None if nobody said; places: of types,
+    in a market."""
 
-    work: "Workload"
     types: "tuple[WorkerType, ...]"
     table: "ThroughputTable"
     given: "tuple[Timed, ...]"
@@ -41,53 +41,88 @@ class Input(NamedTuple):
     places: "dict[str, PriceKey]"
 
 
-def read(
-    workload: Path,
-    workers: Path,
-    throughputs: Path | None,
-    jobs: int | None,
-    world: tuple[Path | None, str | None],
-    options: "Options",
-) -> Input:
-    """What a simulation is about, from its files; what does not fit together is told with the file that it stands in."""
-    from hocket.cluster.readers import read_throughputs, read_workload, workers_yaml
+def read_site(workers: Path, conditions: "Conditions") -> Site:
+    """Where a simulation takes place, from its files."""
+    from hocket.cluster.readers import read_throughputs, workers_yaml
     from hocket.cluster.workload import inside
-    from hocket.errors import InputError
 
-    table = read_throughputs(throughputs)
+    table = read_throughputs(conditions.throughputs)
     types = workers_yaml.read(workers, table)
     with inside(str(workers)):
         table.columns(types)
-    work = read_workload(workload, table, options.settings.seed)
+    types, given, begin_s, places = world_of(types, conditions.prices, conditions.begins, conditions.overhead_s)
+    return Site(types, table, given, begin_s, places)
+
+
+def read(workload: Path, site: Site, jobs: int | None, conditions: "Conditions") -> "Workload":
+    """What is to be done, from its file; what does not fit the rest is told with the file.
+
+    Arguments:
+        jobs: only so many of them.
+    """
+    from hocket.cluster.readers import read_workload
+    from hocket.errors import InputError
+
+    work = read_workload(workload, site.table, conditions.seed)
     work = work if jobs is None else work.part(jobs)
     if not work.jobs:
         raise InputError(str(workload), "no jobs", "one or more")
-    if options.first >= len(work.jobs):
-        raise InputError("--first", str(options.first), f"less than the number of jobs, which is {len(work.jobs)}")
-    _check_length(work, types, table, workload)
-    types, given, begin_s, places = world_of(types, *world, options.settings.restart_s)
-    return Input(work, types, table, given, begin_s, places)
+    if conditions.first >= len(work.jobs):
+        raise InputError("--first", str(conditions.first), f"less than the number of jobs, which is {len(work.jobs)}")
+    check_length(work, site, str(workload))
+    return work
 
 
-def _check_length(work: "Workload", types: "Sequence[WorkerType]", table: "ThroughputTable", workload: Path) -> None:
-    """Refuse jobs that no simulation sees the end of, however many rounds it makes."""
+def check_length(work: "Workload", site: Site, place: str) -> None:
+    """Refuse jobs that no simulation sees the end of, however many rounds it makes.
+
+    Raises:
+        InputError: at `place`, with the job.
+    """
     import numpy as np
 
     from hocket.errors import InputError
 
     steps = np.array([job.steps for job in work.jobs])
+    table, types = site.table, site.types
     steps_per_s = table.throughputs(table.rows(work.jobs), types, table.columns(types)).max(axis=1, initial=0.0)
     years = np.divide(steps, steps_per_s * _YEAR_S, out=np.zeros_like(steps), where=steps_per_s > 0)
     if (years > _MOST_YEARS).any():
         k = int((years > _MOST_YEARS).argmax())
         found = f"{steps[k]:g}, which take {years[k]:.3g} years on the fastest workers"
-        raise InputError(f"{workload}: job {work.jobs[k].id}: steps", found, f"at most {_MOST_YEARS} years")
+        raise InputError(f"{place}: job {work.jobs[k].id}: steps", found, f"at most {_MOST_YEARS} years")
 
 
 def replayed(
-    there: Input, policies: "Sequence[Chosen]", options: "Options", shown: bool, journal: Path | None = None
+    work: "Workload",
+    site: Site,
+    policies: "Sequence[Chosen]",
+    conditions: "Conditions",
+    shown: bool,
+    journal: Path | None = None,
 ) -> list[Replay]:
     """Each policy on the workload."""
+    jobs = len(work.jobs[conditions.first : conditions.last])
+    found: list[Replay] = []
+    with Progress("simulating", shown) as progress:
+        for one in policies:
+            tell = teller(progress, len(found) * jobs, len(policies) * jobs, one.shown) if progress else None
+            found.append(replay_of(work, site, one, tell, journal))
+    return found
+
+
+def replay_of(
+    work: "Workload",
+    site: Site,
+    policy: "Chosen",
+    tell: "Callable[[int], None] | None" = None,
+    journal: Path | None = None,
+) -> Replay:
+    """One policy on the workload.
+
+    Arguments:
+        tell: is told how many jobs are finished.
+    """
     import time
 
     from hocket.cli.cluster_options import by_options
@@ -95,23 +130,22 @@ def replayed(
     from hocket.cluster.metrics import summary
     from hocket.cluster.simulator import simulate as simulated
 
-    jobs = len(there.work.jobs[options.first : options.last])
-    found: list[Replay] = []
-    with Progress("simulating", shown) as progress:
-        for one in policies:
-            tell = _teller(progress, len(found) * jobs, len(policies) * jobs, one.shown) if progress else None
-            start_s = time.perf_counter()
-            with by_options(), watching(journal, one.spelt, tell) as watch:
-                run = simulated(there.work, there.types, there.table, one.allocate, options, there.given, watch)
-            wall_s = time.perf_counter() - start_s
-            found.append(Replay(one.shown, run, summary(run, options.first, options.last), wall_s))
-    return found
+    options = policy.options
+    start_s = time.perf_counter()
+    with by_options(), watching(journal, policy.spelt, tell) as watch:
+        run = simulated(work, site.types, site.table, policy.allocate, options, site.given, watch)
+    wall_s = time.perf_counter() - start_s
+    return Replay(policy.shown, run, summary(run, options.first, options.last), wall_s)
 
 
-def _teller(
+def teller(
     progress: "Callable[[float, float, str], None]", before: int, total: int, label: str
 ) -> "Callable[[int], None]":
-    """Who is told how many jobs of one policy are finished."""
+    """Who is told how many jobs of one run are finished, and shows it among all that are to be.
+
+    Arguments:
+        before, total: jobs of the runs before it, and of all.
+    """
 
     def tell(finished: int) -> None:
         progress(min(before + finished, total), total, f"{label}, {finished} jobs finished")
@@ -119,12 +153,12 @@ def _teller(
     return tell
 
 
-def write_report(path: Path, replays: Sequence[Replay], options: "Options") -> None:
+def write_report(path: Path, replays: Sequence[Replay], conditions: "Conditions") -> None:
     """The page of figures, of all policies."""
     from hocket.files import write_atomic
     from hocket.report.cluster import cluster_report_html
 
-    write_atomic(path, cluster_report_html([(r.policy, r.run) for r in replays], options.first, options.last))
+    write_atomic(path, cluster_report_html([(r.policy, r.run) for r in replays], conditions.first, conditions.last))
 
 
 def as_json(found: Replay, times: bool) -> dict[str, object]:
@@ -143,7 +177,7 @@ def _refusals(run: "Run") -> dict[str, str]:
 def print_replays(workload: str, replays: Sequence[Replay], times: bool) -> None:
     """The table of all policies, and what was out of the ordinary."""
     from hocket.cli.table import print_table
-    from hocket.units import show_count, show_seconds
+    from hocket.units import show_seconds
 
     def hours(seconds: float) -> str:
         return f"{seconds / 3600:.2f}"
@@ -173,9 +207,17 @@ def print_replays(workload: str, replays: Sequence[Replay], times: bool) -> None
     )
     if left_out:
         print(f"  a wider terminal shows {', '.join(name.partition(' (')[0] for name in left_out)} as well")
-    for name, run, found, _ in replays:
-        refusals = _refusals(run)
-        for job, why in list(refusals.items())[:1]:
-            print(f"  {name}: refused {show_count(len(refusals), 'job')}, such as job {job}: {why}")
-        for note in found.notes:
-            print(f"  {name}: {note}")
+    for one in replays:
+        for text in remarks(one):
+            print(f"  {one.policy}: {text}")
+
+
+def remarks(found: Replay) -> list[str]:
+    """What was out of the ordinary in a run."""
+    from hocket.units import show_count
+
+    refusals = _refusals(found.run)
+    told = [
+        f"refused {show_count(len(refusals), 'job')}, such as job {job}: {why}" for job, why in [*refusals.items()][:1]
+    ]
+    return [*told, *found.summary.notes]

@@ -1,4 +1,4 @@
-"""Policies by name, each with a memory of its own, and the versions of them that see no types of workers.
+"""Policies by name, each with a memory of its own, the versions of them that see no types of workers, and the published ones.
 
 Source: the baselines of section 5.7.3.
 """
@@ -11,8 +11,10 @@ import numpy as np
 from hocket.cluster.agnostic import agnostic
 from hocket.cluster.allocation import ALONE, Allocation
 from hocket.cluster.core import Policy
+from hocket.cluster.first_come import FirstCome
 from hocket.cluster.middle import middle
 from hocket.cluster.middle_shared import middle_shared
+from hocket.cluster.options import Options, public
 from hocket.cluster.session import Session
 from hocket.cluster.snapshot import Snapshot
 from hocket.registry import load
@@ -49,6 +51,24 @@ def policy_named(name: str, blind: bool = False, rest: Literal["most", "middle"]
         return found
 
     return allocate
+
+
+def as_published(name: str, blind: bool = False, seed: int = 0) -> tuple[Policy, Options]:
+    """A policy as the public simulator has it, and the options that it is run with there.
+
+    FIFO that sees no types leaves jobs where they started, and nobody runs there who has no place; isolated shares are
+    carried out as those of policies that see no types.
+
+    Arguments:
+        seed: of all that is drawn.
+
+    Raises:
+        InputError: there is none of this name.
+    """
+    if name == "fifo" and blind:
+        options = public(blind=True, seed=seed)
+        return FirstCome(True, seed), replace(options, settings=replace(options.settings, fill=False))
+    return policy_named(name, blind, rest="middle"), public(blind or name == "isolated", seed)
 
 
 def evenly(allocation: Allocation, snapshot: Snapshot) -> Allocation:

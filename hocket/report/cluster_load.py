@@ -6,6 +6,7 @@ from math import isfinite, isinf, nan
 import numpy as np
 from markupsafe import Markup, escape
 
+from hocket.cluster.sustained import course, sustained
 from hocket.errors import InputError
 from hocket.report.cluster_axis import Axis, lattice, show_long, span_of
 from hocket.report.cluster_lines import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Sample, distribution
@@ -53,9 +54,20 @@ def load_report_html(
         drawing=load_chart(rows) if any(isfinite(jct_s) for _, _, jct_s in rows) else None,
         looks=legend([(name, line_look(k)) for k, name in enumerate(found)], lines=True),
         seeds=seeds,
+        gains=_gains(found),
         cdf=_cdf(times, list(found)),
         at=at,
     )
+
+
+def _gains(found: dict[str, dict[float, list[float]]]) -> list[str]:
+    """What each policy sustains, measured by the first, where that can be told."""
+    courses = {
+        name: course((rate, jct_s) for rate, seen in line.items() for jct_s in seen) for name, line in found.items()
+    }
+    names = list(courses)
+    gained = [(name, sustained(courses[name], courses[names[0]])) for name in names[1:]]
+    return [gain.sentence(name, names[0]) for name, gain in gained if gain is not None]
 
 
 def _cdf(times: Sequence[Times], names: Sequence[str]) -> Markup | None:

@@ -1,12 +1,22 @@
 """Policies by name, and what those that see no types do with their time."""
 
+from collections.abc import Callable
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from hocket.cluster.allocation import ALONE, Allocation
+from hocket.cluster.core import Policy
+from hocket.cluster.first_come import FirstCome
+from hocket.cluster.generate import Draws, continuous
 from hocket.cluster.job import Job
-from hocket.cluster.named import evenly, policy_named
+from hocket.cluster.metrics import jct_s
+from hocket.cluster.named import as_published, evenly, policy_named
+from hocket.cluster.options import Options, public
 from hocket.cluster.policies.gandiva import pairs_of
+from hocket.cluster.readers.throughputs_json import packaged
+from hocket.cluster.simulator import simulate
 from hocket.cluster.snapshot import Active, Pairs, Snapshot
 from hocket.cluster.workers import Column, WorkerType
 from hocket.errors import InputError
@@ -86,3 +96,38 @@ def test_what_an_objective_leaves_open() -> None:
     most, middle = (policy_named("makespan", rest=rest)(there) for rest in ("most", "middle"))  # type: ignore[arg-type]
     assert most.dense(there)[:2, 0].tolist() == pytest.approx([1.0, 1.0])
     assert (middle.dense(there)[:2, :2] > 0.05).all()
+
+
+def first_come() -> tuple[Policy, Options]:
+    """The public FIFO, as bench/bench_cluster_simulator.py has it."""
+    options = public(blind=True)
+    return FirstCome(overbook=True), replace(options, settings=replace(options.settings, fill=False))
+
+
+@pytest.mark.parametrize(
+    ("name", "blind", "by_hand"),
+    [
+        ("fifo", True, first_come),
+        ("max_min_fairness", True, lambda: (policy_named("max_min_fairness", blind=True), public(blind=True))),
+        ("max_min_fairness", False, lambda: (policy_named("max_min_fairness", rest="middle"), public())),
+        ("finish_time_fairness", False, lambda: (policy_named("finish_time_fairness", rest="middle"), public())),
+        ("makespan", True, lambda: (policy_named("makespan", blind=True), public(blind=True))),
+        ("isolated", False, lambda: (policy_named("isolated"), public(blind=True))),
+        ("allox", False, lambda: (policy_named("allox", rest="middle"), public())),
+    ],
+)
+def test_a_published_policy_is_what_is_laid_beside_the_public_simulator(
+    name: str, blind: bool, by_hand: Callable[[], tuple[Policy, Options]]
+) -> None:
+    """The same JCT of every job as under the policy and the options put together by hand; ours are others."""
+    work = continuous(packaged(), 30, 8.0, 0, Draws(multiple=name != "allox"))
+    types = tuple(WorkerType(kind, 8) for kind in ("v100", "p100", "k80"))
+
+    def times_s(policy: Policy, options: Options) -> list[float]:
+        found: list[float] = jct_s(simulate(work, types, packaged(), policy, options).records).tolist()
+        return found
+
+    found = times_s(*as_published(name, blind))
+    assert len(found) == 30
+    assert found == times_s(*by_hand())
+    assert found != times_s(policy_named(name, blind), Options())

@@ -52,6 +52,13 @@ def test_times_far_apart_have_a_logarithmic_axis() -> None:
     assert "(log)" not in load_chart(ROWS)
 
 
+def test_what_a_policy_sustains_is_told() -> None:
+    """Measured by the first; not where it cannot be told."""
+    text = " ".join(documents.check(load_report_html(ROWS)).text)
+    assert "gavel at 2 jobs an hour takes as long as LAS at 1: 2 × the load" in text
+    assert "× the load" not in load_report_html([ROWS[0], ROWS[2]])
+
+
 @pytest.mark.parametrize("rows", [[], [("a", 1.0, nan)], [("a", 1.0, 0.0)], [("<b>", 2.0, 5.0)]])
 def test_odd_rows_are_a_page(rows: list[LoadRow]) -> None:
     """Nothing, nothing known, nothing to wait for, one point, hostile names."""

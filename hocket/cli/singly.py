@@ -1,0 +1,37 @@
+"""singly: a command that takes a group of options as one value, where the command line asks for each of them.
+
+Typer reads options off a signature; so that several commands have a group in common, it is a dataclass whose fields are
+annotated as a command's parameters are, and `singly` puts them in its place.
+"""
+
+from collections.abc import Callable
+from dataclasses import fields, is_dataclass
+from functools import wraps
+from inspect import Parameter, Signature, signature
+from typing import Any, get_type_hints
+
+
+def singly(command: Callable[..., None]) -> Callable[..., None]:
+    """The command with each dataclass among its parameters taken apart into that dataclass's fields, in their place."""
+    hints = get_type_hints(command, include_extras=True)
+    groups = {name: hint for name, hint in hints.items() if is_dataclass(hint) and isinstance(hint, type)}
+    parameters = []
+    for name, own in signature(command).parameters.items():
+        if name not in groups:
+            parameters.append(own.replace(kind=Parameter.KEYWORD_ONLY, annotation=hints[name]))
+            continue
+        told = get_type_hints(groups[name], include_extras=True)
+        for field in fields(groups[name]):
+            parameters.append(
+                Parameter(field.name, Parameter.KEYWORD_ONLY, default=field.default, annotation=told[field.name])
+            )
+
+    @wraps(command)
+    def run(**asked: Any) -> None:
+        for name, group in groups.items():
+            asked[name] = group(**{field.name: asked.pop(field.name) for field in fields(group)})
+        command(**asked)
+
+    run.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {own.name: own.annotation for own in parameters}
+    return run
