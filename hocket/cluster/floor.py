@@ -13,7 +13,7 @@ import numpy as np
 
 from hocket.cluster.events import Command, Preempt, Renew, Start
 from hocket.cluster.lease import Lease
-from hocket.cluster.placement import Wish, place, place_singles
+from hocket.cluster.placement import place, place_singles
 from hocket.cluster.workers import Column, WorkerType
 
 __all__ = ["Chosen", "Claims", "Floor"]
@@ -66,7 +66,7 @@ class Floor:
         self.since_s = 0.0
         self.ended: set[str] = set()
         self.ran: set[str] = set()
-        self._type_of = self.type_of.tolist()
+        self._type_of, self._spread = self.type_of.tolist(), (~self.consolidated).tolist()
         self._given = 0
         none = np.zeros(0, dtype=np.int64)
         self._turned: tuple[list[int], Claims] = [], Claims(none, none.astype(bool))  # numbers and claims, as given
@@ -166,32 +166,25 @@ class Floor:
             before: the lease that each has.
         """
         found: dict[int, tuple[int, ...]] = {}
-        moving: list[list[int]] = [[] for _ in self.up]
-        taken: list[list[int]] = [[] for _ in self.up]
-        large = set()
-        type_of = self._type_of
-        for k, (column, need, lease) in enumerate(zip(chosen.column, chosen.need, before, strict=True)):
-            kind = type_of[column]
+        columns, needs, type_of = chosen.column, chosen.need, self._type_of
+        all_own: list[list[int]] = [[] for _ in self.up]
+        large = [False] * len(self.up)
+        for k, (column, need) in enumerate(zip(columns, needs, strict=True)):
+            all_own[type_of[column]].append(k)
             if need > 1:
-                large.add(kind)
-            elif lease is None:
-                moving[kind].append(k)
-            else:
-                taken[kind] += lease.workers
-        for kind in range(len(self.up)):
-            up, per_server = self.up[kind], self.types[kind].per_server
-            if kind in large:
-                own = [k for k, column in enumerate(chosen.column) if type_of[column] == kind]
-                if all(self._stays_put(before[k]) for k in own):
-                    continue
-                wishes = [self._wish(chosen, k, before[k]) for k in own]
-                for k, workers in zip(own, place(wishes, up, per_server), strict=True):
-                    was = before[k]
-                    if was is None or was.workers != workers:
+                large[type_of[column]] = True
+        for own, up, kind, any_large in zip(all_own, self.up, self.types, large, strict=True):
+            if not any_large:
+                moving = [k for k in own if before[k] is None]
+                if moving:
+                    taken = [lease.workers[0] for k in own if (lease := before[k]) is not None]
+                    found.update(zip(moving, zip(place_singles(len(moving), taken, up, kind.per_server)), strict=True))
+            elif not all(self._stays_put(before[k]) for k in own):
+                stood = [() if (lease := before[k]) is None else lease.workers for k in own]
+                wishes = [(needs[k], self._spread[columns[k]], was) for k, was in zip(own, stood, strict=True)]
+                for k, was, workers in zip(own, stood, place(wishes, up, kind.per_server), strict=True):
+                    if was != workers:
                         found[k] = workers
-            elif moving[kind]:
-                singles = place_singles(len(moving[kind]), taken[kind], up, per_server)
-                found.update(zip(moving[kind], zip(singles), strict=True))
         return found
 
     def _stays_put(self, lease: Lease | None) -> bool:
@@ -203,7 +196,3 @@ class Floor:
             return True
         per_server = self.types[column.type].per_server
         return len({worker // per_server for worker in lease.workers}) <= -(-need // per_server)
-
-    def _wish(self, chosen: Chosen, k: int, was: Lease | None) -> Wish:
-        spread = not self.columns[chosen.column[k]].consolidated
-        return Wish(chosen.need[k], spread, () if was is None else was.workers)

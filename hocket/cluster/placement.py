@@ -27,6 +27,9 @@ class Wish(NamedTuple):
     before: tuple[int, ...] = ()
 
 
+_Wish = tuple[int, bool, tuple[int, ...]]
+
+
 class _Servers:
     """What is free, while workers are handed out."""
 
@@ -53,27 +56,31 @@ class _Servers:
                 self.held[worker] = 0
                 self.wanted[worker // self.per_server] -= 1
 
-    def stays_alone(self, worker: int) -> bool:
-        """Leave a job of one worker where it is, if that is free."""
-        if worker >= len(self.free):
-            return False
-        server = worker // self.per_server
-        if self.held[worker]:
-            self.held[worker] = 0
-            self.wanted[server] -= 1
-        if not self.free[worker]:
-            return False
-        self.free[worker] = 0
-        self.left[server] -= 1
-        return True
+    def leave_alone(self, wishes: Sequence[_Wish], alike: list[int], found: list[tuple[int, ...]]) -> list[int]:
+        """Leave jobs of one worker where they are, where that is free; those that have to move."""
+        free, held, per_server, most, moving = self.free, self.held, self.per_server, len(self.free), []
+        for i in alike:
+            before = wishes[i][2]
+            if before and before[0] < most:
+                worker = before[0]
+                if held[worker]:
+                    held[worker] = 0
+                    self.wanted[worker // per_server] -= 1
+                if free[worker]:
+                    free[worker] = 0
+                    self.left[worker // per_server] -= 1
+                    found[i] = before
+                    continue
+            moving.append(i)
+        return moving
 
-    def can_stay(self, wish: Wish) -> bool:
-        before, free = wish.before, self.free
-        if len(before) != wish.need or any(w >= len(free) or not free[w] for w in before):
+    def can_stay(self, need: int, spread: bool, before: tuple[int, ...]) -> bool:
+        free = self.free
+        if len(before) != need or any(w >= len(free) or not free[w] for w in before):
             return False
-        if wish.spread:
+        if spread:
             return True
-        return len({w // self.per_server for w in before}) <= -(-wish.need // self.per_server)
+        return len({w // self.per_server for w in before}) <= -(-need // self.per_server)
 
     def take(self, workers: Sequence[int]) -> tuple[int, ...]:
         self.let_go(workers)
@@ -84,25 +91,27 @@ class _Servers:
 
     def on(self, server: int, need: int) -> list[int]:
         """Free workers of a server, those first that nobody would like to keep."""
-        start = server * self.per_server
-        there = [w for w in range(start, min(start + self.per_server, len(self.free))) if self.free[w]]
-        return sorted(there, key=lambda w: self.held[w])[:need]
+        start, free, held = server * self.per_server, self.free, self.held
+        there = [w for w in range(start, min(start + self.per_server, len(free))) if free[w]]
+        return [*[w for w in there if not held[w]], *[w for w in there if held[w]]][:need]
 
     def together(self, need: int) -> list[int]:
         """On as few servers as there can be: whole ones first, then where least is left over and fewest have to move."""
         found: list[int] = []
-        left = self.left.copy()
+        left, wanted = self.left.copy(), self.wanted
         while need:
-            best, server = None, -1
+            server, fewest, least = -1, 0, 0
             for s, there in enumerate(left):
                 if there >= need:
-                    mark = (max(0, need - there + self.wanted[s]), there)
-                    if best is None or mark < best:
-                        best, server = mark, s
-                        if mark == (0, need):
+                    move = need - there + wanted[s]
+                    if move < 0:
+                        move = 0
+                    if server < 0 or move < fewest or (move == fewest and there < least):
+                        server, fewest, least = s, move, there
+                        if not move and there == need:
                             break
-            if best is None:
-                server = max(range(len(left)), key=lambda s: (left[s], -self.wanted[s], -s))
+            if server < 0:
+                server = max(range(len(left)), key=lambda s: (left[s], -wanted[s], -s))
             part = self.on(server, min(need, left[server]))
             if not part:
                 raise InternalError("placement: fewer workers than were to be placed")
@@ -121,26 +130,21 @@ class _Servers:
         return found
 
 
-def place(wishes: Sequence[Wish], there: Sequence[int], per_server: int) -> list[tuple[int, ...]]:
+def place(wishes: Sequence[_Wish], there: Sequence[int], per_server: int) -> list[tuple[int, ...]]:
     """Workers for each wish, in the order of the wishes.
 
     Arguments:
-        wishes: of one type of workers; together no more than there are.
+        wishes: of one type of workers, as Wish has them; together no more than there are.
         there: workers that are up; worker w stands on server w // per_server.
     """
     servers = _Servers(there, per_server)
-    for wish in wishes:
-        servers.hold(wish.before)
     found: list[tuple[int, ...]] = [()] * len(wishes)
-    order = sorted(range(len(wishes)), key=lambda i: (wishes[i].spread, -wishes[i].need))
-    at = 0
-    while at < len(order):
-        size = (wishes[order[at]].spread, wishes[order[at]].need)
-        end = at
-        while end < len(order) and (wishes[order[end]].spread, wishes[order[end]].need) == size:
-            end += 1
-        _place_alike(wishes, order[at:end], servers, found)
-        at = end
+    alike: dict[tuple[bool, int], list[int]] = {}
+    for i, (need, spread, before) in enumerate(wishes):
+        servers.hold(before)
+        alike.setdefault((spread, -need), []).append(i)
+    for size in sorted(alike):
+        _place_alike(wishes, alike[size], servers, found)
     return found
 
 
@@ -163,22 +167,20 @@ def place_singles(count: int, taken: Sequence[int], there: Sequence[int], per_se
     return sorted(free, key=lambda worker: (left[worker // per_server], worker))[:count]
 
 
-def _place_alike(wishes: Sequence[Wish], alike: list[int], servers: _Servers, found: list[tuple[int, ...]]) -> None:
+def _place_alike(wishes: Sequence[_Wish], alike: list[int], servers: _Servers, found: list[tuple[int, ...]]) -> None:
     """Wishes of one size: those first that can stay."""
-    moving = []
-    for i in alike:
-        wish = wishes[i]
-        if wish.need == 1:
-            if wish.before and servers.stays_alone(wish.before[0]):
-                found[i] = wish.before
+    need, spread, _ = wishes[alike[0]]
+    if need == 1:
+        moving = servers.leave_alone(wishes, alike, found)
+    else:
+        moving = []
+        for i in alike:
+            before = wishes[i][2]
+            servers.let_go(before)
+            if servers.can_stay(need, spread, before):
+                found[i] = servers.take(before)
             else:
                 moving.append(i)
-            continue
-        servers.let_go(wish.before)
-        if servers.can_stay(wish):
-            found[i] = servers.take(wish.before)
-        else:
-            moving.append(i)
+    pick = servers.apart if spread else servers.together
     for i in moving:
-        pick = servers.apart if wishes[i].spread else servers.together
-        found[i] = servers.take(pick(wishes[i].need))
+        found[i] = servers.take(pick(need))
