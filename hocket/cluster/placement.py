@@ -6,7 +6,7 @@ spread come last, one worker on each of as many servers as there can be.
 Source: section 5.5, its last paragraph; consolidated and spread: section 5.3.1.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from hocket.errors import InternalError
@@ -44,11 +44,12 @@ class _Servers:
             self.free[worker] = 1
             self.left[worker // per_server] += 1
 
-    def hold(self, workers: Sequence[int]) -> None:
+    def hold(self, workers: Iterable[int]) -> None:
+        held, wanted, per_server, most = self.held, self.wanted, self.per_server, len(self.held)
         for worker in workers:
-            if worker < len(self.free):
-                self.held[worker] = 1
-                self.wanted[worker // self.per_server] += 1
+            if worker < most:
+                held[worker] = 1
+                wanted[worker // per_server] += 1
 
     def let_go(self, workers: Sequence[int]) -> None:
         for worker in workers:
@@ -75,18 +76,24 @@ class _Servers:
         return moving
 
     def can_stay(self, need: int, spread: bool, before: tuple[int, ...]) -> bool:
-        free = self.free
-        if len(before) != need or any(w >= len(free) or not free[w] for w in before):
+        free, most, per_server = self.free, len(self.free), self.per_server
+        if len(before) != need:
             return False
-        if spread:
+        for worker in before:
+            if worker >= most or not free[worker]:
+                return False
+        if spread or min(before) // per_server == max(before) // per_server:
             return True
-        return len({w // self.per_server for w in before}) <= -(-need // self.per_server)
+        return len({worker // per_server for worker in before}) <= -(-need // per_server)
 
     def take(self, workers: Sequence[int]) -> tuple[int, ...]:
-        self.let_go(workers)
         for worker in workers:
+            server = worker // self.per_server
+            if self.held[worker]:
+                self.held[worker] = 0
+                self.wanted[server] -= 1
             self.free[worker] = 0
-            self.left[worker // self.per_server] -= 1
+            self.left[server] -= 1
         return tuple(sorted(workers))
 
     def on(self, server: int, need: int) -> list[int]:
@@ -140,8 +147,8 @@ def place(wishes: Sequence[_Wish], there: Sequence[int], per_server: int) -> lis
     servers = _Servers(there, per_server)
     found: list[tuple[int, ...]] = [()] * len(wishes)
     alike: dict[tuple[bool, int], list[int]] = {}
-    for i, (need, spread, before) in enumerate(wishes):
-        servers.hold(before)
+    servers.hold([worker for _, _, before in wishes for worker in before])
+    for i, (need, spread, _) in enumerate(wishes):
         alike.setdefault((spread, -need), []).append(i)
     for size in sorted(alike):
         _place_alike(wishes, alike[size], servers, found)
@@ -181,6 +188,11 @@ def _place_alike(wishes: Sequence[_Wish], alike: list[int], servers: _Servers, f
                 found[i] = servers.take(before)
             else:
                 moving.append(i)
+    if need == 1 and not spread and not any(servers.wanted):  # by those who are spread
+        free = [worker for worker, is_free in enumerate(servers.free) if is_free]
+        for i, worker in zip(moving, place_singles(len(moving), (), free, servers.per_server), strict=True):
+            found[i] = servers.take((worker,))
+        return
     pick = servers.apart if spread else servers.together
     for i in moving:
         found[i] = servers.take(pick(need))
