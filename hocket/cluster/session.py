@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hocket.cluster.allocation import ALONE, Allocation, Reason
+from hocket.cluster.policies._common import Stand
 from hocket.cluster.policies._inherited import codes_of, sought_in
 from hocket.cluster.policies._lp import Basis, Program, Solution, SolverTrouble, solve
 from hocket.cluster.policies._shares import Shares
@@ -57,6 +58,7 @@ class Session:
 
     def __init__(self) -> None:
         self._ended: dict[str, _Ended] = {}
+        self._prices: dict[str, tuple[tuple[object, ...], Stand]] = {}
         self._last: tuple[Snapshot, Allocation] | None = None
 
     def answered(self, snapshot: Snapshot, attempt: Callable[[], Allocation]) -> Allocation:
@@ -89,11 +91,21 @@ class Session:
 
     def knows(self, place: str) -> bool:
         """Whether a program was solved under this name."""
-        return place in self._ended
+        return place in self._ended or place in self._prices
 
     def forget(self, place: str) -> None:
         """What was solved under this name."""
         self._ended.pop(place, None)
+        self._prices.pop(place, None)
+
+    def prices(self, snapshot: Snapshot, place: str) -> Stand | None:
+        """Prices of workers to begin with, where a program of unlike jobs was solved under this name."""
+        known = self._prices.get(place)
+        return known[1] if known is not None and known[0] == _place(snapshot) else None
+
+    def keep_prices(self, snapshot: Snapshot, place: str, found: Stand) -> None:
+        """Remember the prices that such a program ended with."""
+        self._prices[place] = _place(snapshot), found
 
     def start(self, shares: Shares, rows: int, columns: int, place: str, labels: Labels | None = None) -> Start | None:
         """Where to begin with a program of so many rows and columns; None where nothing is known.

@@ -9,6 +9,7 @@ Source: as _pace.py, from the other side.
 
 import numpy as np
 
+from hocket.cluster.policies._common import Stand
 from hocket.cluster.policies._lines import Lines, Served, without_slack
 from hocket.cluster.policies._lp import TOLERANCE, Basis, SolverTrouble
 from hocket.cluster.policies._path import Path
@@ -20,6 +21,7 @@ _STEPS = 100
 _LACKING = 1e-11  # of what a group could do in all
 _WITHIN = 4 * TOLERANCE
 _CLOSE = 1e-13
+_NEAR = 1e-9  # of a rise: what is known shows no more
 
 
 class Leap:
@@ -34,6 +36,11 @@ class Leap:
         cuts = self._lines.start(np.zeros(len(shares.group)))
         self._served = Served(cuts, np.zeros(shares.variables), place, 1.0, session)
 
+    @property
+    def start(self) -> Stand | None:
+        """Prices where the last one ended, if these are what it is known by."""
+        return self._served.start
+
     def rise(self, path: Path) -> tuple[float, np.ndarray, Basis | None]:
         """How far it goes, times of variables there, and a basis for the same rows.
 
@@ -45,9 +52,13 @@ class Leap:
         before = None if served.solution is None else served.solution.duals
         if before is None:
             now = self._by_prices(path, now)
-            before = served.known()
-        if before is not None:
-            now = self._below(path, before, served.bound(before, self._demand(path, now)), now)
+            before = served.known(self._demand(path, now))
+        while before is not None:
+            below = self._below(path, before, served.bound(before, self._demand(path, now)), now)
+            if below >= now * (1 - _NEAR):
+                break
+            now = below
+            before = served.known(self._demand(path, now))
         # What was reached before is reached within the solver's tolerance.
         lacking = _LACKING if served.solution is None else _WITHIN
         for _ in range(_STEPS):

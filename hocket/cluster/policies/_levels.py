@@ -17,6 +17,8 @@ from typing import Any
 import numpy as np
 
 from hocket.cluster.allocation import ALONE
+from hocket.cluster.policies import _unlike as unlike
+from hocket.cluster.policies._common import Stand
 from hocket.cluster.policies._inherited import inherited
 from hocket.cluster.policies._lp import TOLERANCE, Basis, Infeasible, Program, SolverTrouble
 from hocket.cluster.policies._matrix import Matrix
@@ -26,7 +28,7 @@ from hocket.cluster.policies._solvers import begin, left, states, taken
 PRICE = 1e-7  # below, a price counts as none: those of levels, times their rates, add up to 1 in each round
 _SLACK = 2 * TOLERANCE  # that floors get, so that what an answer reached within its tolerance is not out of reach
 _MOST_SLACK = 1e-7
-_AT_LOWER = 0  # a state in a basis
+_AT_LOWER, _BASIC = 0, 1  # states in a basis
 _RISE, _SHORT, _OWN = 0, 1, 2  # variables of the solver before those of the shares
 _ENTRANTS = 4  # times the groups: pairs that enter at a time
 
@@ -79,13 +81,20 @@ class Levels:
         self._solver: Any = None
         self._careful = False
         self._begin: Basis | None = None
-        if before is not None:
+        self._start: Stand | None = None
+        self._due = due
+        if before is not None and before._solver is not None:
             self._inside, *found = inherited(shares, before.shares, before._inside, states(before._solver), _OWN)
             self._begin = found[0], found[1]
             before.close()
 
-    def begin(self, basis: Basis | None) -> None:
-        """The first round is to begin from states of variables and rows; without pairs, and if there was no round yet."""
+    def begin(self, basis: Basis | None, start: Stand | None = None) -> None:
+        """The first round is to begin from states of variables and rows; without pairs, and if there was no round yet.
+
+        Arguments:
+            start: prices, where the next round is to begin from them instead.
+        """
+        self._start = start
         if basis is None or self._solver is not None or len(self._inside) < self.shares.variables:
             return
         own = np.full(_OWN, _AT_LOWER, dtype=np.int8)
@@ -101,6 +110,10 @@ class Levels:
         most = 1 + 2 * float(((self.reach - levels)[rising] / rates[rising]).clip(min=0).min())
         self._upper[-1] = most
         self._row_lower[self._first_level :] = levels - self._slack
+        if self._start is not None:
+            quick = self._by_prices(rates)
+            if quick is not None:
+                return quick
         self._change(rates)
         if not self._solve():
             self._make_room()
@@ -113,6 +126,23 @@ class Levels:
         rise = float(found[_RISE])
         gap = abs(rise + self._program().bound(duals)) / max(1.0, rise)
         return Round(max(0.0, rise), times, duals, gap)
+
+    def _by_prices(self, rates: np.ndarray) -> Round | None:
+        """The same from prices of types; None where it is not found so. Where it ended, the next round begins."""
+        start, self._start = self._start, None
+        rows = unlike.Rows(self._due, self._row_lower[self._first_level :], -rates)
+        answer = unlike.solve(self.shares, rows, self.place, None, (-float(self._upper[-1]), 0.0), start)
+        if answer is None:
+            return None
+        found = answer[0]
+        if self._solver is None and found.known is not None:
+            columns, states = found.known
+            self._begin = np.concatenate([[_BASIC, _AT_LOWER], columns[:-1]]).astype(np.int8), states
+        self._values[-len(rates) :] = -rates
+        rise = -float(found.x[-1])
+        return Round(
+            max(0.0, rise), found.x[:-1], found.duals, abs(rise + self._program().bound(found.duals)) / max(1.0, rise)
+        )
 
     def blocked(self, duals: np.ndarray) -> np.ndarray:
         """Groups that no variable of theirs could give more without a price."""

@@ -16,12 +16,15 @@ from functools import cached_property
 import numpy as np
 
 from hocket.cluster import session as sessions
+from hocket.cluster.policies import _unlike as unlike
+from hocket.cluster.policies._common import Stand
 from hocket.cluster.policies._lp import Basis, Program, Solution, SolverTrouble, solve
 from hocket.cluster.policies._shares import Rows, Shares
 from hocket.cluster.session import Labels, Session
 
 _ROUNDS = 200
 _MISSING = 1e-9  # of what a group could do in all
+_DEAR = 4.0  # times what jobs cost
 _BASIC = 1  # a row or a variable that is not at a bound, in a basis
 
 
@@ -191,24 +194,32 @@ class Served:
         most: float | None = None,
         session: Session | None = None,
         basis: Basis | None = None,
+        start: Stand | None = None,
     ) -> None:
         """
         Arguments:
             cost: of the variables.
             place: for messages.
             most: what may lack at most. With it the variables cost nothing, and what lacks is the last of them and the cost.
-            session: that may know where to begin. basis: to begin from where it does not.
+            session: that may know where to begin. basis, start: to begin from where it does not.
         """
         self.cuts, self.place = cuts, place
         self.solution: Solution | None = None
         self._cost = cost if most is None else np.append(np.zeros_like(cost), 1.0)
         self._extra = () if most is None else ((0.0, most),)
+        self._most = most or 0.0
         self._slack = None if most is None else cuts.lines.shares.variables
         self._name = place if most is None else lacking(place)
         worth = cuts.entries >= sessions.WORTH
         self._session, self._basis = session if worth else None, basis
         self._program: Program | None = None
         self._looked = False  # at what the session knows
+        self._start = start
+        lines = cuts.lines
+        one_each = len(cuts.group) == lines.shares.groups and not cuts.rate.any()
+        self._unlike = one_each and unlike.many(lines.shares)
+        if self._unlike and session is not None:
+            self._start = session.prices(lines.shares.snapshot, self._name) or start
 
     @property
     def prices(self) -> np.ndarray:
@@ -217,8 +228,11 @@ class Served:
         limits = len(self.cuts.lines.shares.limits.lower)
         return np.maximum(self.solution.duals[limits : limits + len(self.cuts.group)], 0.0)
 
-    def known(self) -> np.ndarray | None:
-        """Duals that these rows had in the session's last answer; None where nothing is known."""
+    def known(self, demand: np.ndarray) -> np.ndarray | None:
+        """Duals that these rows had in the session's last answer, or have at its prices; None where nothing is known."""
+        if self._unlike and self._start is not None:
+            cost = None if self._slack is not None else self._cost
+            return unlike.shown(self.cuts.lines.shares, self._rows(demand)[0], self._start.prices, cost)
         self._looked = True
         if self._session is None:
             return None
@@ -241,6 +255,10 @@ class Served:
             Infeasible: there is none.
         """
         shares = self.cuts.lines.shares
+        found = self._by_prices(demand) if self._unlike else None
+        if found is not None:
+            self.solution = found
+            return found
         for _ in range(_ROUNDS):
             again = self._program is not None
             program = self._at(demand)
@@ -248,7 +266,7 @@ class Served:
                 found = solve(program, self.place, after=self.solution)
             else:
                 if not self._looked:
-                    self.known()
+                    self.known(demand)
                 found = solve(program, self.place, self._basis)
             self.solution = found
             if found.x[shares.variables :].sum() > _MISSING:
@@ -262,9 +280,41 @@ class Served:
             self._basis, self._program, self.solution = extended(found.basis, len(new)), None, None
         raise SolverTrouble(f"{self.place}: rows are missing after {_ROUNDS} rounds")
 
+    def _by_prices(self, demand: np.ndarray) -> Solution | None:
+        """The same where groups are many, and each has a row; None where it is not found so."""
+        shares = self.cuts.lines.shares
+        rows, level = self._rows(demand)
+        cost = self._cost if level is None else None
+        answer = unlike.solve(shares, rows, self.place, cost, level, self._start)
+        if answer is None:
+            return None
+        found, self._start = answer
+        return found if level is None else _not_below(found)
+
+    def _rows(self, demand: np.ndarray) -> tuple[unlike.Rows, tuple[float, float] | None]:
+        """A row a group, and the least and most of what lacks; less than nothing may lack: then it shows what would, next."""
+        lines = self.cuts.lines
+        lacks = self._slack is not None
+        slope = np.full(lines.shares.groups, -1.0 if lacks else 0.0)
+        rows = unlike.Rows(lines.fastest, self.cuts.asked(demand), slope)
+        return rows, (-1.0, self._most) if lacks else None
+
+    @property
+    def start(self) -> Stand | None:
+        """Prices where it is to begin the next time."""
+        return self._start
+
+    def scarce(self) -> Stand | None:
+        """Prices to begin with where what lacks here is nearly nothing, and times are to cost least: then workers are dear."""
+        if self._start is None:
+            return None
+        return Stand(self._start.prices * (_DEAR * self.cuts.lines.shares.groups), 0.0)
+
     def keep(self) -> None:
         """Let the session know where this ended."""
-        if self._session is not None and self.solution is not None:
+        if self._session is not None and self._unlike and self._start is not None:
+            self._session.keep_prices(self.cuts.lines.shares.snapshot, self._name, self._start)
+        elif self._session is not None and self.solution is not None:
             self._session.keep(self.cuts.lines.shares, self.solution, self._name, self.cuts.labels)
 
     def _at(self, demand: np.ndarray) -> Program:
@@ -276,6 +326,12 @@ class Served:
             lower = np.concatenate([shares.limits.lower, self.cuts.asked(demand)])
             self._program = replace(self._program, row_lower=lower)
         return self._program
+
+
+def _not_below(found: Solution) -> Solution:
+    """What lacks, which is no less than nothing."""
+    least = max(found.objective, 0.0)
+    return replace(found, x=np.append(found.x[:-1], least), objective=least, bound=max(found.bound, 0.0))
 
 
 def lacking(place: str) -> str:

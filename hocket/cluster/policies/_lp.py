@@ -136,6 +136,7 @@ class Solution:
     Attributes:
         x: the variables; duals: of the rows, >= 0 where a lower side binds.
         objective: c x. bound: no x costs less. gap: their distance, relative.
+        known: the basis, where no solver ended there.
     """
 
     x: np.ndarray
@@ -143,6 +144,7 @@ class Solution:
     objective: float
     bound: float
     _ended: _Ended | None = field(default=None, repr=False)
+    known: Basis | None = field(default=None, repr=False)
 
     @property
     def gap(self) -> float:
@@ -153,7 +155,7 @@ class Solution:
     def basis(self) -> Basis | None:
         """States of columns and rows where simplex ended, for a later start; None where it has none."""
         if self._ended is None:
-            return None
+            return self.known
         program = self._ended.program
         columns = _states(self.x, program.lower, program.upper)
         rows = _states(program.product(self.x), program.row_lower, program.row_upper)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from hocket.cluster.policies._common import Stand
 from hocket.cluster.policies._lines import Cuts, Lines, Served, without_slack
 from hocket.cluster.policies._lp import Basis, Infeasible, Solution, SolverTrouble
 from hocket.cluster.policies._plenty import looks
@@ -20,6 +21,7 @@ from hocket.cluster.session import Session
 _STEPS = 100
 _LACKING = 1e-11  # of what a group could do in all
 _CLOSE = 1e-12
+_NEAR = 1e-9  # of a pace: what is known shows no more
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,6 +53,7 @@ class Found:
     cuts: Cuts
     duals: np.ndarray
     basis: Basis | None = None
+    start: Stand | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,10 +82,15 @@ def least(lines: Lines, pace: Pace, place: str, above: float = 0.0, session: Ses
     most = float(cuts.asked(demand).max(initial=0.0))
     served = Served(cuts, np.zeros(shares.variables), place, most, session)
     duals = np.zeros(limits)
-    before = served.known()
-    if before is not None:
+    before = served.known(demand)
+    while before is not None:
         duals = before[:limits]
-        now = _beyond(served, pace, before, now, served.bound(before, demand))
+        later = _beyond(served, pace, before, now, served.bound(before, demand))
+        if later <= now * (1 + _NEAR):
+            break
+        now = later
+        demand = np.where(runs, pace.demand(now), 0.0)
+        before = served.known(demand)
     for _ in range(_STEPS):
         demand = np.where(runs, pace.demand(now), 0.0)
         found = served.ask(demand)
@@ -92,7 +100,7 @@ def least(lines: Lines, pace: Pace, place: str, above: float = 0.0, session: Ses
             later = _beyond(served, pace, found.duals, now, found.bound)
         if later <= now * (1 + _CLOSE):
             served.keep()
-            return Found(later, served.cuts, duals, without_slack(found))
+            return Found(later, served.cuts, duals, without_slack(found), served.scarce())
         now = later
     raise SolverTrouble(f"{place}: {_STEPS} steps were not enough")
 

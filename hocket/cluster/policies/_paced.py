@@ -58,7 +58,7 @@ def _together(lines: Lines, pace: Pace, place: str, above: float, session: Sessi
     found = least(lines, pace, place, above, session)
     if session is not None and found.pace <= slowest(lines, pace) * (1 + _SLOWER):
         session.forget(lacking(place))  # the next time one job may set the pace, too
-    served = Served(found.cuts, _least_idle(lines), place, None, session, found.basis)
+    served = Served(found.cuts, _least_idle(lines), place, None, session, found.basis, found.start)
     return found, at_pace(served, pace, found.pace)
 
 

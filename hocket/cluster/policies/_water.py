@@ -112,7 +112,7 @@ def fill(
 def _leap(levels: Levels, water: Water, path: Path, leap: Leap) -> None:
     """To where workers hold somebody; those that run all the time before are stuck."""
     rise, water.times, basis = leap.rise(path)
-    levels.begin(basis)
+    levels.begin(basis, leap.start)
     rising = np.isfinite(path.ends)
     if water.rises == 0:
         water.first = min(rise, float(path.ends[rising].min()))

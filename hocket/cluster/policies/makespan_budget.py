@@ -77,11 +77,10 @@ def _within(
             wanted = f"{dearest:.2f} or more, which the jobs cost at least"
             raise InputError("budget_usd", f"{budget_usd:.2f}", wanted, "Raise the budget, or take jobs out")
     now = found.pace
-    served = Served(found.cuts, cost / unit, _PLACE, None, session, found.basis)
-    before = served.known()
+    served = Served(found.cuts, cost / unit, _PLACE, None, session, found.basis, found.start)
+    demand = np.where(lines.shares.group >= 0, pace.demand(now), 0.0)
+    before = served.known(demand)
     if before is not None and budget_usd is not None:
-        runs = lines.shares.group >= 0
-        demand = np.where(runs, pace.demand(now), 0.0)
         prices = np.maximum(before[len(lines.shares.limits.lower) :], 0.0)
         rest = served.bound(before, demand) - float(prices @ served.cuts.asked(demand))
         now = max(_affordable(served.cuts, prices, rest, pace, now, budget_usd * (1 + _CLOSE / 2) / unit), now)

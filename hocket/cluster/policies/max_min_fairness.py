@@ -7,6 +7,7 @@ and multiplied by its scale factor.
 import numpy as np
 
 from hocket.cluster.allocation import Allocation
+from hocket.cluster.policies import _unlike as unlike
 from hocket.cluster.policies._answer import answer, reasons
 from hocket.cluster.policies._roles import Aim, Roles, many
 from hocket.cluster.policies._shares import Rows, Shares
@@ -25,12 +26,15 @@ def allocate(snapshot: Snapshot, session: Session | None = None) -> Allocation:
 
 
 def _allocate(snapshot: Snapshot, session: Session | None) -> Allocation:
-    unlike = many(snapshot, (snapshot.weights,))
-    if unlike is not None:
-        return _by_roles(snapshot, unlike)
+    sharing = many(snapshot, (snapshot.weights,))
+    if sharing is not None:
+        return _by_roles(snapshot, sharing)
     shares = Shares(snapshot, (snapshot.weights,))
     groups, variables, steps = shares.throughput
     due = equal_share(snapshot)[shares.member] * snapshot.weights[shares.member] / shares.scale
+    found = _by_prices(shares, due, session) if unlike.many(shares) else None
+    if found is not None:
+        return found
     count, least = shares.groups, shares.variables
     rows = Rows(
         np.concatenate([groups, np.arange(count)]),
@@ -44,6 +48,20 @@ def _allocate(snapshot: Snapshot, session: Session | None) -> Allocation:
     most = float((np.bincount(groups, steps, count) * shares.count / due).max(initial=0.0))
     solution = solved(session, shares, shares.program(cost, rows, extra=((0.0, most),)), _PLACE)
     return answer(shares, solution.x, solution.duals, float(solution.x[least]), solution.gap)
+
+
+def _by_prices(shares: Shares, due: np.ndarray, session: Session | None) -> Allocation | None:
+    """The same, where groups are many; None where it is not found so."""
+    rows = unlike.Rows(due, np.zeros(shares.groups), np.full(shares.groups, -1.0))
+    most = float((np.bincount(shares.first, shares.steps_first, shares.groups) / due).max())
+    start = None if session is None else session.prices(shares.snapshot, _PLACE)
+    found = unlike.solve(shares, rows, _PLACE, None, (-most, 0.0), start)
+    if found is None:
+        return None
+    solution, start = found
+    if session is not None:
+        session.keep_prices(shares.snapshot, _PLACE, start)
+    return answer(shares, solution.x, solution.duals, -solution.objective, solution.gap)
 
 
 def asked(snapshot: Snapshot, objective: float) -> np.ndarray:
