@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from hocket.cluster.allocation import ALONE, Allocation, Reason, Reasons
-from hocket.cluster.policies._assign import assign
+from hocket.cluster.policies._queues import Queues
 from hocket.cluster.policies._refusals import refusals
 from hocket.cluster.session import Session
 from hocket.cluster.snapshot import Snapshot
@@ -36,15 +36,21 @@ def allocate(
         placed: columns of jobs that run and stay, by id.
     """
     refused = refusals(snapshot)
-    for j in np.flatnonzero(snapshot.scale > 1).tolist():
-        refused.setdefault(j, "it asks for more than one worker, and AlloX places jobs of one")
-    free, column = _taken(snapshot, refused, placed or {})
-    looked_at = _oldest(snapshot, [j for j in range(len(column)) if j not in refused and column[j] < 0], free, alpha)
-    best, mean_s, gap, later = _assigned(snapshot, looked_at, free)
-    column[best >= 0] = best[best >= 0]
-    jobs = np.flatnonzero(column >= 0)
-    reasons = Reasons(len(column), lambda: _reasons(snapshot, column, looked_at, later, refused))
-    return Allocation(jobs, np.full(len(jobs), ALONE), column[jobs], np.ones(len(jobs)), mean_s, gap, reasons, refused)
+    if max(snapshot.scale_factors, default=1) > 1:
+        for j in np.flatnonzero(snapshot.scale > 1).tolist():
+            refused.setdefault(j, "it asks for more than one worker, and AlloX places jobs of one")
+    free, runs = _taken(snapshot, refused, placed or {})
+    looked_at = _oldest(
+        snapshot, [j for j in range(len(snapshot.jobs)) if j not in refused and j not in runs], free, alpha
+    )
+    starts, mean_s, gap, later = _assigned(snapshot, looked_at, free)
+    runs.update(starts)
+    first = sorted(runs)
+    column = np.array([runs[j] for j in first], dtype=np.int64)
+    told = Reasons(len(snapshot.jobs), lambda: _reasons(snapshot, runs, set(looked_at), set(later), refused))
+    size = len(first)
+    entries = np.array(first, dtype=np.int64), np.full(size, ALONE), column, np.ones(size)
+    return Allocation(*entries, mean_s, gap, told, refused)
 
 
 def remember(snapshot: Snapshot, found: Allocation, before: Mapping[str, Any]) -> dict[str, Any]:
@@ -53,98 +59,71 @@ def remember(snapshot: Snapshot, found: Allocation, before: Mapping[str, Any]) -
     return {"placed": dict(zip(names, found.column.tolist(), strict=True))}
 
 
-def _taken(snapshot: Snapshot, refused: dict[int, str], placed: Mapping[str, int]) -> tuple[np.ndarray, np.ndarray]:
-    """Workers of each type that are free, and the column of each job that stays, -1 for others.
+def _taken(snapshot: Snapshot, refused: dict[int, str], placed: Mapping[str, int]) -> tuple[list[int], dict[int, int]]:
+    """Workers of each type that are free, and the columns of jobs that stay.
 
     Where workers went away, those that came last wait again.
     """
-    free = snapshot.workers.astype(np.int64)
-    column = np.full(len(snapshot.jobs), -1, dtype=np.int64)
-    for j, active in enumerate(snapshot.jobs):
-        own = -1 if j in refused else placed.get(active.job.id, -1)
-        if own >= 0 and free[snapshot.type_of[own]] > 0:
-            column[j] = own
-            free[snapshot.type_of[own]] -= 1
-    return free, column
+    free = [own.workers for own in snapshot.types]
+    stay: dict[int, int] = {}
+    if placed:
+        for j, active in enumerate(snapshot.jobs):
+            own = -1 if j in refused else placed.get(active.job.id, -1)
+            if own >= 0 and free[snapshot.columns[own].type] > 0:
+                stay[j] = own
+                free[snapshot.columns[own].type] -= 1
+    return free, stay
 
 
-def _oldest(snapshot: Snapshot, waiting: list[int], free: np.ndarray, alpha: float) -> np.ndarray:
-    order = np.array(sorted(waiting, key=lambda j: -snapshot.jobs[j].elapsed_s), dtype=np.int64)
-    return order[: max(int(free.sum()), int(alpha * len(order)))] if free.any() else order[:0]
+def _oldest(snapshot: Snapshot, waiting: list[int], free: list[int], alpha: float) -> list[int]:
+    if not any(free):
+        return []
+    order = sorted(waiting, key=[-active.elapsed_s for active in snapshot.jobs].__getitem__)
+    return order[: max(sum(free), int(alpha * len(order)))]
 
 
-def _assigned(snapshot: Snapshot, jobs: np.ndarray, free: np.ndarray) -> tuple[np.ndarray, float, float, np.ndarray]:
-    """Columns of jobs that start now, -1 for others; the mean completion time, its gap; which jobs are to follow others."""
-    starts = np.full(len(snapshot.jobs), -1, dtype=np.int64)
-    follows = np.zeros(len(snapshot.jobs), dtype=bool)
-    if not len(jobs):
-        return starts, 0.0, 0.0, follows
-    steps = snapshot.throughputs[jobs]
-    needs_s = np.full((len(jobs), len(free)), np.inf)
-    on = np.zeros(needs_s.shape, dtype=np.int64)
-    for c, own in enumerate(snapshot.columns):
-        with np.errstate(divide="ignore"):
-            time_s = snapshot.remaining_steps[jobs] / steps[:, c]
-        better = time_s < needs_s[:, own.type]
-        needs_s[better, own.type] = time_s[better]
-        on[better, own.type] = c
-    needs_s[:, free == 0] = np.inf
-    able = np.isfinite(needs_s).any(axis=1)
-    jobs, needs_s, on = jobs[able], needs_s[able], on[able]
-    if not len(jobs):
-        return starts, 0.0, 0.0, follows
-    types = np.flatnonzero(free)
-    place, bound, places = _placed(needs_s[:, types], free[types])
-    kind = types[place % len(types)]
-    rank = place // len(types)
-    total_s = float((needs_s[np.arange(len(jobs)), kind] * (rank + 1)).sum())
-    # First on its worker: of those of a place, as many as workers have no job before them, the oldest first.
-    for k in types.tolist():
-        behind = 0
-        for p in range(places - 1, -1, -1):
-            here = np.flatnonzero((kind == k) & (rank == p))
-            now = here[: max(len(here) - behind, 0)]
-            starts[jobs[now]] = on[now, k]
-            behind = max(behind, len(here))
-    follows[jobs] = starts[jobs] < 0
-    elapsed_s = float(snapshot.elapsed_s[jobs].sum())
-    return starts, (total_s + elapsed_s) / len(jobs), max(0.0, total_s - bound) / total_s, follows
-
-
-def _placed(needs_s: np.ndarray, free: np.ndarray) -> tuple[np.ndarray, float, int]:
-    """The place of each job, places of the last ones of all types first; a bound of the sum; how many places were needed.
-
-    With too few places to choose from the last of them are full, or none is left; then there are to be twice as many.
-    """
-    jobs, kinds = needs_s.shape
-    places = min(jobs, int(np.ceil(jobs / free.sum())) + 2)
-    while True:
-        cost = (np.arange(1, places + 1)[None, :, None] * needs_s[:, None, :]).reshape(jobs, places * kinds)
-        try:
-            place, bound = assign(cost, np.tile(free, places))
-        except ValueError:
-            last = True
-        else:
-            last = bool((place // kinds == places - 1).any())
-        if not last or places == jobs:
-            return place, bound, places
-        places = min(jobs, 2 * places)
+def _assigned(snapshot: Snapshot, jobs: list[int], free: list[int]) -> tuple[dict[int, int], float, float, list[int]]:
+    """Columns of jobs that start now; the mean completion time, its gap; which jobs are to follow others."""
+    # Of each type with free workers, the columns.
+    ways = {
+        k: [c for c, own in enumerate(snapshot.columns) if own.type == k] for k, workers in enumerate(free) if workers
+    }
+    types, columns = [k for k, own in ways.items() if own], [own for own in ways.values() if own]
+    if not jobs or not types:
+        return {}, 0.0, 0.0, []
+    active = [snapshot.jobs[j] for j in jobs]
+    work = np.array([own.remaining_steps for own in active])
+    with np.errstate(divide="ignore"):
+        time_s = work[:, None] / snapshot.throughputs[jobs]
+    on = None  # the column of each type where each job is fastest
+    if columns == [[c] for c in range(len(snapshot.columns))]:
+        needs_s = time_s
+    else:
+        on = np.stack([np.array(own)[time_s[:, own].argmin(axis=1)] for own in columns], axis=1)
+        needs_s = np.take_along_axis(time_s, on, axis=1)
+    least = needs_s.min(axis=1)
+    if not least.max() < np.inf:
+        able = [j for j, time in zip(jobs, least.tolist(), strict=True) if time < np.inf]
+        return _assigned(snapshot, able, free)
+    queues = Queues(needs_s, [free[k] for k in types])
+    starts = {jobs[k]: columns[own][0] if on is None else int(on[k, own]) for k, own in queues.first()}
+    elapsed_s = sum([own.elapsed_s for own in active])
+    gap = max(0.0, queues.sum_s - queues.bound_s) / queues.sum_s
+    return starts, (queues.sum_s + elapsed_s) / len(jobs), gap, [j for j in jobs if j not in starts]
 
 
 def _reasons(
-    snapshot: Snapshot, column: np.ndarray, looked_at: np.ndarray, later: np.ndarray, refused: dict[int, str]
+    snapshot: Snapshot, runs: Mapping[int, int], looked_at: set[int], later: set[int], refused: dict[int, str]
 ) -> tuple[Reason, ...]:
-    seen = np.zeros(len(column), dtype=bool)
-    seen[looked_at] = True
     told = []
-    for j in range(len(column)):
+    for j in range(len(snapshot.jobs)):
         if j in refused:
             told.append(Reason(refused[j], "another policy, or other workers"))
-        elif column[j] >= 0:
-            told.append(Reason(f"it is always on {snapshot.column_name(column[j])}, until it is finished"))
-        elif later[j]:
+        elif j in runs:
+            told.append(Reason(f"it is always on {snapshot.column_name(runs[j])}, until it is finished"))
+        elif j in later:
             told.append(Reason("it follows shorter jobs on its worker", "more workers, or less work left"))
-        elif seen[j]:
+        elif j in looked_at:
             told.append(Reason("no worker is free that it runs on", "more workers of a type that it runs on"))
         else:
             told.append(Reason("older jobs are looked at first", "more workers, or a larger alpha"))

@@ -1,0 +1,132 @@
+"""Queues of least waiting: every job to a place in the queue of a worker, at the least sum of completion times.
+
+The last job on a worker delays nobody but itself, the last but one two jobs, and so on: a job of t seconds in the p-th place
+from the end adds p t. Workers of a kind are alike, so a place has as much room as the kind has workers, and one is needed only
+when the place behind it is full. Jobs are placed one after the other, the longest first, each along the cheapest way of moving
+others on; the prices that this leaves on places prove in the end that no other queues have a smaller sum.
+Source: successive shortest augmenting paths (Tomizawa 1971; Jonker and Volgenant 1987).
+"""
+
+from heapq import heapify, heappop, heappush
+
+import numpy as np
+
+_Heap = list[tuple[float, int]]
+
+
+class Queues:
+    """Places, from the last ones on, and who is in each.
+
+    Attributes:
+        kind, rank: of each place: whose workers, and which from the end, from 1.
+        place: of each job.
+        sum_s: of all completion times; bound_s: no queues have a smaller one.
+    """
+
+    def __init__(self, needs_s: np.ndarray, workers: list[int]) -> None:
+        """
+        Arguments:
+            needs_s: seconds that each job takes; shape (jobs, kinds), of one job at least; infinite where it cannot be, but not everywhere.
+            workers: of each kind, at least one.
+        """
+        self._workers = workers
+        self._needs_s: list[list[float]] = needs_s.tolist()
+        self.kind: list[int] = []
+        self.rank: list[int] = []
+        self.place = [-1] * len(needs_s)
+        self._price: list[float] = []
+        self._room: list[int] = []
+        # Of each full place, for every place: what it costs to move each of its jobs there; some of them have left since.
+        self._moves: list[dict[int, _Heap]] = []
+        for k in range(len(workers)):
+            self._add(k, 1)
+        self._put((-needs_s.min(axis=1)).argsort(kind="stable").tolist())
+        price = np.array(self._price)
+        ends_s = needs_s[:, self.kind] * np.array(self.rank)
+        self.sum_s = float(ends_s[np.arange(len(needs_s)), self.place].sum())
+        self.bound_s = float((ends_s + price).min(axis=1).sum() - price.dot([workers[k] for k in self.kind]))
+
+    def first(self) -> list[tuple[int, int]]:
+        """Who has no job before it, and on workers of which kind.
+
+        Of those of a place as many as workers have no job before them, in the order in which jobs were given.
+        """
+        there: list[list[int]] = [[] for _ in self.kind]
+        for job, place in enumerate(self.place):
+            there[place].append(job)
+        found: list[tuple[int, int]] = []
+        before = [0] * len(self._workers)
+        for place in range(len(there) - 1, -1, -1):  # a kind's places were added from the last one on
+            kind, here = self.kind[place], there[place]
+            now = len(here) - before[kind]
+            if now > 0:
+                found.extend([(job, kind) for job in here[:now]])
+                before[kind] = len(here)
+        return found
+
+    def _add(self, kind: int, rank: int) -> None:
+        self.kind.append(kind)
+        self.rank.append(rank)
+        self._price.append(0.0)
+        self._room.append(self._workers[kind])
+        self._moves.append({})
+
+    def _put(self, jobs: list[int]) -> None:
+        """One after the other, each where it adds least."""
+        place, room, kind, rank, price = self.place, self._room, self.kind, self.rank, self._price
+        for job in jobs:
+            needs_s = self._needs_s[job]
+            distance = [own * needs_s[k] + more for own, k, more in zip(rank, kind, price)]  # noqa: B905
+            at = distance.index(min(distance))
+            if room[at]:
+                place[job] = at  # nobody moves on, and no price changes
+            else:
+                at = self._move_on(job, distance)
+            room[at] -= 1
+            if not room[at]:
+                self._add(kind[at], rank[at] + 1)
+
+    def _move_on(self, job: int, distance: list[float]) -> int:
+        """Move others on, along the cheapest way to a place with room, which is the answer; the job comes in at its other end."""
+        price, place = self._price, self.place
+        through = [job] * len(distance)  # who would move into each place
+        near, closed = list(range(len(distance))), []
+        while True:
+            at = min(near, key=distance.__getitem__)
+            near.remove(at)
+            if self._room[at]:
+                break
+            closed.append(at)
+            begun = distance[at] - price[at]
+            moves = self._moves[at]
+            for to in near:
+                if to not in moves:
+                    moves[to] = self._moved([own for own, there in enumerate(place) if there == at], at, to)
+                    heapify(moves[to])
+                heap = moves[to]
+                while place[heap[0][1]] != at:
+                    heappop(heap)
+                onward = begun + heap[0][0] + price[to]
+                if onward < distance[to]:
+                    distance[to], through[to] = onward, heap[0][1]
+        for full in closed:
+            price[full] += distance[at] - distance[full]
+        found = at
+        while True:
+            mover = through[at]
+            before = place[mover]
+            self._enter(mover, at)
+            if mover == job:
+                return found
+            at = before
+
+    def _enter(self, job: int, at: int) -> None:
+        self.place[job] = at
+        for to, heap in self._moves[at].items():
+            heappush(heap, self._moved([job], at, to)[0])
+
+    def _moved(self, jobs: list[int], at: int, to: int) -> _Heap:
+        """What it costs to move each of these jobs."""
+        needs_s, here, there = self._needs_s, self.kind[at], self.kind[to]
+        less, more = self.rank[at], self.rank[to]
+        return [(more * needs_s[job][there] - less * needs_s[job][here], job) for job in jobs]
