@@ -52,6 +52,7 @@ class Machine:
         count = len(jobs)
         self.jobs, self.types, self.columns, self.whole_steps = jobs, types, columns, whole_steps
         self.place = {job.id: k for k, job in enumerate(jobs)}
+        self._own: list[tuple[int, ...]] = [(k,) for k in range(count)]  # what every lease of a job alone holds
         self.rows = table.rows(jobs)
         self.alone: list[list[float]] = table.throughputs(self.rows, types, columns).tolist()
         at = table.places_of(types, columns)
@@ -79,13 +80,13 @@ class Machine:
         """Jobs begin on workers; the overhead goes by before their first step."""
         place, running, held, alone, type_of = self.place, self.running, self.held, self.alone, self._type_of
         starting, speeds, from_s = self._starting, self._speeds, self._from_s
-        first = len(starting)
+        own, first = self._own, len(starting)
         for command in starts:
             lease = command.lease
             number, column, names = lease.number, lease.column, lease.jobs
             if len(names) == 1:
                 j = place[names[0]]
-                jobs: tuple[int, ...] = (j,)
+                jobs = own[j]
                 speeds.append(alone[j][column])
                 from_s.append(now_s + command.overhead_s[0])
                 running[j] = number
@@ -140,10 +141,10 @@ class Machine:
     def plan(self, until_s: float) -> None:
         """Find out who finishes in this round, which ends then at the latest."""
         self._begin()
-        jobs = np.fromiter(self.running, dtype=np.int64, count=len(self.running))
         self.finishes, self.ends_s = [], until_s
-        if not len(jobs):
+        if not self.running:
             return
+        jobs = np.fromiter(self.running, dtype=np.int64, count=len(self.running))
         speed, since_s, remaining = self.speed[jobs], self.since_s[jobs], self.remaining[jobs]
         able = self._steps(speed * np.maximum(until_s - since_s, 0.0))
         done = remaining <= able

@@ -77,7 +77,7 @@ class Roster:
 
     def _find(self, names: Sequence[str]) -> list[int]:
         try:
-            return [self.slot[name] for name in names]
+            return list(map(self.slot.__getitem__, names))
         except KeyError as unknown:
             place = f"job {unknown.args[0]}"
             raise InputError(place, "no job of this name", "one that came and is not finished") from None
@@ -91,7 +91,7 @@ class Roster:
         Raises:
             InputError: there is no job of some name; nothing has changed.
         """
-        slots = self._find(names)
+        slots = np.array(self._find(names), dtype=np.int64)
         if self.attempts:
             for name, steps, before in zip(names, remaining_steps, self.remaining_steps[slots], strict=True):
                 if steps < before:

@@ -88,7 +88,7 @@ class _Simulation:
         self.options, self.types, self.table, self.given = options, types, table, given
         columns = table.columns(types, options.spread)
         self.machine = Machine(workload.jobs, types, columns, table, options.whole_steps)
-        self.jobs = workload.jobs
+        self.jobs, self._names = workload.jobs, [job.id for job in workload.jobs]
         self._learner = _learner(table, types, columns, options)
         known = options.known or (self._learner.known if self._learner else table)
         self._rows = known.rows(workload.jobs)
@@ -122,7 +122,7 @@ class _Simulation:
         return Run(
             self.types,
             machine.records(self.came, self.table),
-            tuple([Span(*span) for span in machine.spans]),
+            tuple(map(Span._make, machine.spans)),
             self.now_s,
             self.rounds,
             self.allocations,
@@ -200,7 +200,7 @@ class _Simulation:
         """Tell how far everything is that runs."""
         ran = self.machine.settle(self.now_s)
         if ran:
-            names = tuple([self.jobs[k].id for k in ran])
+            names = tuple(map(self._names.__getitem__, ran))
             busy_s = tuple(self.machine.busy_s[ran].tolist()) if self.options.whole_steps else ()
             self._tell(Progressed(names, tuple(self.machine.remaining[ran].tolist()), busy_s))
 
