@@ -15,6 +15,7 @@ from hocket.cluster.policies._lp import Basis, Program, Solution, solve
 
 _SMALL = 1e-9  # of workers: so many too many are none; of an edge: so far off it is on it
 _NOTHING = 2e-9  # of what all is worth
+_NO_END = 1e12  # workers: more than there ever are
 _AT_LOWER, _BASIC, _AT_UPPER = 0, 1, 2  # states in a basis
 
 
@@ -77,7 +78,7 @@ class Tied:
         size = common.size[self._job]
         values = [common.does[self._job, column], np.ones(width), size, -np.ones(types), np.ones(types)]
         cost = [common.costs[self._job, column], self._box.most, -self._box.least]
-        upper = [np.full(width, 2.0), np.full(2 * types, np.inf)]  # 2: rows of time bind before
+        upper = [np.full(width, 2.0), np.full(2 * types, _NO_END)]  # 2: rows of time bind before
         if common.weight:
             level, (least, most) = self._box.level, common.level
             cost.append(np.array([common.weight, -common.weight]))
