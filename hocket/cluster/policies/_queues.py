@@ -98,11 +98,8 @@ class Queues:
                 break
             closed.append(at)
             begun = distance[at] - price[at]
-            moves = self._moves[at]
+            moves = self._moves_from(at, near)
             for to in near:
-                if to not in moves:
-                    moves[to] = self._moved([own for own, there in enumerate(place) if there == at], at, to)
-                    heapify(moves[to])
                 heap = moves[to]
                 while place[heap[0][1]] != at:
                     heappop(heap)
@@ -124,6 +121,17 @@ class Queues:
         self.place[job] = at
         for to, heap in self._moves[at].items():
             heappush(heap, self._moved([job], at, to)[0])
+
+    def _moves_from(self, at: int, near: list[int]) -> dict[int, _Heap]:
+        """To these places, and perhaps to others."""
+        moves = self._moves[at]
+        new = [to for to in near if to not in moves]
+        if new:
+            there = [job for job, place in enumerate(self.place) if place == at]
+            for to in new:
+                moves[to] = self._moved(there, at, to)
+                heapify(moves[to])
+        return moves
 
     def _moved(self, jobs: list[int], at: int, to: int) -> _Heap:
         """What it costs to move each of these jobs."""
