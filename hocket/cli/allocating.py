@@ -1,5 +1,6 @@
 """Commands about one moment of a shared cluster: the policies, and what one of them answers."""
 
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,10 +14,17 @@ if TYPE_CHECKING:
     from hocket.cluster.snapshot import Snapshot
 
 
+_REMARKS = (
+    "makespan_budget wants --budget-usd; min_cost_slo and uniform_progress look at SLOs, hierarchical at entities",
+    "behind a name, :agnostic sees no types of workers, :space-sharing lets two jobs share a worker, and :as-published does what "
+    "the text leaves open as the authors' public simulator does",
+)
+
+
 def policies(json: Json = False) -> None:
     """The policies, what each is for, and where it comes from."""
     from hocket.cli.output import print_json
-    from hocket.cli.table import print_table
+    from hocket.cli.table import line_width, print_table
     from hocket.registry import load, names
 
     package = "hocket.cluster.policies"
@@ -26,9 +34,8 @@ def policies(json: Json = False) -> None:
         print_json([{"policy": name, "purpose": purpose, "paper": paper} for name, purpose, paper in rows])
         return
     print_table("policies; sections are those of the dissertation", ["policy", "what it is for", "source"], rows)
-    print(
-        "  makespan_budget wants --budget-usd; min_cost_slo and uniform_progress look at SLOs, hierarchical at entities"
-    )
+    for remark in _REMARKS:
+        print(textwrap.fill(remark, line_width(), initial_indent="  ", subsequent_indent="  "))
 
 
 def _purpose(text: str) -> str:

@@ -59,7 +59,8 @@ def sweep(
     site = read_site(workers, conditions)
     found = swept(site, policy, Loads(kind, per_hour, seeds, count), conditions, not json)
     window = f"jobs {conditions.first} to {conditions.last or count}"
-    window += f", seed {conditions.seed}" + (f" to {conditions.seed + seeds - 1}" if seeds > 1 else "")
+    least, most = conditions.seed, conditions.seed + seeds - 1
+    window += f", seeds {least} to {most}" if seeds > 1 else f", seed {least}"
     if report:
         write_sweep(report, found, f"{_SHAPES[kind]}, {window}")
     gained = gains(found, names)

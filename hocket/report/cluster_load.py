@@ -146,7 +146,8 @@ def _best(found: dict[str, dict[float, list[float]]], rate: float) -> float:
 
 
 def _tiles(found: dict[str, dict[float, list[float]]], rates: Sequence[float]) -> tuple[Tile, ...]:
-    tiles = [Tile("policies", str(len(found))), Tile("rates", str(len(rates)), "jobs an hour")]
+    span = f"from {rates[0]:g} to {rates[-1]:g} jobs an hour" if len(rates) > 1 else ""
+    tiles = [Tile("policies", str(len(found))), Tile("rates", str(len(rates)), span)]
     for rate in reversed(rates):
         values = sorted((_mean(line.get(rate, [])), name) for name, line in found.items())
         values = [(v, name) for v, name in values if isfinite(v)]
