@@ -1,6 +1,7 @@
 """Replays: what policies make of a workload on some workers: read, run, and shown side by side."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -135,7 +136,12 @@ def replay_of(
     with by_options(), watching(journal, policy.spelt, tell) as watch:
         run = simulated(work, site.types, site.table, policy.allocate, options, site.given, watch)
     wall_s = time.perf_counter() - start_s
-    return Replay(policy.shown, run, summary(run, options.first, options.last), wall_s)
+    figures = summary(run, options.first, options.last)
+    count = len(work.jobs)
+    if options.last is not None and options.last < count == len(run.records) and work.jobs[-1].arrived_s > 0:
+        note = f"all {count} jobs had come before those that count were finished: the load was not kept up"
+        figures = replace(figures, notes=(*figures.notes, note))
+    return Replay(policy.shown, run, figures, wall_s)
 
 
 def teller(

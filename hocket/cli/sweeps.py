@@ -66,20 +66,19 @@ def swept(site: Site, policies: list[str], loads: Loads, conditions: "Conditions
                     chosen = own.policy(text)
                     label = f"{chosen.shown} at {rate:g} jobs an hour"
                     tell = teller(progress, len(found) * jobs, total, label) if progress else None
-                    found.append(_kept(replay_of(work, site, chosen, tell), rate, own, loads.jobs))
+                    found.append(_kept(replay_of(work, site, chosen, tell), rate, own))
     return found
 
 
-def _kept(replay: Replay, rate: float, conditions: "Conditions", count: int) -> Swept:
+def _kept(replay: Replay, rate: float, conditions: "Conditions") -> Swept:
     from hocket.cluster.metrics import jct_s
 
     run = replay.run
     counted = run.records[conditions.first : conditions.last]
-    told = remarks(replay)
-    if conditions.last is not None and conditions.last < count == len(run.records):
-        told.append(f"all {count} jobs had come before those that count were finished; --jobs makes more")
     own = as_json(replay, times=False)
-    return Swept(replay.policy, rate, conditions.seed, jct_s(counted), len(counted), own, told, replay.wall_s)
+    return Swept(
+        replay.policy, rate, conditions.seed, jct_s(counted), len(counted), own, remarks(replay), replay.wall_s
+    )
 
 
 def _means(found: Sequence[Swept], policy: str) -> list[tuple[float, float]]:
@@ -100,10 +99,10 @@ def gains(found: Sequence[Swept], names: list[str]) -> "dict[str, Sustained]":
 
 def sweep_json(found: Sequence[Swept], gained: "dict[str, Sustained]", first: str, times: bool) -> dict[str, Any]:
     """What --json prints of all runs; times: also how long computing took."""
-    runs = []
+    runs: list[dict[str, object]] = []
     for run in found:
         took = {"wall_s": run.wall_s} if times else {}
-        runs.append({"per_hour": run.per_hour, "seed": run.seed, **run.told, "notes": run.remarks, **took})
+        runs.append({"per_hour": run.per_hour, "seed": run.seed, **run.told, **took})
     told = [{"policy": name, "by": first, **gain._asdict(), "factor": gain.factor} for name, gain in gained.items()]
     return {"runs": runs, "sustained": told}
 

@@ -37,7 +37,7 @@ def test_each_run_is_that_of_generate_and_simulate(run: Run, shared: Path) -> No
         words = f"--round 3600 --first 2 --last 9 --seed {one['seed']} --json"
         alone = ask(run, f"simulate made.json workers.yaml -p {name} {words}").json
         assert alone["finished"] == 7
-        assert {key: one[key] for key in alone if key != "notes"} == {k: v for k, v in alone.items() if k != "notes"}
+        assert {key: one[key] for key in alone} == alone
 
 
 def test_the_table_has_means_of_seeds_and_what_is_sustained(run: Run, shared: Path) -> None:
@@ -78,6 +78,11 @@ def test_a_load_that_ends_too_early_is_told(run: Run, shared: Path) -> None:
     words = f"{SWEEP} --rates 0.1 --last 6"
     assert "all 7 jobs had come before" in ask(run, f"{words} --jobs 7").out
     assert "had come before" not in ask(run, words).out
+    assert ask(run, "generate continuous-single --rate 0.1 --jobs 7 -o few.json").code == 0
+    [note] = ask(run, "simulate few.json workers.yaml --last 6 --json").json["notes"]
+    assert note.startswith("all 7 jobs had come before")
+    assert ask(run, "generate static-single --jobs 7 -o static.json").code == 0
+    assert ask(run, "simulate static.json workers.yaml --last 6 --json").json["notes"] == []
 
 
 def test_an_interrupted_sweep_leaves_nothing(run: Run, shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
