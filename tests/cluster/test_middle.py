@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hocket.cluster.allocation import ALONE, Allocation
 from hocket.cluster.job import Job
 from hocket.cluster.middle import middle
-from hocket.cluster.middle_shared import middle_shared
+from hocket.cluster.middle_shared import _Limits, middle_shared
 from hocket.cluster.policies import finish_time_fairness, max_min_fairness
 from hocket.cluster.snapshot import Active, Pairs, Snapshot
 from hocket.cluster.workers import Column, WorkerType
@@ -137,3 +137,19 @@ def test_two_jobs_beside_each_other() -> None:
     none = sharing(snapshot([[0.0]], [4]), np.zeros(1, dtype=int), np.full((1, 1), 0.7))
     empty = alone([], [], [])
     assert middle_shared(empty, none, np.zeros(1)) is empty
+
+
+@given(st.integers(0, 10**6), st.integers(1, 9), st.integers(1, 12))
+@hypothesis_settings(max_examples=30, deadline=None)
+def test_few_entries_are_summed_as_the_whole_matrix_would_be(seed: int, limits: int, variables: int) -> None:
+    """Of limits in any order, some of them twice in a variable, as where a job is beside one of its own group."""
+    draw = np.random.default_rng(seed)
+    often = draw.integers(1, 6, variables)
+    columns = draw.permutation(np.repeat(np.arange(variables), often))
+    rows, values = draw.integers(0, limits, len(columns)), draw.uniform(-2, 2, len(columns))
+    whole = np.zeros((limits, variables))
+    np.add.at(whole, (rows, columns), values)
+    few, x, prices = _Limits(rows, columns, values, limits), draw.uniform(0, 1, variables), draw.uniform(0, 1, limits)
+    assert few.of(x) == pytest.approx(whole @ x)
+    assert few.back(prices) == pytest.approx(whole.T @ prices)
+    assert few.squared(x) == pytest.approx((whole * x) @ whole.T)

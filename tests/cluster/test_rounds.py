@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hocket.cluster import rounds
 from hocket.cluster.allocation import ALONE
 from hocket.cluster.job import Job
 from hocket.cluster.policies import max_min_fairness
@@ -22,6 +23,29 @@ def entries(rows: list[tuple[int, int, int, int, float]], jobs: int) -> Entries:
     """Of (first, second, column, need, fraction); each column is a type."""
     first, second, column, need, fraction = (np.array(one) for one in zip(*rows, strict=True))
     return Entries(first, second, column, column, need, fraction.astype(float), jobs)
+
+
+@given(st.integers(0, 10**6), st.integers(1, 8))
+def test_who_is_left_out_early_could_not_run(seed: int, at_once: int) -> None:
+    """However many are looked at before those that cannot run are left out, the same run."""
+    rng = np.random.default_rng(seed)
+    jobs, count = int(rng.integers(2, 12)), int(rng.integers(1, 60))
+    first = rng.integers(0, jobs, count)
+    second = np.where(rng.random(count) < 0.5, ALONE, (first + rng.integers(1, jobs, count)) % jobs)
+    column = rng.integers(0, 3, count)
+    there = Entries(first, second, column, column, rng.integers(1, 4, count), np.ones(count), jobs)
+    order, workers = rng.permutation(count), rng.integers(0, 7, 3).tolist()
+    whole = choose(there, order, workers)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rounds, "_AT_ONCE", at_once)
+        assert choose(there, order, workers).tolist() == whole.tolist()
+
+
+def test_a_key_is_of_jobs_and_column() -> None:
+    """Two entries have the same one only if all three are the same."""
+    rows = [(a, b, c) for a in (0, 1, 70_000) for b in (ALONE, 0, 1, 70_000) for c in (0, 1, 60)]
+    there = entries([(*row, 1, 1.0) for row in rows], 70_001)
+    assert len(set(there.key.tolist())) == len(rows)
 
 
 def lag(drive: Driver, fractions: dict[tuple[tuple[str, ...], int], float]) -> float:
