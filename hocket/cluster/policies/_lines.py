@@ -24,7 +24,7 @@ from hocket.cluster.session import Labels, Session
 
 _ROUNDS = 200
 _MISSING = 1e-9  # of what a group could do in all
-_DEAR = 4.0  # times what jobs cost
+_DEAR = 8.0  # times what jobs cost
 _BASIC = 1  # a row or a variable that is not at a bound, in a basis
 
 

@@ -93,7 +93,6 @@ class _Search:
             raise Infeasible(f"{self._place}: nothing keeps the constraints")
         for _ in range(_STEPS):
             costs, at = self._lay()
-            tied = min(jobs, max(tied, int(self._forced.sum()) + 1))
             active, box = self._box(costs, at, tied)
             found, self.stand, off = Tied(common, box, at, active, self._place).best()
             if found is not None:
@@ -136,13 +135,15 @@ class _Search:
     def _box(self, costs: np.ndarray, at: Edges, tied: int) -> tuple[np.ndarray, Box]:
         """So many jobs, and a box so wide that no others change edges in it."""
         common, prices = self._common, self.stand.prices
-        dearest = float(prices.max(initial=0.0))
-        if tied >= len(common.does):
-            most = np.full(len(prices), _DEAR * max(self._scale, dearest))
-            return np.arange(len(common.does)), Box(np.zeros(len(prices)), most, self.stand.level)
+        jobs, dearest = len(common.does), float(prices.max(initial=0.0))
         wide = np.maximum(prices, max(_FLOOR * dearest, _SMALL * self._scale))
         moves = np.append(wide, 0.0)[common.type_or_none] * common.size[:, None]
         far = np.where(self._forced, -1.0, reach(at, common.does_or_idles, costs, moves))
+        # Where jobs are tied however little prices move, there have to be some more, or the box has no inside.
+        tied = max(tied, int((far <= _SMALL).sum()) + _TIED // 2)
+        if tied >= jobs:
+            most = np.full(len(prices), _DEAR * max(self._scale, dearest))
+            return np.arange(jobs), Box(np.zeros(len(prices)), most, self.stand.level)
         order = np.argpartition(far, tied)
         width = wide * min(float(far[order[tied]]), _WIDEST)
         return np.sort(order[:tied]), Box(np.maximum(prices - width, 0.0), prices + width, self.stand.level)

@@ -11,7 +11,7 @@ from hocket.cluster.policies._ties import settled, stands
 
 MANY = 400  # groups: programs of fewer are as soon solved in one
 _MOST_COLUMNS = 16
-_GAP = 1e-8
+_GAP = 1e-7
 _AT_LOWER, _BASIC, _AT_UPPER = 0, 1, 2  # states in a basis
 
 

@@ -84,14 +84,19 @@ def _within(
         prices = np.maximum(before[len(lines.shares.limits.lower) :], 0.0)
         rest = served.bound(before, demand) - float(prices @ served.cuts.asked(demand))
         now = max(_affordable(served.cuts, prices, rest, pace, now, budget_usd * (1 + _CLOSE / 2) / unit), now)
+    proved = now
     for _ in range(_STEPS):
         kept = at_pace(served, pace, now)
         paid_usd = float(cost @ kept.solution.x) * now
         if budget_usd is None or paid_usd <= budget_usd * (1 + _CLOSE):
-            return kept, now, now > found.pace
+            return kept, proved, now > found.pace
         # Half of the tolerance: where a longer makespan is no cheaper, the bound is all rounding.
         rest = kept.solution.bound - float(kept.prices @ kept.cuts.asked(kept.demand))
-        now = max(_affordable(kept.cuts, kept.prices, rest, pace, now, budget_usd * (1 + _CLOSE / 2) / unit), now)
+        later = _affordable(kept.cuts, kept.prices, rest, pace, now, budget_usd * (1 + _CLOSE / 2) / unit)
+        if later > now:
+            proved = later
+        # An answer may cost a little more than its bound shows: then a little more time.
+        now = max(later, now * (1 + _CLOSE))
     raise SolverTrouble(f"{_PLACE}: {_STEPS} steps were not enough")
 
 
