@@ -1,6 +1,6 @@
 """Journals of a shared cluster: written while a simulation runs, and cluster replay."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -16,13 +16,16 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def watching(path: Path | None, policy: str, tell: Callable[[int], None] | None) -> "Iterator[Watch | None]":
-    """Who watches a simulation: writes its journal, and tells how many jobs are finished.
+def watching(
+    path: Path | None, policy: str, tell: Callable[[int], None] | None, counted: Collection[str]
+) -> "Iterator[Watch | None]":
+    """Who watches a simulation: writes its journal, and tells how many of the jobs that count are finished.
 
     Arguments:
         path: of the journal; None for none. A simulation that cannot be leaves none behind; one that is interrupted leaves its
             events up to then.
         policy: its name, for the journal.
+        counted: ids of the jobs that count.
 
     Raises:
         InputError: the journal is there already, or cannot be written.
@@ -43,7 +46,7 @@ def watching(path: Path | None, policy: str, tell: Callable[[int], None] | None)
             nonlocal finished
             for journal in journals:
                 journal.record(event, now_s)
-            if tell and isinstance(event, JobFinished):
+            if tell and isinstance(event, JobFinished) and event.job in counted:
                 finished += 1
                 tell(finished)
 

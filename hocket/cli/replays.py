@@ -122,7 +122,7 @@ def replay_of(
     """One policy on the workload.
 
     Arguments:
-        tell: is told how many jobs are finished.
+        tell: is told how many of the jobs that count are finished.
     """
     import time
 
@@ -132,8 +132,9 @@ def replay_of(
     from hocket.cluster.simulator import simulate as simulated
 
     options = policy.options
+    counted = {job.id for job in work.jobs[options.first : options.last]} if tell else set()
     start_s = time.perf_counter()
-    with by_options(), watching(journal, policy.spelt, tell) as watch:
+    with by_options(), watching(journal, policy.spelt, tell, counted) as watch:
         run = simulated(work, site.types, site.table, policy.allocate, options, site.given, watch)
     wall_s = time.perf_counter() - start_s
     figures = summary(run, options.first, options.last)

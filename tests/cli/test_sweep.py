@@ -118,7 +118,7 @@ def test_progress_goes_through_all_runs(run: Run, shared: Path, monkeypatch: pyt
             pass
 
     monkeypatch.setattr("hocket.cli.sweeps.Progress", Bar)
-    assert ask(run, f"{SWEEP} --rates 2,4 --jobs 3").code == 0
+    assert ask(run, f"{SWEEP} --rates 2,4 --jobs 9 --first 1 --last 4").code == 0
     assert [done for done, _, _ in told] == list(range(1, 13))
     assert {total for _, total, _ in told} == {12}
     assert told[-1][2] == "max_min_fairness at 4 jobs an hour, 3 jobs finished"
