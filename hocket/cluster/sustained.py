@@ -76,9 +76,9 @@ def sustained(own: Course, other: Course) -> Sustained | None:
 
 
 def _reached(own: Course, level_s: float) -> float | None:
-    """The least load at which a time is reached from below."""
-    if own and own[0][1] == level_s:
-        return own[0][0]
+    """The least load at which a time is reached; None where it is longer from the first, and shorter later by chance, or never."""
+    if not own or own[0][1] >= level_s:
+        return own[0][0] if own and own[0][1] == level_s else None
     for (low, before_s), (high, after_s) in pairwise(own):
         if before_s < level_s <= after_s:
             return low + (level_s - before_s) / (after_s - before_s) * (high - low)

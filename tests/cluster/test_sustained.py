@@ -29,6 +29,7 @@ def test_seeds_come_together() -> None:
         ([(6.0, 7.0)], Sustained(6.0, 2.0, at_least=True)),
         ([(2.0, 7.0)], None),  # shorter, but not at a greater load
         ([(2.0, 100.0), (4.0, 200.0)], None),
+        ([(2.0, 95.0), (4.0, 15.0), (6.0, 100.0)], None),  # longer at first: what comes then is chance
         ([(2.0, nan), (4.0, nan)], None),
         ([], None),
         ([(2.0, 20.0)], Sustained(2.0, 2.0)),

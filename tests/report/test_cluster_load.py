@@ -46,6 +46,13 @@ def test_points_stand_where_they_belong() -> None:
     assert told[-1] == "gavel: 10 h at 2 jobs an hour, of 2 runs from 8.33 h to 11.7 h"
 
 
+def test_upright_lines_of_one_rate_stand_side_by_side() -> None:
+    """None hides another."""
+    rows = [(name, 1.0, seconds) for name in ("a", "b", "c") for seconds in (3600.0, 7200.0)]
+    places = re.findall(r"M([\d.]+) [\d.]+V", load_chart(rows))
+    assert len(places) == len(set(places)) == 3
+
+
 def test_times_far_apart_have_a_logarithmic_axis() -> None:
     """A policy that is swamped does not flatten the others."""
     assert "(log)" in load_chart([("a", 1.0, 3600.0), ("b", 1.0, 3600e3)])
