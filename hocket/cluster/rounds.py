@@ -28,6 +28,10 @@ from hocket.cluster.allocation import ALONE
 __all__ = ["Entries", "balanced", "by_debt", "by_ratio", "choose", "enough", "worth"]
 
 _NONE = 1e-9
+_SLOT_BITS, _COLUMN_BITS = (
+    21,
+    16,
+)  # of a key: two million jobs at a time, and more columns than a file of workers can name
 _AT_ONCE = 512  # entries that are looked at one by one, before those that cannot run any more are left out
 
 
@@ -56,7 +60,7 @@ class Entries:
     @cached_property
     def key(self) -> np.ndarray:
         """Jobs and column of each entry as one number: who has the same runs the same."""
-        return ((self.first << 32) + self.second + 1 << 10) + self.column
+        return ((self.first << _SLOT_BITS) + self.second + 1 << _COLUMN_BITS) + self.column
 
     @cached_property
     def due(self) -> tuple[np.ndarray, np.ndarray]:
