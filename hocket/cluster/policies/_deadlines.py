@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from hocket.cluster.policies._lines import Cuts, Lines, Served
+from hocket.cluster.policies._lines import Cuts, Lines
+from hocket.cluster.policies._served import Served
 from hocket.cluster.snapshot import Snapshot
 
 _LACKING = 1e-11  # of what a group could do in all

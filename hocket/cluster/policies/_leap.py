@@ -10,10 +10,11 @@ Source: as _pace.py, from the other side.
 import numpy as np
 
 from hocket.cluster.policies._common import Stand
-from hocket.cluster.policies._lines import Lines, Served, without_slack
+from hocket.cluster.policies._lines import Lines
 from hocket.cluster.policies._lp import TOLERANCE, Basis, SolverTrouble
 from hocket.cluster.policies._path import Path
 from hocket.cluster.policies._plenty import looks
+from hocket.cluster.policies._served import Served, without_slack
 from hocket.cluster.policies._shares import Shares
 from hocket.cluster.session import Session
 

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from hocket.cluster.policies._common import Stand
-from hocket.cluster.policies._lines import Cuts, Lines, Served, without_slack
+from hocket.cluster.policies._lines import Cuts, Lines
 from hocket.cluster.policies._lp import Basis, Infeasible, Solution, SolverTrouble
 from hocket.cluster.policies._plenty import looks
+from hocket.cluster.policies._served import Served, without_slack
 from hocket.cluster.session import Session
 
 _STEPS = 100

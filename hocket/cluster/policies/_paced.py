@@ -9,9 +9,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hocket.cluster.policies._lines import Lines, Served, lacking
+from hocket.cluster.policies._lines import Lines
 from hocket.cluster.policies._lp import Infeasible
 from hocket.cluster.policies._pace import Found, Kept, Pace, at_pace, least, outset, slowest
+from hocket.cluster.policies._served import Served, lacking
 from hocket.cluster.policies._shares import Shares
 from hocket.cluster.policies._spread import Entries
 from hocket.cluster.policies._windows import spread

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hocket.cluster.policies._lines import Lines, extended
+from hocket.cluster.policies._lines import Lines
 from hocket.cluster.policies._lp import Basis, Solution, SolverTrouble, solve
+from hocket.cluster.policies._served import extended
 from hocket.cluster.policies._shares import Rows
 
 _ROUNDS = 500

@@ -10,11 +10,12 @@ Without a budget it is the makespan policy. All that runs is paid for until the 
 import numpy as np
 
 from hocket.cluster.allocation import Allocation, Reason, Reasons
-from hocket.cluster.policies._lines import Cuts, Lines, Served
+from hocket.cluster.policies._lines import Cuts, Lines
 from hocket.cluster.policies._lp import Program, SolverTrouble, solve
 from hocket.cluster.policies._pace import Found, Kept, Pace, at_pace, least, root
 from hocket.cluster.policies._prices import HOUR_S, cost_per_hour
 from hocket.cluster.policies._refusals import refusal
+from hocket.cluster.policies._served import Served
 from hocket.cluster.policies._shares import Shares
 from hocket.cluster.policies._windows import spread
 from hocket.cluster.session import Session, answered

@@ -14,10 +14,11 @@ import numpy as np
 from hocket.cluster.allocation import Allocation, Reason, Reasons
 from hocket.cluster.policies._answer import answer, reasons
 from hocket.cluster.policies._deadlines import alone, due, together
-from hocket.cluster.policies._lines import Lines, Served
+from hocket.cluster.policies._lines import Lines
 from hocket.cluster.policies._lp import Infeasible, Solution, SolverTrouble
 from hocket.cluster.policies._prices import cost_per_hour, priced
 from hocket.cluster.policies._roles import Aim, Answer, Roles, many
+from hocket.cluster.policies._served import Served
 from hocket.cluster.policies._shares import Shares
 from hocket.cluster.policies._windows import spread
 from hocket.cluster.session import Session, answered
