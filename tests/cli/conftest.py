@@ -108,3 +108,23 @@ def shared(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     }
     Path("snapshot.json").write_text(json.dumps(whole, indent=1))
     return tmp_path
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> list[tuple[float, float, str]]:
+    """What bars of simulations are told, where they are shown."""
+    words: list[tuple[float, float, str]] = []
+
+    class Bar:
+        def __init__(self, title: str, enabled: bool) -> None:
+            self.enabled = enabled
+
+        def __enter__(self) -> object:
+            return (lambda *said: words.append(said)) if self.enabled else None
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+    for module in ("replays", "sweeps"):
+        monkeypatch.setattr(f"hocket.cli.{module}.Progress", Bar)
+    return words

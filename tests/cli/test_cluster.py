@@ -174,21 +174,8 @@ def test_tables_fit_the_terminal(
         assert "SLOs missed" not in found.out  # no job has one
 
 
-def test_progress_is_shown_on_a_terminal(run: Run, shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_is_shown_on_a_terminal(run: Run, shared: Path, told: list[tuple[float, float, str]]) -> None:
     """How many jobs are finished, by policy; never to machines."""
-    told: list[tuple[float, float, str]] = []
-
-    class Bar:
-        def __init__(self, title: str, enabled: bool) -> None:
-            self.enabled = enabled
-
-        def __enter__(self) -> object:
-            return (lambda *words: told.append(words)) if self.enabled else None
-
-        def __exit__(self, *_: object) -> None:
-            pass
-
-    monkeypatch.setattr("hocket.cli.replays.Progress", Bar)
     ask(run, "compare jobs.json workers.yaml -p fifo -p isolated --round 3600")
     assert [done for done, _, _ in told] == list(range(1, 25))
     assert {total for _, total, _ in told} == {24}

@@ -103,21 +103,8 @@ def test_an_interrupted_sweep_leaves_nothing(run: Run, shared: Path, monkeypatch
     assert set(Path().iterdir()) == before
 
 
-def test_progress_goes_through_all_runs(run: Run, shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_goes_through_all_runs(run: Run, shared: Path, told: list[tuple[float, float, str]]) -> None:
     """Of jobs that count; and says where it is."""
-    told: list[tuple[float, float, str]] = []
-
-    class Bar:
-        def __init__(self, title: str, enabled: bool) -> None:
-            self.enabled = enabled
-
-        def __enter__(self) -> object:
-            return (lambda *words: told.append(words)) if self.enabled else None
-
-        def __exit__(self, *_: object) -> None:
-            pass
-
-    monkeypatch.setattr("hocket.cli.sweeps.Progress", Bar)
     assert ask(run, f"{SWEEP} --rates 2,4 --jobs 9 --first 1 --last 4").code == 0
     assert [done for done, _, _ in told] == list(range(1, 13))
     assert {total for _, total, _ in told} == {12}
