@@ -7,6 +7,8 @@ from statistics import mean
 import _headline_teams as teams
 from _headline_runs import Case, Kept, Row
 
+from hocket.cluster.sustained import sustained as load_sustained
+
 
 @dataclass(frozen=True)
 class Scope:
@@ -151,15 +153,10 @@ def sustained(trace: str, slow: str, fast: str) -> Value:
         level, row = ask.continuous(trace, slow, seed), ask.continuous(trace, fast, seed)
         if seed != ask.scope.seeds[0] or level is None or row is None:
             return None
-        low, before_s = HIGH[trace], row.avg_jct_s
-        for load in ask.scope.rates.get(trace, ()):
-            row = ask.continuous(trace, fast, seed, load)
-            if row is not None and row.avg_jct_s >= level.avg_jct_s:
-                part = (level.avg_jct_s - before_s) / (row.avg_jct_s - before_s)
-                return (low + part * (load - low)) / HIGH[trace]
-            if row is not None:
-                low, before_s = load, row.avg_jct_s
-        return low / HIGH[trace] if low > HIGH[trace] else None
+        loads = ((load, ask.continuous(trace, fast, seed, load)) for load in ask.scope.rates.get(trace, ()))
+        own = [(HIGH[trace], row.avg_jct_s), *((load, found.avg_jct_s) for load, found in loads if found is not None)]
+        reached = load_sustained(own, [(HIGH[trace], level.avg_jct_s)])
+        return None if reached is None else reached.factor
 
     return value
 

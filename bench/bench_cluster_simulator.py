@@ -10,16 +10,15 @@ more policies, seeds and rates, for jobs of several workers and solvers (bench/p
 import json
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 from hocket.cluster.core import Policy
-from hocket.cluster.first_come import FirstCome
 from hocket.cluster.generate import continuous
 from hocket.cluster.metrics import Run, jct_s, summary
-from hocket.cluster.named import policy_named
-from hocket.cluster.options import Options, public
+from hocket.cluster.named import as_published, policy_named
+from hocket.cluster.options import Options
 from hocket.cluster.readers import read_workload
 from hocket.cluster.readers.throughputs_json import packaged
 from hocket.cluster.simulator import simulate
@@ -34,39 +33,31 @@ WINDOW = 300, 500
 MEASURED = Path(__file__).parent / "public_simulator.json"
 
 
-def first_come() -> tuple[Policy, Options]:
-    """FIFO: nobody runs who has no right to."""
-    options = public(blind=True)
-    return FirstCome(overbook=True), replace(options, settings=replace(options.settings, fill=False))
+class Case(NamedTuple):
+    """A policy of ours: by name, blind to types, with jobs that may share workers."""
+
+    name: str
+    blind: bool = False
+    shares: bool = False
+
+    def made(self) -> tuple[Policy, Options]:
+        """A new one, and the options that it is run with."""
+        policy, options = as_published(self.name, self.blind)
+        return policy, replace(options, space_sharing=self.shares)
 
 
-def blind(name: str) -> Callable[[], tuple[Policy, Options]]:
-    """A policy that sees no types."""
-    return lambda: (policy_named(name, blind=True), public(blind=True))
-
-
-def seeing(name: str) -> Callable[[], tuple[Policy, Options]]:
-    """A policy that sees types; what its objective leaves open ends in the middle, as with the solver there."""
-    return lambda: (policy_named(name, rest="middle"), public())
-
-
-def packed(name: str) -> Callable[[], tuple[Policy, Options]]:
-    """A policy of jobs that may share workers."""
-    return lambda: (policy_named(name, rest="middle"), replace(public(), space_sharing=True))
-
-
-CASES: dict[str, Callable[[], tuple[Policy, Options]]] = {
-    "fifo": first_come,
-    "max_min_fairness": blind("max_min_fairness"),
-    "max_min_fairness_perf": seeing("max_min_fairness"),
-    "max_min_fairness_packed": packed("max_min_fairness"),
-    "finish_time_fairness": blind("finish_time_fairness"),
-    "finish_time_fairness_perf": seeing("finish_time_fairness"),
-    "min_total_duration": blind("makespan"),
-    "min_total_duration_perf": seeing("makespan"),
-    "isolated": lambda: (policy_named("isolated"), public(blind=True)),
-    "allox": seeing("allox"),
-    "gandiva": packed("gandiva"),
+CASES = {
+    "fifo": Case("fifo", blind=True),
+    "max_min_fairness": Case("max_min_fairness", blind=True),
+    "max_min_fairness_perf": Case("max_min_fairness"),
+    "max_min_fairness_packed": Case("max_min_fairness", shares=True),
+    "finish_time_fairness": Case("finish_time_fairness", blind=True),
+    "finish_time_fairness_perf": Case("finish_time_fairness"),
+    "min_total_duration": Case("makespan", blind=True),
+    "min_total_duration_perf": Case("makespan"),
+    "isolated": Case("isolated"),
+    "allox": Case("allox"),
+    "gandiva": Case("gandiva", shares=True),
 }
 
 
@@ -86,7 +77,7 @@ def beside_the_public_one() -> None:
         f"{'policy':24} {'avg JCT, s':>12} {'public':>10} {'differs':>8} {'used':>6} {'public':>7} {'s':>7} {'public':>7}  faster"
     )
     for name in ("fifo", "max_min_fairness", "max_min_fairness_perf"):
-        policy, options = CASES[name]()
+        policy, options = CASES[name].made()
         run, took_s = timed(work, policy, replace(options, first=first, last=last))
         theirs = reference[f"single_r4_s0_{first}_{last}__{name}"]
         jct = jct_s(run.records[first:last]).mean()
@@ -107,7 +98,7 @@ def beside_what_was_measured() -> None:
         name, workload, first, last = row["policy"], row["workload"], row["first"], row["last"]
         key = name, workload, first, last
         if key not in runs:
-            policy, options = CASES[name]()
+            policy, options = CASES[name].made()
             runs[key] = timed(
                 read_workload(FOLDER / f"{workload}.json"), policy, replace(options, first=first, last=last)
             )

@@ -337,7 +337,7 @@ def test_completion_times_are_those_that_were_measured(workload: str, policy: st
     rows = json.loads(MEASURED.read_text())["rows"]
     row = next(r for r in rows if (r["workload"], r["policy"]) == (workload, policy))
     first, last = row["first"], row["last"]
-    allocate, options = CASES[policy]()
+    allocate, options = CASES[policy].made()
     options = replace(options, first=first, last=last)
     run = simulate(read_workload(FOLDER / f"{workload}.json"), PAPER, packaged(), allocate, options)
     assert len(jct_s(run.records[first:last])) == row["finished"]
