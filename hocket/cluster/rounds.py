@@ -28,10 +28,8 @@ from hocket.cluster.allocation import ALONE
 __all__ = ["Entries", "balanced", "by_debt", "by_ratio", "choose", "enough", "worth"]
 
 _NONE = 1e-9
-_SLOT_BITS, _COLUMN_BITS = (
-    21,
-    16,
-)  # of a key: two million jobs at a time, and more columns than a file of workers can name
+# Of a key: two million jobs at a time, and more columns than a file of workers can name.
+_SLOT_BITS, _COLUMN_BITS = 21, 16
 _AT_ONCE = 512  # entries that are looked at one by one, before those that cannot run any more are left out
 
 

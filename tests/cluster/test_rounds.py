@@ -48,6 +48,16 @@ def test_a_key_is_of_jobs_and_column() -> None:
     assert len(set(there.key.tolist())) == len(rows)
 
 
+def test_keys_of_many_columns_differ() -> None:
+    """The last column of one entry is not the first of the next one's, however many there are; nor are slots."""
+    there = [(a, b, column) for a in (0, 1, 2**20) for b in (ALONE, 0, 1, 2**20) for column in (0, 1023, 1024, 65535)]
+    first, second, column = np.array(there, dtype=np.int64).T
+    ones = np.ones(len(there), dtype=np.int64)
+    found = Entries(first, second, column, column, ones, ones.astype(float), 2**20 + 1).key
+    assert len(set(found.tolist())) == len(there)
+    assert found.min() >= 0
+
+
 def lag(drive: Driver, fractions: dict[tuple[tuple[str, ...], int], float]) -> float:
     """By how many rounds what was received is less than fraction * time, at most."""
     each = (x * drive.now_s - drive.time_s.get(key, 0.0) for key, x in fractions.items())
