@@ -1,10 +1,13 @@
 """Hocket's engine against torch.distributed.pipelining: same GPT, same two stages, same microbatches, two pinned workers.
 
-    python bench/bench_pipelining.py [--rounds 6] [--batches 16]
+    python bench/bench_pipelining.py [--launches 6] [--rounds 3] [--batches 8]
 
 Both live in the same two processes (one thread each, one core each, gloo) and train in turn, some batches a turn, so that
-whatever else the machine does meets both; figures are medians over rounds, ratios are taken round by round. Every side
-takes its optimizer step. PipeDream and 2BW are set beside torch's 1F1B. With equal stages and free updates the missing
+whatever else the machine does meets both. Where a process happens to find its memory makes any side some per cent faster
+or slower for as long as the process lives, and more so who is made first: so processes are launched anew several times,
+each time another side is made first and each round another one begins. Figures are medians over all rounds, ratios are
+taken round by round; those of each launch are printed, too. Every side takes its optimizer step. PipeDream and 2BW are
+set beside torch's 1F1B. With equal stages and free updates the missing
 bubble allows (m + p - 1) / m of it. What it allows these stages is less: the bubble is the other stage's microbatch,
 and where weights are updated oftener (PipeDream) or copied first, that is work and no bubble. It is computed from the median
 seconds of every kind of instruction, recorded in one more turn in the same processes. A turn of an asynchronous strategy
@@ -34,7 +37,8 @@ from hocket.profile.capture import Captured, capture
 from hocket.run.engines.torch_dist import Worker
 
 MICROBATCHES, STAGES = 8, 2
-STRATEGIES = ("gpipe", "flush", "pipedream", "two_bw")
+STRATEGIES, ASYNCHRONOUS = ("gpipe", "flush", "pipedream", "two_bw"), ("pipedream", "two_bw")
+SIDES = ("torch gpipe", "hocket gpipe", "hocket flush", "torch flush", "hocket pipedream", "hocket two_bw")
 BESIDE = {"gpipe": "gpipe", "flush": "flush", "pipedream": "flush", "two_bw": "flush"}
 
 Turn = Callable[[int], None]  # trains so many batches
@@ -77,7 +81,28 @@ def batch_s(strategy: str, stages: list[Seconds]) -> float:
     return MICROBATCHES * max(once) + bubble + steps * max(one["step"] for one in stages)
 
 
-def work(rank: int, folder: str, rounds: int, batches: int) -> None:
+def allowed_gain(strategy: str, recorded: dict[str, list[Seconds]]) -> float:
+    """How many times torch's 1F1B throughput the missing bubble allows.
+
+    The stages' own work is the same: what recorded 1F1B took for it is taken for both.
+    """
+    own = [{**work, "step": one["step"]} for work, one in zip(recorded["flush"], recorded[strategy], strict=True)]
+    return batch_s("flush", recorded["flush"]) / batch_s(strategy, own)
+
+
+def _rotated(sides: tuple[str, ...], by: int) -> tuple[str, ...]:
+    return sides[by % len(sides) :] + sides[: by % len(sides)]
+
+
+def _side(side: str, captured: Captured, rank: int) -> Turn:
+    """One that takes turns."""
+    whose, name = side.split()
+    if whose == "torch":
+        return Pipelining(name, MICROBATCHES, rank).train
+    return hocket_turn(hocket_worker(captured, name, rank))
+
+
+def work(rank: int, folder: str, launch: int, rounds: int, batches: int) -> None:
     """One of the two processes."""
     warnings.simplefilter("ignore")
     os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[rank]})
@@ -85,12 +110,11 @@ def work(rank: int, folder: str, rounds: int, batches: int) -> None:
     store = dist.FileStore(f"{folder}/store", STAGES)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=STAGES, timeout=timedelta(seconds=300))
     captured = capture(make_job(), BATCH_SIZE // MICROBATCHES)
-    theirs = {name: Pipelining(name, MICROBATCHES, rank).train for name in ("gpipe", "flush")}
-    turns: dict[str, Turn] = {f"torch {name}": turn for name, turn in theirs.items()}
-    turns |= {f"hocket {name}": hocket_turn(hocket_worker(captured, name, rank)) for name in STRATEGIES}
-    seconds: dict[str, list[float]] = {name: [] for name in turns}
+    turns = {side: _side(side, captured, rank) for side in _rotated(SIDES, launch)}
+    seconds: dict[str, list[float]] = {side: [] for side in SIDES}
     for number in range(rounds + 1):
-        for name, turn in turns.items():
+        for name in _rotated(SIDES, number):
+            turn = turns[name]
             dist.barrier()
             began = time.perf_counter()
             turn(batches)
@@ -107,33 +131,42 @@ def work(rank: int, folder: str, rounds: int, batches: int) -> None:
 def main() -> None:
     """Print one JSON line a strategy."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=6)
-    parser.add_argument("--batches", type=int, default=16)
+    parser.add_argument("--launches", type=int, default=6)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--batches", type=int, default=8)
     given = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        mp.start_processes(work, (folder, given.rounds, given.batches), STAGES, start_method="spawn")
-        seconds, recorded = json.loads(Path(folder, "seconds.json").read_text())
+    seconds: dict[str, list[float]] = {side: [] for side in SIDES}
+    allowed: dict[str, list[float]] = {strategy: [] for strategy in ASYNCHRONOUS}
+    for launch in range(given.launches):
+        with tempfile.TemporaryDirectory() as folder:
+            arguments = (folder, launch, given.rounds, given.batches)
+            mp.start_processes(work, arguments, STAGES, start_method="spawn")
+            found, recorded = json.loads(Path(folder, "seconds.json").read_text())
+        for strategy in ASYNCHRONOUS:
+            allowed[strategy].append(allowed_gain(strategy, recorded))
+        for side in SIDES:
+            seconds[side] += found[side]
     for strategy in STRATEGIES:
         ours, theirs = seconds[f"hocket {strategy}"], seconds[f"torch {BESIDE[strategy]}"]
         ratios = [b / a for a, b in zip(ours, theirs, strict=True)]
-        row: dict[str, float | str] = {
+        row: dict[str, float | str | list[float]] = {
             "hocket": strategy,
             "torch": BESIDE[strategy],
             "hocket_iteration_s": statistics.median(ours),
             "torch_iteration_s": statistics.median(theirs),
             "torch_by_hocket": statistics.median(ratios),
             "quartiles": [round(q, 3) for q in statistics.quantiles(ratios, n=4)],
+            "by_launch": [
+                round(statistics.median(ratios[at : at + given.rounds]), 3)
+                for at in range(0, len(ratios), given.rounds)
+            ],
         }
-        if strategy in ("pipedream", "two_bw"):
-            # The stages' own work is the same: what recorded 1F1B took for it is taken for both.
-            own = [
-                {**work, "step": one["step"]} for work, one in zip(recorded["flush"], recorded[strategy], strict=True)
-            ]
-            allowed = batch_s("flush", recorded["flush"]) / batch_s(strategy, own)
+        if strategy in ASYNCHRONOUS:
+            gain = statistics.median(allowed[strategy])
             row["allowed_with_equal_stages"] = (MICROBATCHES + STAGES - 1) / MICROBATCHES
-            row["allowed_by_missing_bubble"] = allowed
-            row["share_of_allowed_gain"] = (statistics.median(ratios) - 1) / (allowed - 1)
-            row["share_of_allowed_throughput"] = statistics.median(ratios) / allowed
+            row["allowed_by_missing_bubble"] = gain
+            row["share_of_allowed_gain"] = (statistics.median(ratios) - 1) / (gain - 1)
+            row["share_of_allowed_throughput"] = statistics.median(ratios) / gain
         print(json.dumps(row), flush=True)
 
 
