@@ -5,12 +5,12 @@ Source: section 5.3.1: X, with rows for pairs where jobs share workers (equation
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from math import inf
 from typing import overload
 
 import numpy as np
 
+from hocket.cluster.once import once
 from hocket.cluster.snapshot import Snapshot
 
 ALONE = -1
@@ -82,7 +82,7 @@ class Allocation:
     holds_s: float = inf
     fill: bool = True
 
-    @cached_property
+    @once
     def pairs(self) -> np.ndarray:
         """Which entries are of two jobs."""
         return self.second != ALONE

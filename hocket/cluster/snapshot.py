@@ -7,12 +7,12 @@ Source: sections 5.3.1 and 5.4.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 from math import inf
 
 import numpy as np
 
 from hocket.cluster.job import Job
+from hocket.cluster.once import once
 from hocket.cluster.workers import Column, WorkerType
 from hocket.errors import InputError
 
@@ -116,61 +116,61 @@ class Snapshot:
         own = self.columns[column]
         return self.types[own.type].name + ("" if own.consolidated else " (spread)")
 
-    @cached_property
+    @once
     def workers(self) -> np.ndarray:
         """Of each type; shape (types,)."""
         return np.array([t.workers for t in self.types], dtype=float)
 
-    @cached_property
+    @once
     def type_of(self) -> np.ndarray:
         """Each column's type; shape (columns,)."""
         return np.array([c.type for c in self.columns], dtype=np.int64)
 
-    @cached_property
+    @once
     def prices(self) -> np.ndarray:
         """Dollars an hour of one worker, by column."""
         return np.array([t.price_usd_per_hour for t in self.types])[self.type_of]
 
-    @cached_property
+    @once
     def scale_factors(self) -> list[int]:
         """By job."""
         return [active.job.scale_factor for active in self.jobs]
 
-    @cached_property
+    @once
     def scale(self) -> np.ndarray:
         """Scale factors, by job."""
         return np.array(self.scale_factors, dtype=float)
 
-    @cached_property
+    @once
     def all_fit(self) -> bool:
         """Whether any type has workers enough for any job."""
         return max(self.scale_factors, default=0) <= min([own.workers for own in self.types], default=0)
 
-    @cached_property
+    @once
     def able(self) -> np.ndarray:
         """Throughputs, 0 where a job needs more workers than there are; not to be written to."""
         if self.all_fit:
             return self.throughputs
         return np.where(self.scale[:, None] <= self.workers[self.type_of], self.throughputs, 0.0)
 
-    @cached_property
+    @once
     def all_run(self) -> bool:
         """Whether every job can run somewhere."""
         able = self.able
         # Mostly all run on the last type, and that is quicker to see than that each of them runs somewhere.
         return (able.size > 0 and np.count_nonzero(able[:, -1]) == len(able)) or bool(able.any(axis=1).all())
 
-    @cached_property
+    @once
     def weights(self) -> np.ndarray:
         """By job."""
         return np.array([active.job.weight for active in self.jobs])
 
-    @cached_property
+    @once
     def remaining_steps(self) -> np.ndarray:
         """By job."""
         return np.array([active.remaining_steps for active in self.jobs])
 
-    @cached_property
+    @once
     def elapsed_s(self) -> np.ndarray:
         """By job."""
         return np.array([active.elapsed_s for active in self.jobs])

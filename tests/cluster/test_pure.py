@@ -15,7 +15,7 @@ SOME = ("os", "datetime", "pathlib", "io")
 CLOCKS = ("now", "utcnow", "today", "time")
 # What the core is made of.
 CORE = (
-    "allocation", "asking", "book", "checks", "choice", "core", "events", "floor", "job", "lease", "packing", "placement", "roster", "rounds", "settings",
+    "allocation", "asking", "book", "checks", "choice", "core", "events", "floor", "job", "lease", "once", "packing", "placement", "roster", "rounds", "settings",
     "setup", "snapshot", "state", "wire", "workers",
 )  # fmt: skip
 
