@@ -144,7 +144,8 @@ class Snapshot:
     @once
     def all_fit(self) -> bool:
         """Whether any type has workers enough for any job."""
-        return max(self.scale_factors, default=0) <= min([own.workers for own in self.types], default=0)
+        most, least = self.scale_factors or [0], [own.workers for own in self.types] or [0]
+        return max(most) <= min(least)
 
     @once
     def able(self) -> np.ndarray:

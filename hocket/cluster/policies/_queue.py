@@ -5,34 +5,36 @@ as one alone: 1.5, the public policy's figure.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from hocket.cluster.allocation import ALONE, Allocation, Reason, Reasons
 from hocket.cluster.policies._refusals import refusal
+from hocket.cluster.policies._turns import in_stretches, one_by_one, worth_of
 from hocket.cluster.snapshot import Snapshot
 
 _WORTHWHILE = 1.5
-_LEAST = np.nextafter(0.0, 1.0)  # no throughput is less, but 0
+_FEW = 128  # in line: up to here it is quicker to look at one after the other
 _KNOWN = 512  # entries: up to here what is alike in all answers is made once
 _FIRST, _ALONE, _ALWAYS = np.arange(_KNOWN), np.full(_KNOWN, ALONE), np.ones(_KNOWN)
 for _part in (_FIRST, _ALONE, _ALWAYS):
     _part.setflags(write=False)
 
 
-@dataclass(frozen=True, eq=False)
-class Queued:
+class Queued(NamedTuple):
     """Who runs where.
 
     Attributes:
         jobs, columns: those who run, without those who joined them, in the order of the line.
+        worth: the sum of what they do alone, in parts of their fastest, each times how many stand in line from it on.
         pairs: who joined whom: the one that ran, and the one that came.
         stuck: who it was that nothing fitted.
     """
 
     jobs: Sequence[int]
     columns: np.ndarray
+    worth: float
     pairs: Sequence[tuple[int, int]]
     stuck: int | None
 
@@ -61,90 +63,29 @@ def queue(snapshot: Snapshot, order: Sequence[int], scale: Sequence[int], overta
         overtake: whether others go on where one fits nowhere; if not, all behind it wait.
         untouched: so many of the first in line are never joined by another.
     """
-    jobs: Sequence[int]
-    waiting: Sequence[int]
-    if overtake:
-        jobs, columns, waiting, stuck = _overtaking(snapshot, order, scale)
-    else:
-        columns, stuck = _in_line(snapshot, order, scale)
-        jobs, waiting = order[: len(columns)], order[len(columns) :]
-    pairs = [] if snapshot.pairs is None else _joined(snapshot, jobs, columns, waiting, order[:untouched], overtake)
-    return Queued(jobs, np.array(columns, dtype=np.int64), pairs, stuck)
-
-
-def _overtaking(
-    snapshot: Snapshot, order: Sequence[int], scale: Sequence[int]
-) -> tuple[list[int], list[int], list[int], int | None]:
-    """Who runs, on which columns, who waits, and who it was that nothing fitted."""
     free = [own.workers for own in snapshot.types]
-    type_of = [own.type for own in snapshot.columns]
-    best = np.argsort(-snapshot.throughputs, axis=1, kind="stable").tolist()
-    steps = snapshot.throughputs.tolist()
-    jobs: list[int] = []
-    columns: list[int] = []
-    waiting: list[int] = []
-    stuck, room = None, sum(free)
-    for place, (j, needs) in enumerate(zip(order, scale, strict=True)):
-        if room <= 0:
-            waiting.extend(order[place:])
-            break
-        for c in best[j]:
-            if free[type_of[c]] >= needs and steps[j][c] > 0:
-                jobs.append(j)
-                columns.append(c)
-                free[type_of[c]] -= needs
-                room -= needs
-                break
-        else:
-            waiting.append(j)
-            stuck = j if stuck is None else stuck
-    return jobs, columns, waiting, stuck
-
-
-def _in_line(snapshot: Snapshot, order: Sequence[int], scale: Sequence[int]) -> tuple[list[int], int | None]:
-    """Columns of those who run where nobody overtakes, the first ones in line, and who it was that nothing fitted.
-
-    Fastest columns are looked up for all who are left whenever a type is full; one by one only for those who do not fit there.
-    """
-    free = [*[own.workers for own in snapshot.types], 0]
-    kind = [*[own.type for own in snapshot.columns], len(free) - 1]
-    most = min(len(order), sum(free))  # each takes one worker at least
-    able = np.empty((most, len(kind)))
-    able[:, :-1] = snapshot.throughputs[:most] if order == range(len(order)) else snapshot.throughputs[order[:most]]
-    able[:, -1] = _LEAST  # the last column is for those who run nowhere: it has no worker
-    found: list[int] = []
-    while len(found) < most:
-        begin, full = len(found), -1
-        for c, needs in zip(able[begin:].argmax(axis=1).tolist(), scale[begin:most], strict=True):
-            own = kind[c]
-            left = free[own] - needs
-            if left < 0:
-                place = len(found)
-                c = _next(able[place].tolist(), free, kind, needs)
-                if c < 0:
-                    return found, order[place]
-                own = kind[c]
-                left = free[own] - needs
-            found.append(c)
-            free[own] = left
-            if not left:
-                full = own
-                break
-        if full < 0 or not any(free):
-            break
-        for c, own in enumerate(kind):
-            if own == full:
-                able[len(found) :, c] = 0.0
-    return found, None
-
-
-def _next(steps: list[float], free: list[int], kind: list[int], needs: int) -> int:
-    """The fastest column with enough workers, -1 for none."""
-    best, most = -1, 0.0
-    for c, speed in enumerate(steps):
-        if speed > most and free[kind[c]] >= needs:
-            best, most = c, speed
-    return best
+    most = len(order) if overtake else min(len(order), sum(free))  # each takes one worker at least
+    steps = snapshot.able[:most] if order == range(len(order)) else snapshot.able[list(order[:most])]
+    if overtake or most <= _FEW:
+        found, passed, worth = one_by_one(snapshot, steps, scale, free, overtake)
+        columns = np.array(found, dtype=np.int64)
+    else:
+        found, passed = in_stretches(snapshot, steps, scale, free)
+        columns = np.array(found, dtype=np.int64)
+        worth = worth_of(steps, columns, len(order))
+    size = len(found)
+    jobs, stuck = order[:size], order[passed[0]] if passed else None
+    overtaken = bool(passed) and passed[0] < size
+    if overtaken:
+        out = set(passed)
+        jobs = [order[place] for place in range(size + len(passed)) if place not in out]
+    pairs: Sequence[tuple[int, int]] = ()
+    if snapshot.pairs is not None:
+        waiting = order[size:]
+        if overtaken:
+            waiting = [*[order[place] for place in passed], *order[size + len(passed) :]]
+        pairs = _joined(snapshot, jobs, found, waiting, order[:untouched], overtake)
+    return Queued(jobs, columns, worth, pairs, stuck)
 
 
 def _joined(

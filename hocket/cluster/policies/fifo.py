@@ -91,27 +91,21 @@ def _queued(snapshot: Snapshot) -> Allocation:
     if not isinstance(order, range):
         scale = [scale[j] for j in order]
     found = queue(snapshot, order, scale, overtake=False)
-    return found.allocation(_worth(snapshot, order, found), reasons(snapshot, found, refused), refused)
+    worth = found.worth + _shared(snapshot, order, found) if found.pairs else found.worth
+    return found.allocation(worth, reasons(snapshot, found, refused), refused)
 
 
-def _worth(snapshot: Snapshot, order: Sequence[int], found: Queued) -> float:
-    """The objective of a queue."""
-    size = len(found.columns)
-    steps = snapshot.able
-    served = steps[:size] if isinstance(order, range) else steps[found.jobs]
-    every = np.arange(size)
-    does = served[every, found.columns] / served[every, served.argmax(axis=1)]
-    worth = float(does @ np.arange(len(order), len(order) - size, -1.0))
-    if found.pairs:
-        assert snapshot.pairs is not None
-        kept, classes = snapshot.pairs.kept, snapshot.pairs.classes
-        best, place = fastest(snapshot), {j: k for k, j in enumerate(order)}
-        column = dict(zip(found.jobs, found.columns.tolist(), strict=True))
-        for host, guest in found.pairs:
-            c = column[host]
-            for one, other in ((host, guest), (guest, host)):
-                part = kept[classes[one], classes[other], c] - (1.0 if one == host else 0.0)
-                worth += float(part * steps[one, c] / best[one]) * (len(order) - place[one])
+def _shared(snapshot: Snapshot, order: Sequence[int], found: Queued) -> float:
+    """What it adds to the objective of a queue that some share workers."""
+    assert snapshot.pairs is not None
+    steps, kept, classes = snapshot.able, snapshot.pairs.kept, snapshot.pairs.classes
+    best, place = fastest(snapshot), {j: k for k, j in enumerate(order)}
+    column, worth = dict(zip(found.jobs, found.columns.tolist(), strict=True)), 0.0
+    for host, guest in found.pairs:
+        c = column[host]
+        for one, other in ((host, guest), (guest, host)):
+            part = kept[classes[one], classes[other], c] - (1.0 if one == host else 0.0)
+            worth += float(part * steps[one, c] / best[one]) * (len(order) - place[one])
     return worth
 
 
