@@ -41,10 +41,9 @@ class Queued(NamedTuple):
     def allocation(self, objective: float, reasons: Sequence[Reason], refused: dict[int, str]) -> Allocation:
         """All the time for those who run."""
         size = len(self.columns)
-        known = size <= _KNOWN
-        always = _ALWAYS[:size] if known else np.ones(size)
+        alone, always = alone_and_always(size)
         if not self.pairs and self.jobs == range(size):
-            first, alone = (_FIRST[:size], _ALONE[:size]) if known else (np.arange(size), np.full(size, ALONE))
+            first = _FIRST[:size] if size <= _KNOWN else np.arange(size)
             return Allocation(first, alone, self.columns, always, objective, 0.0, reasons, refused)
         host = np.array(self.jobs, dtype=np.int64)
         guests = dict(self.pairs)
@@ -53,6 +52,11 @@ class Queued(NamedTuple):
         second = np.where(guest == ALONE, ALONE, np.maximum(host, guest))
         turn = np.argsort(first)
         return Allocation(first[turn], second[turn], self.columns[turn], always, objective, 0.0, reasons, refused)
+
+
+def alone_and_always(size: int) -> tuple[np.ndarray, np.ndarray]:
+    """Who is beside each of so many jobs, and for what part of the time, where nobody is and it runs all the time."""
+    return (_ALONE[:size], _ALWAYS[:size]) if size <= _KNOWN else (np.full(size, ALONE), np.ones(size))
 
 
 def queue(snapshot: Snapshot, order: Sequence[int], scale: Sequence[int], overtake: bool, untouched: int = 0) -> Queued:

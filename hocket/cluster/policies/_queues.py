@@ -42,9 +42,10 @@ class Queues:
             self._add(k, 1)
         self._put((-needs_s.min(axis=1)).argsort(kind="stable").tolist())
         price = np.array(self._price)
-        ends_s = needs_s[:, self.kind] * np.array(self.rank)
+        ends_s = needs_s.take(self.kind, axis=1) * self.rank
         self.sum_s = float(ends_s[np.arange(len(needs_s)), self.place].sum())
-        self.bound_s = float((ends_s + price).min(axis=1).sum() - price.dot([workers[k] for k in self.kind]))
+        ends_s += price
+        self.bound_s = float(ends_s.min(axis=1).sum() - price.dot([workers[k] for k in self.kind]))
 
     def first(self) -> list[tuple[int, int]]:
         """Who has no job before it, and on workers of which kind.
@@ -101,11 +102,13 @@ class Queues:
             moves = self._moves_from(at, near)
             for to in near:
                 heap = moves[to]
-                while place[heap[0][1]] != at:
+                more, mover = heap[0]
+                while place[mover] != at:
                     heappop(heap)
-                onward = begun + heap[0][0] + price[to]
+                    more, mover = heap[0]
+                onward = begun + more + price[to]
                 if onward < distance[to]:
-                    distance[to], through[to] = onward, heap[0][1]
+                    distance[to], through[to] = onward, mover
         for full in closed:
             price[full] += distance[at] - distance[full]
         found = at
@@ -119,22 +122,22 @@ class Queues:
 
     def _enter(self, job: int, at: int) -> None:
         self.place[job] = at
+        rank, kind, needs_s = self.rank, self.kind, self._needs_s[job]
+        here_s = rank[at] * needs_s[kind[at]]
         for to, heap in self._moves[at].items():
-            heappush(heap, self._moved([job], at, to)[0])
+            heappush(heap, (rank[to] * needs_s[kind[to]] - here_s, job))
 
     def _moves_from(self, at: int, near: list[int]) -> dict[int, _Heap]:
         """To these places, and perhaps to others."""
         moves = self._moves[at]
         new = [to for to in near if to not in moves]
         if new:
-            there = [job for job, place in enumerate(self.place) if place == at]
+            less, here, needs_s = self.rank[at], self.kind[at], self._needs_s
+            there = [
+                (job, needs_s[job], less * needs_s[job][here]) for job, place in enumerate(self.place) if place == at
+            ]
             for to in new:
-                moves[to] = self._moved(there, at, to)
+                more, kind = self.rank[to], self.kind[to]
+                moves[to] = [(more * own_s[kind] - here_s, job) for job, own_s, here_s in there]
                 heapify(moves[to])
         return moves
-
-    def _moved(self, jobs: list[int], at: int, to: int) -> _Heap:
-        """What it costs to move each of these jobs."""
-        needs_s, here, there = self._needs_s, self.kind[at], self.kind[to]
-        less, more = self.rank[at], self.rank[to]
-        return [(more * needs_s[job][there] - less * needs_s[job][here], job) for job in jobs]

@@ -7,12 +7,13 @@ refused. As in the public policy only the older part `alpha` of waiting jobs is 
 that run already stay.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from hocket.cluster.allocation import ALONE, Allocation, Reason, Reasons
+from hocket.cluster.allocation import Allocation, Reason, Reasons
+from hocket.cluster.policies._queue import alone_and_always
 from hocket.cluster.policies._queues import Queues
 from hocket.cluster.policies._refusals import refusals
 from hocket.cluster.session import Session
@@ -35,22 +36,22 @@ def allocate(
         alpha: part of the waiting jobs to look at, the oldest first.
         placed: columns of jobs that run and stay, by id.
     """
-    refused = refusals(snapshot)
-    if max(snapshot.scale_factors, default=1) > 1:
-        for j in np.flatnonzero(snapshot.scale > 1).tolist():
-            refused.setdefault(j, "it asks for more than one worker, and AlloX places jobs of one")
+    refused, scales = refusals(snapshot), snapshot.scale_factors
+    if scales.count(1) < len(scales):
+        for j, scale in enumerate(scales):
+            if scale > 1:
+                refused.setdefault(j, "it asks for more than one worker, and AlloX places jobs of one")
     free, runs = _taken(snapshot, refused, placed or {})
-    looked_at = _oldest(
-        snapshot, [j for j in range(len(snapshot.jobs)) if j not in refused and j not in runs], free, alpha
-    )
-    starts, mean_s, gap, later = _assigned(snapshot, looked_at, free)
+    every = range(len(scales))
+    waiting = [j for j in every if j not in refused and j not in runs] if refused or runs else every
+    looked_at = _oldest(snapshot, waiting, free, alpha)
+    starts, mean_s, gap, able = _assigned(snapshot, looked_at, free)
     runs.update(starts)
     first = sorted(runs)
+    told = Reasons(len(every), lambda: _reasons(snapshot, runs, set(looked_at), set(able), refused))
+    alone, always = alone_and_always(len(first))
     column = np.array([runs[j] for j in first], dtype=np.int64)
-    told = Reasons(len(snapshot.jobs), lambda: _reasons(snapshot, runs, set(looked_at), set(later), refused))
-    size = len(first)
-    entries = np.array(first, dtype=np.int64), np.full(size, ALONE), column, np.ones(size)
-    return Allocation(*entries, mean_s, gap, told, refused)
+    return Allocation(np.array(first, dtype=np.int64), alone, column, always, mean_s, gap, told, refused)
 
 
 def remember(snapshot: Snapshot, found: Allocation, before: Mapping[str, Any]) -> dict[str, Any]:
@@ -75,45 +76,45 @@ def _taken(snapshot: Snapshot, refused: dict[int, str], placed: Mapping[str, int
     return free, stay
 
 
-def _oldest(snapshot: Snapshot, waiting: list[int], free: list[int], alpha: float) -> list[int]:
+def _oldest(snapshot: Snapshot, waiting: Sequence[int], free: list[int], alpha: float) -> list[int]:
     if not any(free):
         return []
-    order = sorted(waiting, key=[-active.elapsed_s for active in snapshot.jobs].__getitem__)
+    order = sorted(waiting, key=[active.elapsed_s for active in snapshot.jobs].__getitem__, reverse=True)
     return order[: max(sum(free), int(alpha * len(order)))]
 
 
 def _assigned(snapshot: Snapshot, jobs: list[int], free: list[int]) -> tuple[dict[int, int], float, float, list[int]]:
-    """Columns of jobs that start now; the mean completion time, its gap; which jobs are to follow others."""
-    # Of each type with free workers, the columns.
-    ways = {
-        k: [c for c, own in enumerate(snapshot.columns) if own.type == k] for k, workers in enumerate(free) if workers
-    }
-    types, columns = [k for k, own in ways.items() if own], [own for own in ways.values() if own]
+    """Columns of jobs that start now; the mean completion time, its gap; all jobs that have a place in a queue."""
+    ways: list[list[int]] = [[] for _ in free]  # of each type, the columns
+    for c, way in enumerate(snapshot.columns):
+        ways[way.type].append(c)
+    types = [k for k, workers in enumerate(free) if workers and ways[k]]
     if not jobs or not types:
         return {}, 0.0, 0.0, []
-    active = [snapshot.jobs[j] for j in jobs]
+    columns, active = [ways[k] for k in types], [snapshot.jobs[j] for j in jobs]
     work = np.array([own.remaining_steps for own in active])
     with np.errstate(divide="ignore"):
-        time_s = work[:, None] / snapshot.throughputs[jobs]
+        time_s = work[:, None] / snapshot.throughputs.take(jobs, axis=0)
     on = None  # the column of each type where each job is fastest
     if columns == [[c] for c in range(len(snapshot.columns))]:
         needs_s = time_s
     else:
         on = np.stack([np.array(own)[time_s[:, own].argmin(axis=1)] for own in columns], axis=1)
         needs_s = np.take_along_axis(time_s, on, axis=1)
-    least = needs_s.min(axis=1)
-    if not least.max() < np.inf:
-        able = [j for j, time in zip(jobs, least.tolist(), strict=True) if time < np.inf]
-        return _assigned(snapshot, able, free)
+    if not needs_s.max() < np.inf:  # some cannot be everywhere; perhaps there are some that can be nowhere
+        least = needs_s.min(axis=1).tolist()
+        able = [j for j, time in zip(jobs, least, strict=True) if time < np.inf]
+        if len(able) < len(jobs):
+            return _assigned(snapshot, able, free)
     queues = Queues(needs_s, [free[k] for k in types])
     starts = {jobs[k]: columns[own][0] if on is None else int(on[k, own]) for k, own in queues.first()}
     elapsed_s = sum([own.elapsed_s for own in active])
     gap = max(0.0, queues.sum_s - queues.bound_s) / queues.sum_s
-    return starts, (queues.sum_s + elapsed_s) / len(jobs), gap, [j for j in jobs if j not in starts]
+    return starts, (queues.sum_s + elapsed_s) / len(jobs), gap, jobs
 
 
 def _reasons(
-    snapshot: Snapshot, runs: Mapping[int, int], looked_at: set[int], later: set[int], refused: dict[int, str]
+    snapshot: Snapshot, runs: Mapping[int, int], looked_at: set[int], able: set[int], refused: dict[int, str]
 ) -> tuple[Reason, ...]:
     told = []
     for j in range(len(snapshot.jobs)):
@@ -121,7 +122,7 @@ def _reasons(
             told.append(Reason(refused[j], "another policy, or other workers"))
         elif j in runs:
             told.append(Reason(f"it is always on {snapshot.column_name(runs[j])}, until it is finished"))
-        elif j in later:
+        elif j in able:
             told.append(Reason("it follows shorter jobs on its worker", "more workers, or less work left"))
         elif j in looked_at:
             told.append(Reason("no worker is free that it runs on", "more workers of a type that it runs on"))
