@@ -117,6 +117,23 @@ def test_a_budget_makes_it_as_long(seed: int, tied: int) -> None:
     assert found.gap <= 1e-6
 
 
+@pytest.mark.parametrize("seed", [3, 8, 11])
+def test_a_budget_leaves_prices_for_the_next_answer(seed: int) -> None:
+    """The first answer is found in one program, the next one from its prices: both come to the same, and so do prices."""
+    there, session = dear(unlike(seed, False)), Session()
+    with by_prices(3), pytest.MonkeyPatch.context() as patch:
+        patch.setattr("hocket.cluster.session.WORTH", 0)
+        first = makespan_budget.allocate(there, session)
+        known = session.prices(there, makespan_budget._PLACE)
+        again = makespan_budget.allocate(replace(there), session)
+        later = session.prices(there, makespan_budget._PLACE)
+    assert known is not None
+    assert later is not None
+    assert known.prices.max() > 0
+    assert later.prices == pytest.approx(known.prices)
+    assert again.objective == pytest.approx(first.objective, rel=1e-8)
+
+
 def shares_of(jobs: int) -> tuple[Snapshot, Shares, np.ndarray]:
     """Jobs that all differ, on three types, and what each is to have at a time in which nearly all workers are used."""
     rng = np.random.default_rng(jobs)

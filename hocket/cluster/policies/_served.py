@@ -62,6 +62,8 @@ class Served:
         self._unlike = one_each and unlike.many(lines.shares)
         if self._unlike and session is not None:
             self._start = session.prices(lines.shares.snapshot, self._name) or start
+        # From a basis alone one program is sooner solved than prices are found.
+        self._in_one = not self._unlike or (self._start is None and basis is not None)
 
     @property
     def prices(self) -> np.ndarray:
@@ -97,7 +99,7 @@ class Served:
             Infeasible: there is none.
         """
         shares = self.cuts.lines.shares
-        found = self._by_prices(demand) if self._unlike else None
+        found = None if self._in_one else self._by_prices(demand)
         if found is not None:
             self.solution = found
             return found
@@ -154,10 +156,14 @@ class Served:
 
     def keep(self) -> None:
         """Let the session know where this ended."""
+        shares = self.cuts.lines.shares
+        if self._unlike and self._in_one and self.solution is not None:
+            of_types = self.solution.duals[shares.groups : len(shares.limits.lower)]
+            self._start = Stand(np.maximum(-of_types, 0.0), 0.0)
         if self._session is not None and self._unlike and self._start is not None:
-            self._session.keep_prices(self.cuts.lines.shares.snapshot, self._name, self._start)
+            self._session.keep_prices(shares.snapshot, self._name, self._start)
         elif self._session is not None and self.solution is not None:
-            self._session.keep(self.cuts.lines.shares, self.solution, self._name, self.cuts.labels)
+            self._session.keep(shares, self.solution, self._name, self.cuts.labels)
 
     def _at(self, demand: np.ndarray) -> Program:
         """The program for a demand; where there was one with these rows, only its sides change."""

@@ -78,7 +78,8 @@ def _within(
             wanted = f"{dearest:.2f} or more, which the jobs cost at least"
             raise InputError("budget_usd", f"{budget_usd:.2f}", wanted, "Raise the budget, or take jobs out")
     now = found.pace
-    served = Served(found.cuts, cost / unit, _PLACE, None, session, found.basis, found.start)
+    # What workers were worth for the pace alone says little of what they are worth in money: the basis is a better beginning.
+    served = Served(found.cuts, cost / unit, _PLACE, None, session, found.basis)
     demand = np.where(lines.shares.group >= 0, pace.demand(now), 0.0)
     before = served.known(demand)
     if before is not None and budget_usd is not None:
