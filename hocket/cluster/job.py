@@ -12,7 +12,7 @@ from hocket.errors import InputError
 LATEST_S = 1e10  # beyond, a float has no place for microseconds; seconds since 1970 are a sixth of it today
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Job:
     """One job.
 

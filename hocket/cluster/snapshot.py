@@ -17,7 +17,7 @@ from hocket.cluster.workers import Column, WorkerType
 from hocket.errors import InputError
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Active:
     """A job that is not finished.
 
@@ -144,8 +144,10 @@ class Snapshot:
     @once
     def all_fit(self) -> bool:
         """Whether any type has workers enough for any job."""
-        most, least = self.scale_factors or [0], [own.workers for own in self.types] or [0]
-        return max(most) <= min(least)
+        scales, least = self.scale_factors, min([own.workers for own in self.types] or [0])
+        # Mostly all ask for one, and that is quicker to see than for how many they ask at most.
+        alone = least >= 1 and scales.count(1) == len(scales)
+        return alone or max(scales or [0]) <= least
 
     @once
     def able(self) -> np.ndarray:

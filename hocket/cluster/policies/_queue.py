@@ -5,7 +5,8 @@ as one alone: 1.5, the public policy's figure.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
@@ -22,7 +23,8 @@ for _part in (_FIRST, _ALONE, _ALWAYS):
     _part.setflags(write=False)
 
 
-class Queued(NamedTuple):
+@dataclass(eq=False, slots=True)
+class Queued:
     """Who runs where.
 
     Attributes:
@@ -32,11 +34,11 @@ class Queued(NamedTuple):
         stuck: who it was that nothing fitted.
     """
 
-    jobs: Sequence[int]
-    columns: np.ndarray
-    worth: float
-    pairs: Sequence[tuple[int, int]]
-    stuck: int | None
+    jobs: Final[Sequence[int]]
+    columns: Final[np.ndarray]
+    worth: Final[float]
+    pairs: Final[Sequence[tuple[int, int]]]
+    stuck: Final[int | None]
 
     def allocation(self, objective: float, reasons: Sequence[Reason], refused: dict[int, str]) -> Allocation:
         """All the time for those who run."""

@@ -21,15 +21,13 @@ def one_by_one(
     ways: Sequence[int] = range(len(kind))  # columns with workers
     found: list[int] = []
     passed: list[int] = []
-    worth, line = 0.0, len(scale)
+    lost, line = 0.0, len(scale)  # lost: of what all would be worth on their fastest
     rows, fastest = steps.tolist(), steps.argmax(axis=1).tolist() if len(steps) else []
     for place, c in enumerate(fastest):
         needs = scale[place]
         own = kind[c]
         left = free[own] - needs
-        if left >= 0:
-            worth += line - place
-        else:
+        if left < 0:
             # As `_next`, without a call: this is where most of the time of a short line goes.
             row, most = rows[place], 0.0
             best = row[c]
@@ -38,10 +36,11 @@ def one_by_one(
                     c, most = other, row[other]
             if not most:
                 passed.append(place)
+                lost += line - place
                 if overtake:
                     continue
                 break
-            worth += (line - place) * (most / best)
+            lost += (line - place) * (1.0 - most / best)
             own = kind[c]
             left = free[own] - needs
         found.append(c)
@@ -50,7 +49,8 @@ def one_by_one(
             if not any(free):
                 break
             ways = [other for other in ways if free[kind[other]]]
-    return found, passed, worth
+    end = len(found) + len(passed)
+    return found, passed, end * (2 * line - end + 1) / 2 - lost
 
 
 def in_stretches(
