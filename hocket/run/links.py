@@ -6,7 +6,7 @@ samples come out: hardware/links.py turns them into figures.
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import prod
@@ -17,6 +17,7 @@ import torch.distributed as dist
 
 from hocket.errors import InputError
 from hocket.hardware.links import ALL_REDUCE, POINT_TO_POINT, LinkSample
+from hocket.run.engines._shared import Inbox, Outbox, connect
 
 SIZES_BYTES = tuple(2**k for k in range(10, 25, 2))
 """1 KiB to 16 MiB."""
@@ -69,8 +70,10 @@ def measure_links(
         if width == 1:
             continue
         group = dist.new_group(members)
+        pair = members[:2]
+        mail = _Mail.between(pair, device)
         kinds = (
-            _Kind(POINT_TO_POINT, members[:2], 2, _low, partial(_to_and_fro, rank, members[:2])),
+            _Kind(POINT_TO_POINT, pair, 2, _low, partial(_to_and_fro, rank, pair, mail)),
             _Kind(ALL_REDUCE, members, 1, middle_mean, partial(_reduce, group)),
         )
         for kind in kinds:
@@ -153,16 +156,44 @@ def _largest(value: float, device: torch.device) -> float:
     return float(box.item())
 
 
-def _to_and_fro(rank: int, pair: Sequence[int], message: torch.Tensor) -> Transfer:
+@dataclass(frozen=True)
+class _Mail:
+    """How the engine moves messages between two workers: through memory where it can."""
+
+    outboxes: Mapping[int, Outbox]
+    inboxes: Mapping[int, Inbox]
+
+    @classmethod
+    def between(cls, pair: Sequence[int], device: torch.device) -> "_Mail":
+        """A collective call of all workers."""
+        outboxes, inboxes, _ = connect([(pair[0], pair[1]), (pair[1], pair[0])] if device.type == "cpu" else [])
+        return cls(outboxes, inboxes)
+
+    def send(self, message: torch.Tensor, peer: int) -> None:
+        """Return when it has been sent."""
+        if peer not in self.outboxes:
+            dist.send(message, peer)
+        elif (work := self.outboxes[peer].send(message)) is not None:
+            work.wait()
+
+    def receive(self, message: torch.Tensor, peer: int) -> None:
+        """Return when one of this size has come."""
+        if peer not in self.inboxes:
+            dist.recv(message, peer)
+        else:
+            self.inboxes[peer].post(message.nbytes)[1].wait()
+
+
+def _to_and_fro(rank: int, pair: Sequence[int], mail: _Mail, message: torch.Tensor) -> Transfer:
     """One way, then back, and so on: each message waits for the one before."""
 
     def transfer(times: int) -> None:
         for turn in range(times):
             sender, receiver = pair if turn % 2 == 0 else reversed(pair)
             if rank == sender:
-                dist.send(message, receiver)
+                mail.send(message, receiver)
             else:
-                dist.recv(message, sender)
+                mail.receive(message, sender)
 
     return transfer
 

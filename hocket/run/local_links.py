@@ -39,8 +39,8 @@ def measure_local(workers: int, threads: int = 1, limit_s: float = 10.0, timeout
         timeout_s: how long to wait for the workers before giving up.
 
     Returns:
-        One level, "local", with point-to-point and all-reduce figures of gloo over the loopback network, and what the engine
-        takes to begin a transfer and to run an instruction; each worker may use its even share of this machine's memory.
+        One level, "local", with figures of messages through memory and of gloo's all-reduces over the loopback network, and
+        what the engine takes to begin a transfer and to run an instruction; each worker may use its even share of this machine's memory.
 
     Raises:
         InputError: fewer than one worker or thread.

@@ -1,11 +1,13 @@
 """Groups: the process groups of one worker, and transfers over them.
 
 Rules of this file: groups are made by all workers in the same order, with the connections between their members, before
-anything runs. gloo matches messages by tag and pair, so that one group carries all point-to-point lanes. NCCL ignores tags
-and runs what goes between two devices one after the other: there every direction of a pair has a group of its own.
+anything runs. Workers of one machine whose tensors live on its processor share memory for their messages (_shared.py). For
+others gloo matches messages by tag and pair, so that one group carries all point-to-point lanes. NCCL ignores tags and runs
+what goes between two devices one after the other: there every direction of a pair has a group of its own.
 """
 
 from collections.abc import Callable
+from typing import TypeVar
 
 import torch
 import torch.distributed as dist
@@ -13,8 +15,11 @@ from torch import Tensor
 
 from hocket.program.instruction import Kind
 from hocket.program.program import Program
+from hocket.run.engines._messages import Layout
+from hocket.run.engines._shared import Work, connect
 
 _TAG = 0x40C
+T = TypeVar("T")
 
 
 class TransferError(Exception):
@@ -24,7 +29,13 @@ class TransferError(Exception):
 class Groups:
     """Point-to-point and collectives between the devices of a program."""
 
-    def __init__(self, program: Program, number: int, device: torch.device) -> None:
+    def __init__(self, program: Program, number: int, device: torch.device, shared_memory: bool = True) -> None:
+        """Make them: a collective call.
+
+        Arguments:
+            shared_memory: whether messages go through memory where they can.
+        """
+        self._device = device
         self._rank = {d: rank for rank, d in enumerate(program.devices)}
         self._number, self._nccl = number, device.type == "cuda"
         pairs: set[tuple[int, int]] = set()
@@ -39,9 +50,12 @@ class Groups:
         if self._nccl:
             self._pairs = {pair: self._made(tuple(sorted(pair))) for pair in sorted(pairs)}
             self._connect(device)
-        elif pairs:
+            return
+        ranks = sorted((self._rank[a], self._rank[b]) for a, b in pairs)
+        self._outboxes, self._inboxes, joined = connect(ranks if shared_memory else ())
+        if apart := [pair for pair in sorted(pairs) if (self._rank[pair[0]], self._rank[pair[1]]) not in joined]:
             whole = self._made(program.devices)
-            self._pairs = dict.fromkeys(pairs, whole)
+            self._pairs = dict.fromkeys(apart, whole)
 
     def _made(self, devices: tuple[int, ...]) -> dist.ProcessGroup:
         return dist.new_group([self._rank[d] for d in devices])
@@ -52,17 +66,22 @@ class Groups:
             if self._number in devices:
                 dist.all_reduce(torch.zeros(1, device=device), group=group)
 
-    def send(self, message: Tensor, peer: int) -> dist.Work:
-        """Begin to send a contiguous tensor; over when the peer has it (gloo), or when the GPU has sent it (NCCL)."""
-        group = self._pairs[self._number, peer]
+    def send(self, message: Tensor, peer: int) -> Work | None:
+        """Begin to send a contiguous tensor: over when the peer has it, or when the GPU has sent it (NCCL); None if it is."""
+        group = self._pairs.get((self._number, peer))
+        if group is None:
+            return _begun(lambda: self._outboxes[self._rank[peer]].send(message))
         return _begun(lambda: group.send([message], self._place(peer), _TAG))
 
-    def receive(self, message: Tensor, peer: int) -> dist.Work:
-        """Begin to receive into a contiguous tensor."""
-        group = self._pairs[peer, self._number]
-        return _begun(lambda: group.recv([message], self._place(peer), _TAG))
+    def receive(self, layout: Layout, peer: int) -> tuple[Tensor, Work]:
+        """Begin to receive a message: where it will be, and its work."""
+        group = self._pairs.get((peer, self._number))
+        if group is None:
+            return _begun(lambda: self._inboxes[self._rank[peer]].post(layout.size_bytes))
+        message = layout.empty(self._device)
+        return message, _begun(lambda: group.recv([message], self._place(peer), _TAG))
 
-    def all_reduce(self, tensor: Tensor, devices: tuple[int, ...]) -> dist.Work:
+    def all_reduce(self, tensor: Tensor, devices: tuple[int, ...]) -> Work:
         """Begin to replace a contiguous tensor by the sum of all members' tensors."""
         return _begun(lambda: self._collectives[devices].allreduce([tensor]))
 
@@ -71,14 +90,14 @@ class Groups:
         return int(peer > self._number) if self._nccl else self._rank[peer]
 
 
-def _begun(begin: Callable[[], dist.Work]) -> dist.Work:
+def _begun(begin: Callable[[], T]) -> T:
     try:
         return begin()
     except RuntimeError as error:
         raise _failed(error) from error
 
 
-def finish(work: dist.Work) -> None:
+def finish(work: Work) -> None:
     """Wait until a transfer is over (gloo), or let the current stream wait for it (NCCL).
 
     Raises:

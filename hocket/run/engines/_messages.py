@@ -65,15 +65,17 @@ class Layout:
         return torch.empty(self.size_bytes, dtype=torch.uint8, device=device)
 
     def unpack(self, buffer: Tensor) -> tuple[Tensor, ...]:
-        """The tensors in a message, as views of it."""
+        """The tensors in a message, as views of it; of a message of one tensor `buffer` may be its bytes as well."""
         if len(self.shapes) == 1:
+            if buffer.dtype == torch.uint8 and buffer.dim() == 1:
+                buffer = self._view(buffer, 0)
             return (buffer.permute(inverse(self.orders[0])),)
-        return tuple(
-            buffer[at : at + prod(shape) * dtype.itemsize].view(dtype).view(self._lying(k)).permute(inverse(order))
-            for k, (shape, order, dtype, at) in enumerate(
-                zip(self.shapes, self.orders, self.dtypes, self.offsets, strict=True)
-            )
-        )
+        return tuple(self._view(buffer, k).permute(inverse(order)) for k, order in enumerate(self.orders))
+
+    def _view(self, buffer: Tensor, k: int) -> Tensor:
+        """Tensor k in a message's bytes, its dimensions in the order in which they lie in memory."""
+        at, size_bytes = self.offsets[k], prod(self.shapes[k]) * self.dtypes[k].itemsize
+        return buffer[at : at + size_bytes].view(self.dtypes[k]).view(self._lying(k))
 
     def _lying(self, k: int) -> Dims:
         """The shape of tensor k with its dimensions in the order in which they lie in memory."""

@@ -4,8 +4,9 @@ Rules of this file: an instruction begins as soon as it may (order.py) and compu
 what it reads next. So there is no hand-over between threads on the way of a message, and what is posted at any time
 follows from where compute is: receives by their windows, sends and all-reduces when their values are made.
 
-gloo cannot be asked whether a send is over (facts of torch 2.13: `is_completed` of a point-to-point work is False until
-somebody has waited), and a tensor must live until it is. A thread for each lane of sends waits for them one after the
+A send is over at once where memory is shared and the receive is posted. Otherwise somebody has to wait: gloo cannot be asked
+(facts of torch 2.13: `is_completed` of a point-to-point work is False until somebody has waited), and a tensor must live
+until its send is over. A thread for each lane of sends waits for them one after the
 other and says so; compute lets their tensors go when an instruction has ended and before one begins (order.py, rule 5).
 That thread may come late to say what has long been over: compute waits for its word once the program says that the send is
 over (program/over.py), so that no message lives longer than the program's footprint counts it, however busy the machine is.
@@ -18,7 +19,6 @@ from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import Any, NamedTuple
 
-import torch.distributed as dist
 from torch import Tensor
 
 from hocket.errors import InternalError
@@ -29,6 +29,7 @@ from hocket.run.engines._handover import Handover
 from hocket.run.engines._lanes import Cursor, LaneParts
 from hocket.run.engines._memory import Memory
 from hocket.run.engines._messages import Layouts
+from hocket.run.engines._shared import Work
 
 Lost = Callable[[Instruction, Exception], Exception]
 # How long compute waits for a lane's thread to say what is surely over: only a machine that stands still takes so long;
@@ -53,7 +54,7 @@ class _Sent(NamedTuple):
 
     instruction: Instruction
     message: Tensor
-    work: dist.Work
+    work: Work
     start_s: float
     end: End | None
 
@@ -84,7 +85,7 @@ class _Arriving(NamedTuple):
     lane: _Lane
     instruction: Instruction
     made: Any
-    works: list[dist.Work]
+    works: list[Work]
     start_s: float
 
 
@@ -240,16 +241,19 @@ class Transfers:
                 message = self._layouts.of(instruction.reads[0]).pack(self._handover.taken(things.pop()))
                 self._memory.made((message,))
                 work = self._groups.send(message, instruction.peer)
+                if work is None:
+                    self._over(instruction, start_s)
+                    return
                 sent = _Sent(instruction, message, work, start_s, end)
                 lane.kept.append(sent)
                 lane.sent.put(sent)
                 return
             if instruction.kind is Kind.RECEIVE:
                 layout = self._layouts.of(instruction.writes[0])
-                message = layout.empty(self._handover.device)
+                message, work = self._groups.receive(layout, instruction.peer)
                 self._memory.made((message,))
                 made: Any = layout.unpack(message)
-                works = [self._groups.receive(message, instruction.peer)]
+                works = [work]
             elif instruction.kind is Kind.ALL_REDUCE:
                 made = self._handover.taken(things.pop())
                 works = [self._groups.all_reduce(flat, instruction.group) for flat in made.flats]

@@ -70,6 +70,7 @@ class Worker:
         *,
         observer: Observer | None = None,
         record: bool = False,
+        shared_memory: bool = True,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         """Join the others: a collective call, made by all ranks of the default process group.
@@ -78,6 +79,7 @@ class Worker:
             number: which device of the program; that of rank r is program.devices[r].
             device: where its tensors live; with NCCL a CUDA device.
             record: keep the times of every instruction.
+            shared_memory: send messages between processors of one machine through its memory.
 
         Raises:
             InputError: the group has not as many members as the program has devices.
@@ -94,7 +96,7 @@ class Worker:
         self._layouts = Layouts(captured, plan, {s: runner.part for s, runner in self.device.stages.items()})
         self._lanes = lanes_of(program, self.number)
         self._handover = Handover(self.device.device)
-        self._groups = Groups(program, self.number, self.device.device)
+        self._groups = Groups(program, self.number, self.device.device, shared_memory)
         self._losses: list[tuple[int, Tensor, int]] = []
         self._memory = Memory(self.device)
         self._windows = {lane: window for (d, lane), window in windows(program).items() if d == number}

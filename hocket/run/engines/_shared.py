@@ -1,0 +1,265 @@
+"""Shared memory: messages from one worker to another of the same machine.
+
+Rules of this file: the receiver owns the memory. With every receive that it posts it names a buffer; whoever sends copies
+the message there and says so. So a message is copied once, by the sender's own thread where the receive is posted already,
+and the sender knows when a send is over. What has been received lives in its buffer until the last tensor of it is gone;
+then the buffer may be posted again.
+
+Buffers are memory files without a name, which only the two processes have; sockets have names that the kernel chooses, in
+one network namespace: workers that shall talk over a network do. However a worker ends, nothing is left behind, and its peer
+reads the end of the connection.
+"""
+
+import mmap
+import os
+import socket
+import struct
+import weakref
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.distributed.constants import default_pg_timeout
+
+# A larger message is copied by the thread of its lane: compute need not wait for that.
+_AT_ONCE_BYTES = 1 << 20
+_CREDIT = struct.Struct("=QQ")  # number of a buffer, its bytes
+_RANK = struct.Struct("=I")
+_FILE = struct.Struct("=i")
+_PEER = struct.Struct("=iII")  # process, user, group
+_NAME_BYTES = 108  # the most that the kernel allows
+_HERE = b"\1"
+
+
+class Work(Protocol):
+    """A transfer that has begun."""
+
+    def wait(self) -> object:
+        """Return when it is over.
+
+        Raises:
+            RuntimeError: the peer is gone, or did not answer in time.
+        """
+
+
+class _End:
+    """One end of a connection, which closes with it."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+
+    def __del__(self) -> None:
+        self._connection.close()
+
+
+class Inbox(_End):
+    """Where messages of one peer arrive, in the order in which they are received."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        super().__init__(connection)
+        self._free: dict[int, list[tuple[int, NDArray[np.uint8]]]] = {}
+        self._watched: dict[int, weakref.ref[NDArray[np.uint8]]] = {}
+
+    def post(self, size_bytes: int) -> tuple[Tensor, Work]:
+        """Begin to receive: the buffer of so many bytes that the message will be in, and what to wait for.
+
+        Raises:
+            RuntimeError: the peer is gone.
+        """
+        free = self._free.setdefault(size_bytes, [])
+        made: int | None = None
+        if free:
+            number, base = free.pop()
+        else:
+            number = len(self._watched)
+            made = os.memfd_create("hocket", os.MFD_CLOEXEC)
+            os.ftruncate(made, max(1, size_bytes))
+            base = np.frombuffer(mmap.mmap(made, max(1, size_bytes)), dtype=np.uint8)
+        view = base[:size_bytes]
+        # A tensor holds the very array that it was made from: when that dies, nobody reads the message any more.
+        self._watched[number] = weakref.ref(view, lambda _: free.append((number, base)))
+        try:
+            credit = _CREDIT.pack(number, size_bytes)
+            if made is None:
+                self._connection.send(credit)
+            else:
+                socket.send_fds(self._connection, [credit], [made])
+        except OSError as error:
+            raise _lost(error) from error
+        finally:
+            if made is not None:
+                os.close(made)
+        return torch.from_numpy(view), self
+
+    def wait(self) -> None:
+        """See `Work`: the next message is there."""
+        try:
+            said = self._connection.recv(len(_HERE))
+        except OSError as error:
+            raise _lost(error) from error
+        if not said:
+            raise RuntimeError(_CLOSED)
+
+
+class Outbox(_End):
+    """Where messages to one peer leave, in the order in which they are sent."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        super().__init__(connection)
+        self._buffers: dict[int, Tensor] = {}
+        # One thread sends, and one waits for what could not be sent at once: each counts for itself.
+        self._left, self._waited = 0, 0
+
+    def send(self, message: Tensor) -> Work | None:
+        """Begin to send a contiguous tensor; None if it is over.
+
+        Raises:
+            RuntimeError: the peer is gone.
+        """
+        if self._left == self._waited and message.nbytes <= _AT_ONCE_BYTES:
+            buffer = self._posted(socket.MSG_DONTWAIT)
+            if buffer is not None:
+                self._copy(message, buffer)
+                return None
+        self._left += 1
+        return _Leaving(self, message)
+
+    def finish(self, message: Tensor) -> None:
+        """Send what could not be sent at once, as soon as the peer receives; in the order in which `send` was called.
+
+        Raises:
+            RuntimeError: the peer is gone, or did not answer in time.
+        """
+        buffer = self._posted(0)
+        if buffer is None:
+            raise RuntimeError("no answer in time")
+        self._copy(message, buffer)
+        self._waited += 1
+
+    def _posted(self, flags: int) -> Tensor | None:
+        """The buffer of the peer's next receive; None if it has not posted one."""
+        try:
+            # socket.recv_fds would forget the flags.
+            credit, beside, _, _ = self._connection.recvmsg(_CREDIT.size, socket.CMSG_LEN(_FILE.size), flags)
+        except BlockingIOError:
+            return None
+        except OSError as error:
+            raise _lost(error) from error
+        if not credit:
+            raise RuntimeError(_CLOSED)
+        number, size_bytes = _CREDIT.unpack(credit)
+        for _, _, made in beside:
+            (file,) = _FILE.unpack(made)
+            self._buffers[number] = torch.frombuffer(mmap.mmap(file, max(1, size_bytes)), dtype=torch.uint8)
+            os.close(file)
+        return self._buffers[number]
+
+    def _copy(self, message: Tensor, buffer: Tensor) -> None:
+        if message.nbytes:
+            buffer[: message.nbytes].copy_(message.detach().reshape(-1).view(torch.uint8))
+        try:
+            self._connection.send(_HERE)
+        except OSError as error:
+            raise _lost(error) from error
+
+
+class _Leaving:
+    """A send that its receive has not met yet."""
+
+    def __init__(self, outbox: Outbox, message: Tensor) -> None:
+        self._outbox, self._message = outbox, message
+
+    def wait(self) -> None:
+        """See `Work`."""
+        self._outbox.finish(self._message)
+
+
+_CLOSED = "connection closed by peer"
+
+
+def _lost(error: OSError) -> RuntimeError:
+    if isinstance(error, BlockingIOError):  # the socket's own limit
+        return RuntimeError("no answer in time")
+    return RuntimeError(f"connection lost: {error}")
+
+
+def connect(pairs: Sequence[tuple[int, int]]) -> tuple[dict[int, Outbox], dict[int, Inbox], frozenset[tuple[int, int]]]:
+    """Connect the pairs of workers that can share memory: a collective call of the default group, with the same pairs.
+
+    Arguments:
+        pairs: (rank that sends, rank that receives).
+
+    Returns:
+        This worker's connections by the peer's rank, and the pairs that are connected, the same on every worker.
+    """
+    rank, workers = dist.get_rank(), dist.get_world_size()
+    listener = _listener(sum(target == rank for _, target in pairs))
+    own = torch.zeros(_NAME_BYTES + 1, dtype=torch.uint8)
+    if listener is not None:
+        name = listener.getsockname()
+        own[: len(name) + 1] = torch.tensor([len(name), *name], dtype=torch.uint8)
+    names = [torch.empty_like(own) for _ in range(workers)]
+    dist.all_gather(names, own)
+    outboxes: dict[int, Outbox] = {}
+    connected = torch.zeros(len(pairs), dtype=torch.uint8)
+    for place, (source, target) in enumerate(pairs):
+        length = int(names[target][0])
+        if source == rank and length and listener is not None:
+            connection = _connected(bytes(names[target][1 : length + 1].tolist()), rank)
+            if connection is not None:
+                outboxes[target], connected[place] = Outbox(connection), 1
+    dist.all_reduce(connected)
+    joined = frozenset(pair for pair, there in zip(pairs, connected.tolist(), strict=True) if there)
+    inboxes: dict[int, Inbox] = {}
+    while listener is not None and len(inboxes) < sum(target == rank for _, target in joined):
+        connection, _ = listener.accept()
+        if not _is_ours(connection):
+            connection.close()
+            continue
+        _limit(connection)
+        inboxes[_RANK.unpack(connection.recv(_RANK.size))[0]] = Inbox(connection)
+    if listener is not None:
+        listener.close()
+    return outboxes, inboxes, joined
+
+
+def _listener(count: int) -> socket.socket | None:
+    """A socket to connect to; None where the system has none of this kind."""
+    if not hasattr(os, "memfd_create") or not hasattr(socket, "SO_PEERCRED"):
+        return None
+    found = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    found.bind("")  # the kernel chooses a name
+    found.listen(max(1, count))
+    return found
+
+
+def _connected(name: bytes, rank: int) -> socket.socket | None:
+    """A connection to the worker of this name; None if it is not here."""
+    found = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        found.connect(name)
+        if _is_ours(found):
+            _limit(found)
+            found.send(_RANK.pack(rank))
+            return found
+    except OSError:
+        pass
+    found.close()
+    return None
+
+
+def _is_ours(connection: socket.socket) -> bool:
+    """Whether the other end is a process of the same user."""
+    _, user, _ = _PEER.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
+    return bool(user == os.getuid())
+
+
+def _limit(connection: socket.socket) -> None:
+    """Wait for a peer no longer than the process group does."""
+    seconds = int(default_pg_timeout.total_seconds())
+    for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+        connection.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", seconds, 0))
