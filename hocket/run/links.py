@@ -17,7 +17,8 @@ import torch.distributed as dist
 
 from hocket.errors import InputError
 from hocket.hardware.links import ALL_REDUCE, POINT_TO_POINT, LinkSample
-from hocket.run.engines._shared import Inbox, Outbox, connect
+from hocket.run.engines._connect import connect
+from hocket.run.engines._shared import Inbox, Outbox
 
 SIZES_BYTES = tuple(2**k for k in range(10, 25, 2))
 """1 KiB to 16 MiB."""

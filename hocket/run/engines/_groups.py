@@ -15,8 +15,9 @@ from torch import Tensor
 
 from hocket.program.instruction import Kind
 from hocket.program.program import Program
+from hocket.run.engines._connect import connect
 from hocket.run.engines._messages import Layout
-from hocket.run.engines._shared import Work, connect
+from hocket.run.engines._shared import Work
 
 _TAG = 0x40C
 T = TypeVar("T")

@@ -5,9 +5,8 @@ the message there and says so. So a message is copied once, by the sender's own 
 and the sender knows when a send is over. What has been received lives in its buffer until the last tensor of it is gone;
 then the buffer may be posted again.
 
-Buffers are memory files without a name, which only the two processes have; sockets have names that the kernel chooses, in
-one network namespace: workers that shall talk over a network do. However a worker ends, nothing is left behind, and its peer
-reads the end of the connection.
+Buffers are memory files without a name, which only the two processes have: however a worker ends, nothing is left behind, and
+its peer reads the end of the connection.
 """
 
 import mmap
@@ -15,23 +14,17 @@ import os
 import socket
 import struct
 import weakref
-from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
 import torch
-import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.distributed.constants import default_pg_timeout
 
 # A larger message is copied by the thread of its lane: compute need not wait for that.
 _AT_ONCE_BYTES = 1 << 20
 _CREDIT = struct.Struct("=QQ")  # number of a buffer, its bytes
-_RANK = struct.Struct("=I")
 _FILE = struct.Struct("=i")
-_PEER = struct.Struct("=iII")  # process, user, group
-_NAME_BYTES = 108  # the most that the kernel allows
 _HERE = b"\1"
 
 
@@ -185,81 +178,3 @@ def _lost(error: OSError) -> RuntimeError:
     if isinstance(error, BlockingIOError):  # the socket's own limit
         return RuntimeError("no answer in time")
     return RuntimeError(f"connection lost: {error}")
-
-
-def connect(pairs: Sequence[tuple[int, int]]) -> tuple[dict[int, Outbox], dict[int, Inbox], frozenset[tuple[int, int]]]:
-    """Connect the pairs of workers that can share memory: a collective call of the default group, with the same pairs.
-
-    Arguments:
-        pairs: (rank that sends, rank that receives).
-
-    Returns:
-        This worker's connections by the peer's rank, and the pairs that are connected, the same on every worker.
-    """
-    rank, workers = dist.get_rank(), dist.get_world_size()
-    listener = _listener(sum(target == rank for _, target in pairs))
-    own = torch.zeros(_NAME_BYTES + 1, dtype=torch.uint8)
-    if listener is not None:
-        name = listener.getsockname()
-        own[: len(name) + 1] = torch.tensor([len(name), *name], dtype=torch.uint8)
-    names = [torch.empty_like(own) for _ in range(workers)]
-    dist.all_gather(names, own)
-    outboxes: dict[int, Outbox] = {}
-    connected = torch.zeros(len(pairs), dtype=torch.uint8)
-    for place, (source, target) in enumerate(pairs):
-        length = int(names[target][0])
-        if source == rank and length and listener is not None:
-            connection = _connected(bytes(names[target][1 : length + 1].tolist()), rank)
-            if connection is not None:
-                outboxes[target], connected[place] = Outbox(connection), 1
-    dist.all_reduce(connected)
-    joined = frozenset(pair for pair, there in zip(pairs, connected.tolist(), strict=True) if there)
-    inboxes: dict[int, Inbox] = {}
-    while listener is not None and len(inboxes) < sum(target == rank for _, target in joined):
-        connection, _ = listener.accept()
-        if not _is_ours(connection):
-            connection.close()
-            continue
-        _limit(connection)
-        inboxes[_RANK.unpack(connection.recv(_RANK.size))[0]] = Inbox(connection)
-    if listener is not None:
-        listener.close()
-    return outboxes, inboxes, joined
-
-
-def _listener(count: int) -> socket.socket | None:
-    """A socket to connect to; None where the system has none of this kind."""
-    if not hasattr(os, "memfd_create") or not hasattr(socket, "SO_PEERCRED"):
-        return None
-    found = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    found.bind("")  # the kernel chooses a name
-    found.listen(max(1, count))
-    return found
-
-
-def _connected(name: bytes, rank: int) -> socket.socket | None:
-    """A connection to the worker of this name; None if it is not here."""
-    found = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    try:
-        found.connect(name)
-        if _is_ours(found):
-            _limit(found)
-            found.send(_RANK.pack(rank))
-            return found
-    except OSError:
-        pass
-    found.close()
-    return None
-
-
-def _is_ours(connection: socket.socket) -> bool:
-    """Whether the other end is a process of the same user."""
-    _, user, _ = _PEER.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
-    return bool(user == os.getuid())
-
-
-def _limit(connection: socket.socket) -> None:
-    """Wait for a peer no longer than the process group does."""
-    seconds = int(default_pg_timeout.total_seconds())
-    for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
-        connection.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", seconds, 0))

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from hocket.program.instruction import COMPUTE, Kind
 from hocket.run.engines.inline import Result, run_inline
-from tests.run.engines.workers import RUNS, start
+from tests.run.engines.workers import OVER_GLOO, RUNS, start
 from tests.run.plans import assert_same_losses, assert_same_weights, captured
 
 CASES = [(workers, number) for workers, runs in RUNS.items() for number in range(len(runs))]
@@ -49,6 +49,14 @@ def inline(workers: int, number: int) -> tuple[Result, dict[int, dict[str, Tenso
     weights = {d: {n: t.clone() for n, t in tensors.items()} for d, tensors in first.weights.items()}
     more = run_inline(graph, plan, program, 1, first.position, first.devices)
     return Result(first.losses, weights, first.position, {}), more.weights
+
+
+@pytest.mark.parametrize(("workers", "number"), CASES, ids=NAMES)
+def test_messages_go_through_memory_unless_told_otherwise(results, workers, number):
+    """Workers of one machine share it; so both ways are run here."""
+    case = RUNS[workers][number][0]
+    for facts, _, _ in results[workers, number]:
+        assert facts["over_gloo"] == (case.strategy != "data_parallel" and number in OVER_GLOO[workers])
 
 
 @pytest.mark.parametrize(("workers", "number"), CASES, ids=NAMES)

@@ -79,6 +79,7 @@ def run_all(folder: Path, rank: int, workers: int) -> None:
         facts: dict[str, Any] = {
             "device": worker.number,
             "periods": periods,
+            "over_gloo": bool(worker._groups._pairs),
             "asked": list(noted.asked),
             "losses": list(noted.losses),
             "position": worker.position,
