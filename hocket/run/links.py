@@ -74,8 +74,15 @@ def measure_links(
         pair = members[:2]
         mail = _Mail.between(pair, device)
         kinds = (
-            _Kind(POINT_TO_POINT, pair, 2, _low, partial(_to_and_fro, rank, pair, mail)),
-            _Kind(ALL_REDUCE, members, 1, middle_mean, partial(_reduce, group)),
+            _Kind(POINT_TO_POINT, pair, 2, _low, _nothing, partial(_to_and_fro, rank, pair, mail)),
+            _Kind(
+                ALL_REDUCE,
+                members,
+                1,
+                middle_mean,
+                _Work() if device.type == "cpu" else _nothing,
+                partial(_reduce, group),
+            ),
         )
         for kind in kinds:
             for size, seconds, cores in _series(kind, rank in kind.among, sizes_bytes, repeats, share_s, device, clock):
@@ -91,14 +98,30 @@ class _Kind:
 
     Attributes:
         among: members that take part. together: transfers between two looks at the clock.
-        usual: what one takes, of many. make: a transfer of a message.
+        usual: what one takes, of many. between: what is done with a message before each look. make: a transfer of a message.
     """
 
     name: str
     among: Sequence[int]
     together: int
     usual: Callable[[list[float]], float]
+    between: Callable[[torch.Tensor], None]
     make: Callable[[torch.Tensor], Transfer]
+
+
+def _nothing(message: torch.Tensor) -> None:
+    """Messages wait for nobody."""
+
+
+class _Work:
+    """What a backward does between two all-reduces: it multiplies matrices and writes the gradients anew."""
+
+    def __init__(self) -> None:
+        self._few, self._many = torch.ones(_SAMPLES, _WIDTH), torch.ones(_WIDTH, _WIDTH)
+
+    def __call__(self, message: torch.Tensor) -> None:
+        torch.mm(self._few, self._many)
+        message.fill_(1.0)
 
 
 def _low(seconds: list[float]) -> float:
@@ -121,7 +144,6 @@ def _series(
     clock: Clock,
 ) -> Iterator[tuple[int, float, float]]:
     """Time a transfer for ascending sizes: bytes, seconds, busy cores. Workers that are not active only wait."""
-    few, many = torch.ones(_SAMPLES, _WIDTH), torch.ones(_WIDTH, _WIDTH)
     start_s = clock()
     for done, size in enumerate(sorted(sizes_bytes)):
         # The slowest worker's clock counts for all: if each looked at its own, one would stop and the others hang.
@@ -131,9 +153,7 @@ def _series(
         transfer = kind.make(message)
         size_start_s, measured_s, processor_s = clock(), list[float](), 0.0
         while len(measured_s) < max(_LEAST_REPEATS, repeats):
-            if kind.name == ALL_REDUCE and device.type == "cpu":
-                torch.mm(few, many)
-                message.fill_(1.0)
+            kind.between(message)
             # Agreeing is the barrier as well: all leave it together and start.
             spent_s = _largest(clock() - size_start_s, device)
             if len(measured_s) >= _LEAST_REPEATS and spent_s > limit_s / len(sizes_bytes):
