@@ -50,16 +50,18 @@ def _plain(snapshot: Snapshot) -> Allocation | None:
     # Mostly there is a type that all run on, and that is quicker to see than that each of them runs somewhere.
     if not everywhere and np.count_nonzero(steps[:, -1]) < n and not steps.any(axis=1).all():
         return None
-    scales = snapshot.scale_factors
+    scales, due = snapshot.scale_factors, [active.job.weight for active in jobs]
     smallest = min(scales)
+    alike = scales.count(smallest) == n
     fraction = np.empty((n, len(each)))
-    if scales.count(smallest) == n:
+    if alike:
         fraction[:] = [workers / max(n * smallest, total) for workers in each]
-        least = min(total / n, smallest) / max([active.job.weight for active in jobs])
     else:
         scale = np.array(scales, dtype=float)
         np.divide(np.array(each, dtype=float), np.maximum(n * scale, total)[:, None], out=fraction)
-        due = [active.job.weight for active in jobs]
+    if alike or total / n <= smallest:  # all have as much
+        least = min(total / n, smallest) / max(due)
+    else:
         least = float(np.minimum.reduce(np.minimum(total / n, scale) / due))
     told = Reasons(n, lambda: _reasons(np.where(steps > 0, fraction, 0.0), n))
     job, alone, column = _grid(n, len(each)) if n <= _SMALL else _made(n, len(each))
