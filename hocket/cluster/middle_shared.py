@@ -7,6 +7,7 @@ Source: Boyd and Vandenberghe 2004, sections 8.5.3 and 9.5; groups: equations 5.
 """
 
 from dataclasses import replace
+from functools import lru_cache
 
 import numpy as np
 
@@ -76,17 +77,18 @@ class _Limits:
         shape = int(often.max()), len(often)
         self.count, self._rows, self._values = count, np.zeros(shape, dtype=np.int64), np.zeros(shape)
         self._rows[place, variables[order]], self._values[place, variables[order]] = rows[order], values[order]
-        one, two = np.triu_indices(shape[0])
+        self._flat = self._rows.ravel()
+        one, two, half = _halves(shape[0])
         self._both = (self._rows[one] * count + self._rows[two]).ravel()
-        self._products = self._values[one] * self._values[two] * np.where(one == two, 0.5, 1.0)[:, None]
+        self._products = self._values[one] * self._values[two] * half
 
     def of(self, x: np.ndarray) -> np.ndarray:
         """What variables use of each limit."""
-        return np.bincount(self._rows.ravel(), (self._values * x).ravel(), self.count)
+        return np.bincount(self._flat, (self._values * x).ravel(), self.count)
 
     def back(self, prices: np.ndarray) -> np.ndarray:
         """What prices of limits are for each variable."""
-        found: np.ndarray = (self._values * prices[self._rows]).sum(axis=0)
+        found: np.ndarray = np.add.reduce(self._values * prices[self._rows], axis=0)
         return found
 
     def squared(self, diagonal: np.ndarray) -> np.ndarray:
@@ -94,6 +96,13 @@ class _Limits:
         half = np.bincount(self._both, (self._products * diagonal).ravel(), self.count**2)
         half = half.reshape(self.count, self.count)
         return half + half.T
+
+
+@lru_cache(maxsize=16)
+def _halves(places: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Every two places once, and of what a matrix has there one half: all of it, but on the diagonal."""
+    one, two = np.triu_indices(places)
+    return one, two, np.where(one == two, 0.5, 1.0)[:, None]
 
 
 def _middle(shares: Shares, often: np.ndarray, found: np.ndarray, asked: np.ndarray) -> np.ndarray:
@@ -120,7 +129,7 @@ def _middle(shares: Shares, often: np.ndarray, found: np.ndarray, asked: np.ndar
     x = (1 - ROOM / 2) * found + ROOM / 4 * even
 
     def value(x: np.ndarray, left: np.ndarray) -> float:
-        if left.min() <= 0 or x.min() <= 0:
+        if min(np.minimum.reduce(left), np.minimum.reduce(x)) <= 0:
             return float("inf")
         return -float(often @ np.log(x) + weights @ np.log(left))
 
@@ -128,7 +137,7 @@ def _middle(shares: Shares, often: np.ndarray, found: np.ndarray, asked: np.ndar
         slope = used.back(weights / left) - often / x
         diagonal = x * x / often  # inverted
         small = used.squared(diagonal)
-        small.flat[:: used.count + 1] += left * left / weights
+        small.reshape(-1)[:: used.count + 1] += left * left / weights
         step = diagonal * (used.back(np.linalg.solve(small, used.of(diagonal * slope))) - slope)
         return step, -float(slope @ step)
 
@@ -137,14 +146,22 @@ def _middle(shares: Shares, often: np.ndarray, found: np.ndarray, asked: np.ndar
 
 def _entries(shares: Shares, times: np.ndarray) -> Entries:
     """For every job, and every pair of jobs, what its variable has for each."""
-    members = [np.flatnonzero(shares.group == g) for g in range(shares.groups)]
+    runs = shares.group >= 0
+    order = np.argsort(shares.group, kind="stable")[np.count_nonzero(~runs) :]
+    begins = np.concatenate([[0], np.cumsum(shares.count.astype(np.int64))])
     kept = np.flatnonzero(times > _NOTHING)
-    groups = list(zip(shares.first[kept].tolist(), shares.second[kept].tolist(), strict=True))
-    own = {both: _jobs(members, *both) for both in dict.fromkeys(groups)}
-    parts = [own[both] for both in groups]
-    lengths = [len(first) for first, _ in parts]
-    first = np.concatenate([first for first, _ in parts])
-    second = np.concatenate([second for _, second in parts])
+    if (shares.second[kept] == ALONE).all():
+        groups = shares.first[kept]
+        lengths = begins[groups + 1] - begins[groups]
+        ends = np.cumsum(lengths)
+        first = order[np.arange(lengths.sum()) + np.repeat(begins[groups] - ends + lengths, lengths)]
+        second = np.full(len(first), ALONE)
+    else:
+        members = np.split(order, begins[1:-1])
+        both = list(zip(shares.first[kept].tolist(), shares.second[kept].tolist(), strict=True))
+        own = {two: _jobs(members, *two) for two in dict.fromkeys(both)}
+        lengths = np.array([len(own[two][0]) for two in both])
+        first, second = (np.concatenate([own[two][part] for two in both]) for part in (0, 1))
     return first, second, np.repeat(shares.column[kept], lengths), np.repeat(times[kept], lengths)
 
 
