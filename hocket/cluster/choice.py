@@ -15,7 +15,7 @@ from hocket.cluster.book import Book
 from hocket.cluster.floor import Chosen, Claims
 from hocket.cluster.packing import pack
 from hocket.cluster.roster import Roster
-from hocket.cluster.rounds import balanced, by_debt, by_ratio, choose, enough, worth
+from hocket.cluster.rounds import balanced, by_debt, by_ratio, choose, choose_singles, enough, worth
 from hocket.cluster.settings import Settings
 
 __all__ = ["Choice"]
@@ -57,10 +57,13 @@ class Choice:
         """Entries of the book that run."""
         settings, entries = self.settings, book.entries
         if settings.order == "deficit":
-            order = by_debt(entries, book.received_s, due_s)
+            chosen = choose(entries, by_debt(entries, book.received_s, due_s), workers)
         else:
-            order = by_ratio(entries, book.received_s, book.owed_s, self._queues(len(workers)))
-        chosen = choose(entries, order, workers)
+            types = self._queues(len(workers))
+            if types is not None and entries.single:
+                chosen = choose_singles(entries, book.received_s, book.owed_s, workers, types)
+            else:
+                chosen = choose(entries, by_ratio(entries, book.received_s, book.owed_s, types), workers)
         after = settings.balance_after
         if after is None or due_s.max(initial=0.0) <= after * settings.round_s or balanced(entries, chosen, due_s):
             return chosen

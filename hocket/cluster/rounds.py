@@ -25,7 +25,7 @@ import numpy as np
 
 from hocket.cluster.allocation import ALONE
 
-__all__ = ["Entries", "balanced", "by_debt", "by_ratio", "choose", "enough", "worth"]
+__all__ = ["Entries", "balanced", "by_debt", "by_ratio", "choose", "choose_singles", "enough", "worth"]
 
 _NONE = 1e-9
 # Of a key: two million jobs at a time, and more columns than a file of workers can name.
@@ -66,6 +66,25 @@ class Entries:
         has = np.flatnonzero(self.fraction > 0)
         has = has[np.argsort(-self.fraction[has], kind="stable")]
         return has, -self.fraction[has]
+
+    @cached_property
+    def by_type(self) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+        """For each type its part of `due`, and of `others`."""
+        (due, fraction), others = self.due, self.others
+        kind, other_kind = self.type[due], self.type[others]
+        found = []
+        for k in range(int(self.type.max(initial=-1)) + 1):
+            own = kind == k
+            found.append((due[own], fraction[own], others[other_kind == k]))
+        return found
+
+    @cached_property
+    def single(self) -> bool:
+        """Whether every entry is of one job that asks for one worker, and no job stands twice in the queue of a type."""
+        if not len(self) or self.paired or np.maximum.reduce(self.need) > 1:
+            return False
+        kinds = int(np.maximum.reduce(self.type)) + 1
+        return bool(np.maximum.reduce(np.bincount(self.first * kinds + self.type)) <= 1)
 
     @cached_property
     def paired(self) -> bool:
@@ -136,6 +155,36 @@ def choose(entries: Entries, order: np.ndarray, workers: Sequence[int]) -> np.nd
         if len(order):
             order = order[_could(entries, order, busy, free)]
     return np.array(chosen, dtype=np.int64)
+
+
+def choose_singles(
+    entries: Entries, received: np.ndarray, owed: np.ndarray, workers: Sequence[int], types: Sequence[int]
+) -> np.ndarray:
+    """What `choose` makes of `by_ratio` where entries are single: so only those are sorted whose jobs are idle by then.
+
+    Arguments:
+        received, owed, types: as for `by_ratio`. workers: as for `choose`.
+    """
+    busy = np.zeros(entries.jobs, dtype=bool)
+    chosen: list[np.ndarray] = []
+    for kind in types:
+        free = workers[kind]
+        if not free or kind >= len(entries.by_type):
+            continue
+        due, fraction, others = entries.by_type[kind]
+        if chosen:
+            idle = ~busy[entries.first[due]]
+            due, fraction = due[idle], fraction[idle]
+        took = due[np.lexsort((-owed[due], fraction / received[due]))[:free]]
+        busy[entries.first[took]] = True
+        chosen.append(took)
+        free -= len(took)
+        if free and len(others):
+            took = others[~busy[entries.first[others]]]
+            took = took[np.argsort(-owed[took], kind="stable")[:free]]
+            busy[entries.first[took]] = True
+            chosen.append(took)
+    return np.concatenate(chosen) if chosen else np.zeros(0, dtype=np.int64)
 
 
 def _could(entries: Entries, order: np.ndarray, busy: bytearray, free: list[int]) -> np.ndarray:

@@ -11,7 +11,7 @@ from hocket.cluster import rounds
 from hocket.cluster.allocation import ALONE
 from hocket.cluster.job import Job
 from hocket.cluster.policies import max_min_fairness
-from hocket.cluster.rounds import Entries, balanced, by_debt, by_ratio, choose, enough, worth
+from hocket.cluster.rounds import Entries, balanced, by_debt, by_ratio, choose, choose_singles, enough, worth
 from hocket.cluster.snapshot import Active, Snapshot
 from hocket.cluster.workers import Column, WorkerType
 from tests.cluster.drive import Driver, driver, fixed
@@ -288,6 +288,30 @@ def test_balance_compares_with_the_allocation() -> None:
     assert enough(every, worth(every, due)) == pytest.approx(5.5)
     assert balanced(every, np.array([0]), due)
     assert not balanced(every, np.array([1, 2]), due)
+
+
+@given(st.integers(0, 10**6), st.integers(0, 30), st.booleans())
+def test_jobs_of_one_worker_are_chosen_as_down_the_whole_order(seed: int, jobs: int, gifts: bool) -> None:
+    """The same entries in the same order, many of them alike, whether or not all have room, in any order of types."""
+    rng = np.random.default_rng(seed)
+    first, types = np.nonzero(rng.random((jobs, 3)) < 0.7)
+    count = len(first)
+    fraction, received = rng.choice([0.0, 0.25, 0.5], count), rng.choice([1.0, 2.0], count)
+    owed = np.where((fraction > 0) | gifts, rng.choice([-1.0, 0.0, 3.0], count), 0.0)
+    ones = np.ones(count, dtype=np.int64)
+    every = Entries(first, np.full(count, ALONE), types, types, ones, fraction, jobs)
+    order, workers = rng.permutation(3).tolist(), rng.integers(0, 12, 3).tolist()
+    plain = choose(every, by_ratio(every, received, owed, order), workers)
+    assert choose_singles(every, received, owed, workers, order).tolist() == plain.tolist()
+    assert every.single == (count > 0)
+
+
+def test_entries_are_single_where_no_queue_has_a_job_twice() -> None:
+    """Pairs, several workers and a second way to run on a type are not; without entries nothing is to be sorted."""
+    one = (0, ALONE, 0, 1, 0.5)
+    assert entries([one, (1, ALONE, 0, 1, 0.5), (0, ALONE, 1, 1, 0.5)], 2).single
+    for other in ((1, 2, 0, 1, 0.5), (1, ALONE, 0, 2, 0.5), (0, ALONE, 0, 1, 0.0)):
+        assert not entries([one, other], 3).single
 
 
 @given(st.integers(0, 10**6), st.integers(1, 30), st.integers(1, 4))
