@@ -16,6 +16,7 @@ ROOMS = (
     "registry",
     "face",
     "files",
+    "collector",
     "lines",
     "documents",
     "typed",

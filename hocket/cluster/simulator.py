@@ -39,6 +39,7 @@ from hocket.cluster.snapshot import Snapshot
 from hocket.cluster.throughputs import ThroughputTable
 from hocket.cluster.workers import Column, WorkerType
 from hocket.cluster.workload import Workload
+from hocket.collector import paused
 from hocket.errors import InputError
 
 __all__ = ["Watch", "simulate"]
@@ -69,7 +70,8 @@ def simulate(
     """
     if not types:
         raise InputError("worker types", "none", "one or more")
-    return _Simulation(workload, tuple(types), table, policy, options or Options(), given, watch).run()
+    with paused():
+        return _Simulation(workload, tuple(types), table, policy, options or Options(), given, watch).run()
 
 
 class _Simulation:

@@ -4,9 +4,6 @@ Rules of this file: it moves arrays between the lowered program and the kernel; 
 is the kernel's, seconds and bytes are the cost model's.
 """
 
-import gc
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from math import gcd
 from time import perf_counter
@@ -14,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from hocket.collector import paused
 from hocket.cost.model import CostModel
 from hocket.cost.sizes import PlanSizes
 from hocket.errors import InputError, ProgramError
@@ -69,24 +67,11 @@ def lay_out(program: Program, repeats: int | None = None) -> Layout:
     if repeats is not None and repeats < 0:
         raise InputError("repeats", str(repeats), ">= 0")
     count = enough_repeats(program) if repeats is None else repeats
-    with _collector_paused():
+    with paused():  # lowering makes many small tuples; to look at them again and again is half the time
         lowered = skeleton(program, count)
         layout = Layout(program, lowered, count if lowered.parts[PERIOD].rows else 0, count)
         _ = layout.structure
     return layout
-
-
-@contextmanager
-def _collector_paused() -> Iterator[None]:
-    """No garbage collection: lowering makes many small tuples and no cycles, and to look for cycles costs half the time."""
-    if not gc.isenabled():
-        yield
-        return
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
 
 
 def play(
