@@ -144,4 +144,4 @@ class Book:
     def run(self, entries: np.ndarray, claimed: np.ndarray, time_s: np.ndarray | float) -> None:
         """Entries ran, each told once; claimed: those that had a right to, for the others it was a gift."""
         self.received_s[entries] += time_s
-        self.owed_s[entries] -= np.where(claimed | self._counted, time_s, 0.0)
+        self.owed_s[entries] -= time_s if self._counted else np.where(claimed, time_s, 0.0)

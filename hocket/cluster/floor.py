@@ -165,6 +165,8 @@ class Floor:
         Arguments:
             before: the lease that each has.
         """
+        if None not in before and max(chosen.need, default=1) == 1:
+            return {}  # of one worker, none has anything to gain by moving
         found: dict[int, tuple[int, ...]] = {}
         columns, needs, type_of = chosen.column, chosen.need, self._type_of
         all_own: list[list[int]] = [[] for _ in self.up]

@@ -125,11 +125,11 @@ class Machine:
 
     def _count(self, jobs: np.ndarray, now_s: float) -> None:
         self._begin()
-        speed = self.speed[jobs]
-        done = self._steps(speed * np.maximum(now_s - self.since_s[jobs], 0.0))
+        speed, since_s = self.speed[jobs], self.since_s[jobs]
+        done = self._steps(speed * np.maximum(now_s - since_s, 0.0))
         self.busy_s[jobs] = np.divide(done, speed, out=np.zeros(len(jobs)), where=speed > 0)
         self.remaining[jobs] = np.maximum(self.remaining[jobs] - done, _LEAST)
-        self.since_s[jobs] = np.maximum(self.since_s[jobs], now_s)
+        self.since_s[jobs] = np.maximum(since_s, now_s)
 
     def _steps(self, amount: np.ndarray) -> np.ndarray:
         """What of an amount of steps counts: whole ones, if asked for; a job too slow for one a round is not held up."""
@@ -148,12 +148,12 @@ class Machine:
         speed, since_s, remaining = self.speed[jobs], self.since_s[jobs], self.remaining[jobs]
         able = self._steps(speed * np.maximum(until_s - since_s, 0.0))
         done = remaining <= able
-        if speed.min() <= 0:  # who does nothing is busy until the end
+        if np.minimum.reduce(speed) <= 0:  # who does nothing is busy until the end
             speed = np.where(speed > 0, speed, np.inf)
             since_s = np.where(speed < np.inf, since_s, until_s)
         if self.whole_steps:
-            self.ends_s = min(until_s, float((since_s + np.minimum(remaining, able) / speed).max()))
-        ends = np.flatnonzero(done)
+            self.ends_s = min(until_s, float(np.maximum.reduce(since_s + np.minimum(remaining, able) / speed)))
+        ends = done.nonzero()[0]
         if len(ends):
             ends_s = since_s[ends] + remaining[ends] / speed[ends]
             self.finishes = sorted(zip(ends_s.tolist(), jobs[ends].tolist(), strict=True), reverse=True)

@@ -255,17 +255,20 @@ class _Simulation:
             return
         preempted, stopped, started, others = [], [], [], []
         for command in commands:
-            if isinstance(command, Start):
-                started.append(command)
-            elif isinstance(command, Preempt):
+            if isinstance(command, Preempt):
                 preempted.append(command.lease)
+            elif isinstance(command, Start):
+                started.append(command)
             elif isinstance(command, Stop):
                 stopped.append(command.lease)
             elif not isinstance(command, Renew):  # renewed leases go on as they are
                 others.append(command)
-        machine.leave(preempted, now_s, True)
-        machine.leave(stopped, now_s, False)
-        machine.start(started, now_s)
+        if preempted:
+            machine.leave(preempted, now_s, True)
+        if stopped:
+            machine.leave(stopped, now_s, False)
+        if started:
+            machine.start(started, now_s)
         for command in others:
             self._carry_out(command)
 
