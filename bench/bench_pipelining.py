@@ -2,16 +2,16 @@
 
     python bench/bench_pipelining.py [--launches 6] [--rounds 3] [--batches 8]
 
-Both live in the same two processes (one thread each, one core each, gloo) and train in turn, some batches a turn, so that
-whatever else the machine does meets both. Where a process happens to find its memory makes any side some per cent faster
-or slower for as long as the process lives, and more so who is made first: so processes are launched anew several times,
-each time another side is made first and each round another one begins. Figures are medians over all rounds, ratios are
-taken round by round; those of each launch are printed, too. Every side takes its optimizer step. PipeDream and 2BW are
-set beside torch's 1F1B. With equal stages and free updates the missing
-bubble allows (m + p - 1) / m of it. What it allows these stages is less: the bubble is the other stage's microbatch,
-and where weights are updated oftener (PipeDream) or copied first, that is work and no bubble. It is computed from the median
-seconds of every kind of instruction, recorded in one more turn in the same processes. A turn of an asynchronous strategy
-includes filling and draining the pipeline once.
+Both live in the same two processes (one thread each, one core each, gloo) and train in turn, some batches a turn, so
+that whatever else the machine does meets both. Where a process happens to find its memory makes any side some per cent
+faster or slower for as long as the process lives, and more so who is made first: so processes are launched anew several
+times, each time another side is made first and each round another one begins. Figures are medians over all rounds,
+ratios are taken round by round; those of each launch are printed, too. Every side takes its optimizer step. PipeDream
+and 2BW are set beside torch's 1F1B. With equal stages and free updates the missing bubble allows (m + p - 1) / m of it.
+What it allows these stages is less: the bubble is the other stage's microbatch, and where weights are updated oftener
+(PipeDream) or copied first, that is work and no bubble. It is computed from the median seconds of every kind of
+instruction, recorded in one more turn in the same processes. A turn of an asynchronous strategy has one bubble as well,
+when the pipeline is filled and drained, which is counted.
 """
 
 import argparse
@@ -73,21 +73,22 @@ def kinds(worker: Worker, batches: int) -> list[Seconds]:
     return [one for one in gathered if one is not None]
 
 
-def batch_s(strategy: str, stages: list[Seconds]) -> float:
-    """What a batch takes where transfers and the engine are free: the slowest stage's work, and the others' in its bubble."""
+def batch_s(strategy: str, stages: list[Seconds], batches: int) -> float:
+    """What one of a turn's batches takes where transfers and the engine are free: the slowest stage's work, and the others'
+    in its bubble, which an asynchronous strategy has once in a turn."""
     once = [one["load"] + one["forward"] + one["backward"] for one in stages]
     steps = MICROBATCHES if strategy == "pipedream" else 1
-    bubble = sum(once) - max(once) if strategy in ("gpipe", "flush") else 0.0
+    bubble = (sum(once) - max(once)) / (batches if strategy in ASYNCHRONOUS else 1)
     return MICROBATCHES * max(once) + bubble + steps * max(one["step"] for one in stages)
 
 
-def allowed_gain(strategy: str, recorded: dict[str, list[Seconds]]) -> float:
+def allowed_gain(strategy: str, recorded: dict[str, list[Seconds]], batches: int) -> float:
     """How many times torch's 1F1B throughput the missing bubble allows.
 
     The stages' own work is the same: what recorded 1F1B took for it is taken for both.
     """
     own = [{**work, "step": one["step"]} for work, one in zip(recorded["flush"], recorded[strategy], strict=True)]
-    return batch_s("flush", recorded["flush"]) / batch_s(strategy, own)
+    return batch_s("flush", recorded["flush"], batches) / batch_s(strategy, own, batches)
 
 
 def _rotated(sides: tuple[str, ...], by: int) -> tuple[str, ...]:
@@ -143,7 +144,7 @@ def main() -> None:
             mp.start_processes(work, arguments, STAGES, start_method="spawn")
             found, recorded = json.loads(Path(folder, "seconds.json").read_text())
         for strategy in ASYNCHRONOUS:
-            allowed[strategy].append(allowed_gain(strategy, recorded))
+            allowed[strategy].append(allowed_gain(strategy, recorded, given.batches))
         for side in SIDES:
             seconds[side] += found[side]
     for strategy in STRATEGIES:
