@@ -134,8 +134,8 @@ class CostModel:
             return self._columns.at(size).load_s
         alone = self._profiled_s(instruction.kind, instruction.stage, size, self._copies(instruction))
         besides = self.cluster.instruction_s
-        if self.cluster.post_s:
-            besides += self.cluster.post_s * self._posts(instruction)
+        if self.cluster.post_s or self.cluster.sender_copies:
+            besides += self._begins_s(instruction, size)
         return besides + alone * self.factor(instruction.device)
 
     def _copies(self, instruction: Instruction) -> bool:
@@ -146,18 +146,33 @@ class CostModel:
             return all(value.what is not What.ACCUMULATOR for value in instruction.frees)
         return False
 
-    def _posts(self, instruction: Instruction) -> int:
-        """Transfers that a device begins behind an instruction."""
+    def _begins_s(self, instruction: Instruction, samples: int) -> float:
+        """What it takes to begin the transfers behind an instruction, and to copy the messages that it copies itself."""
         here, m = instruction.device, instruction.index
         if instruction.kind is Kind.BACKWARD:
-            sent = [v.stage for v in instruction.writes if v.what is What.GRADIENT]
+            sent = [(v.stage, v) for v in instruction.writes if v.what is What.GRADIENT]
             came = [v.part for v in instruction.reads if v.what is What.GRADIENT]
         elif instruction.kind is Kind.FORWARD and not instruction.again:
-            sent = [v.part for v in instruction.writes if v.what is What.ACTIVATION]
+            sent = [(v.part, v) for v in instruction.writes if v.what is What.ACTIVATION]
             came = [v.stage for v in instruction.reads if v.what is What.ACTIVATION]
         else:
-            return 0
-        return sum(self.cuts[s].devices[m % len(self.cuts[s].devices)] != here for s in (*sent, *came))
+            return 0.0
+        receives = sum(self._device_of(stage, m) != here for stage in came)
+        away = [(self._device_of(stage, m), value) for stage, value in sent if self._device_of(stage, m) != here]
+        copied_s = sum(
+            self.bytes_of((value,), samples) / self.cluster.link_between(here, target).bandwidth_bytes_per_s
+            for target, value in away
+            if self._copies_to(here, target)
+        )
+        return self.cluster.post_s * (receives + len(away)) + copied_s
+
+    def _device_of(self, stage: int, microbatch: int) -> int:
+        """Which of a stage's replicas a microbatch belongs to."""
+        devices = self.cuts[stage].devices
+        return devices[microbatch % len(devices)]
+
+    def _copies_to(self, source: int, target: int) -> bool:
+        return self.cluster.sender_copies and self.cluster.level_between(source, target) == 0
 
     def _profiled_s(self, kind: Kind, stage: int, samples: int, copies: bool) -> float:
         """Seconds of one stage on the profiled device type."""
@@ -186,12 +201,18 @@ class CostModel:
         size = self.samples_of(instruction) if samples is None else samples
         values = instruction.reads or instruction.writes
         if instruction.kind is Kind.SEND:
-            return message(self.cluster, instruction.device, instruction.peer, self.bytes_of(values, size))
+            # What the sender copies itself has moved when its instruction ends.
+            size_bytes = 0.0 if self.at_once(instruction) else self.bytes_of(values, size)
+            return message(self.cluster, instruction.device, instruction.peer, size_bytes)
         if instruction.kind in _COLLECTIVE:
             return collective(self.cluster, instruction.kind, instruction.group, self.bytes_of(values, size))
         if instruction.kind in (Kind.SWAP_IN, Kind.SWAP_OUT):
             return swap(self.cluster, instruction.device, self.bytes_of(values, size))
         return TransferTime(0.0, 0.0)
+
+    def at_once(self, send: Instruction) -> bool:
+        """Whether a send whose receive is posted is over for the sender before its compute lane goes on."""
+        return self._copies_to(send.device, send.peer)
 
     def bytes_of(self, values: tuple[Value, ...], samples: int) -> float:
         """Bytes of some values together."""

@@ -147,6 +147,8 @@ class Cluster:
         host_cores: where devices are processor cores: how many cores one component of the innermost level really has; more
             busy workers than that slow each other down. None: every device has its own processor.
         transfer_cores: cores that moving one message keeps busy on each side while it moves (0 for real network cards).
+        sender_copies: inside one component of the innermost level messages go through memory: the sender's compute lane copies
+            them where their receive is posted, and then they are over for it.
         post_s: seconds of a device's compute lane to begin a send or a receive; they are part of the links' latency.
         instruction_s: seconds that the engine needs for each forward, backward or step besides the layers' own.
         nodes: for mixed clusters, runs of devices in numbering order; their counts sum to the number of devices. Either
@@ -161,6 +163,7 @@ class Cluster:
     host_memory_bytes: float | None = None
     host_cores: float | None = None
     transfer_cores: float = 0.0
+    sender_copies: bool = False
     post_s: float = 0.0
     instruction_s: float = 0.0
     nodes: tuple[Node, ...] = ()

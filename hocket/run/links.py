@@ -52,8 +52,8 @@ def measure_links(
     Returns:
         The same samples on every worker. Of messages each is the lower quartile of its repeats: what disturbs them (other
         programs, a late wake-up) only ever makes them longer. Of all-reduces it is the mean of the middle half, because some
-        of gloo's take several times as long as others, whatever the machine does, and every update pays for that; between
-        two of them a CPU multiplies matrices and writes the message anew, as a backward does. A level of width 1 has none.
+        of gloo's take several times as long as others, whatever the machine does, and every update pays for that. Between
+        two looks at the clock a CPU multiplies matrices and writes the message anew, as a backward does. A level of width 1 has none.
 
     Raises:
         InputError: the widths do not fit the group.
@@ -63,6 +63,7 @@ def measure_links(
         raise InputError("widths", f"{tuple(widths)} for {prod(widths)} workers", f"a product of {workers}")
     device = torch.device("cuda", torch.cuda.current_device()) if dist.get_backend() == "nccl" else torch.device("cpu")
     share_s = limit_s / max(1, 2 * sum(width > 1 for width in widths))
+    between = _Work() if device.type == "cpu" else _nothing
     samples: list[LinkSample] = []
     span = 1
     for level, width in enumerate(widths):
@@ -74,15 +75,8 @@ def measure_links(
         pair = members[:2]
         mail = _Mail.between(pair, device)
         kinds = (
-            _Kind(POINT_TO_POINT, pair, 2, _low, _nothing, partial(_to_and_fro, rank, pair, mail)),
-            _Kind(
-                ALL_REDUCE,
-                members,
-                1,
-                middle_mean,
-                _Work() if device.type == "cpu" else _nothing,
-                partial(_reduce, group),
-            ),
+            _Kind(POINT_TO_POINT, pair, 2, _low, between, partial(_to_and_fro, rank, pair, mail)),
+            _Kind(ALL_REDUCE, members, 1, middle_mean, between, partial(_reduce, group)),
         )
         for kind in kinds:
             for size, seconds, cores in _series(kind, rank in kind.among, sizes_bytes, repeats, share_s, device, clock):
@@ -110,11 +104,11 @@ class _Kind:
 
 
 def _nothing(message: torch.Tensor) -> None:
-    """Messages wait for nobody."""
+    """What a GPU does: its memory is as quick behind other work."""
 
 
 class _Work:
-    """What a backward does between two all-reduces: it multiplies matrices and writes the gradients anew."""
+    """What a backward does between two transfers: it multiplies matrices and writes the message anew."""
 
     def __init__(self) -> None:
         self._few, self._many = torch.ones(_SAMPLES, _WIDTH), torch.ones(_WIDTH, _WIDTH)

@@ -74,6 +74,7 @@ def measure_local(workers: int, threads: int = 1, limit_s: float = 10.0, timeout
         # Counted in what one busy worker keeps busy.
         host_cores=(found.cores or usable_cores()) / threads,
         transfer_cores=busy_cores / threads,
+        sender_copies=found.sender_copies,
         post_s=found.post_s,
         instruction_s=found.instruction_s,
     )
@@ -93,13 +94,15 @@ class _Found:
     """What the workers have measured: samples of their one level, and what the engine takes.
 
     Attributes:
-        message: bytes and seconds of one as workers see it; reduced: those of an all-reduce; post_s, instruction_s: see `Cluster`.
+        message: bytes and seconds of one as workers see it; reduced: those of an all-reduce; sender_copies, post_s,
+            instruction_s: see `Cluster`.
         cores: that the workers share, in processor cores; 0 where that was not measured.
     """
 
     samples: tuple[LinkSample, ...] = ()
     message: tuple[int, float] = (0, 0.0)
     reduced: tuple[int, float] = (0, 0.0)
+    sender_copies: bool = False
     post_s: float = 0.0
     instruction_s: float = 0.0
     cores: float = 0.0
@@ -169,6 +172,7 @@ def _worker(arguments: Sequence[str]) -> None:
     import torch
     import torch.distributed as dist
 
+    from hocket.run.engines._connect import can_share
     from hocket.run.links import measure_links
     from hocket.run.overhead import all_reduce_s, instruction_s, message_s, post_s, shared_cores
 
@@ -192,7 +196,7 @@ def _worker(arguments: Sequence[str]) -> None:
     message, reduced, begun_s = message_s(), all_reduce_s(), post_s()
     cores = shared_cores(given.shared // given.threads) * given.threads if given.shared else 0.0
     if given.rank == 0:
-        found = _Found(samples, message, reduced, begun_s, instruction_s(), cores)
+        found = _Found(samples, message, reduced, can_share(), begun_s, instruction_s(), cores)
         write_atomic(given.folder / "samples.json", json.dumps(asdict(found)))
     dist.barrier()
     dist.destroy_process_group()

@@ -13,9 +13,10 @@ from typing import Any
 Ints = Any
 Floats = Any
 
-OTHERS, COMPUTES, FINISHES, SENDS = range(4)
+OTHERS, COMPUTES, FINISHES, SENDS, AT_ONCE = range(5)
 """What a node's changes of memory wait for: nothing; nothing, and sends' changes for its begin and its end, or, of the last
-part of a compute instruction, for its end; those of sends wait for either."""
+part of a compute instruction, for its end; those of sends wait for either, but those of some for nothing if the compute
+instruction behind which they come is what they have waited for."""
 
 
 def before(time: Floats, rank: Ints, a: int, b: int) -> bool:
@@ -142,6 +143,17 @@ def charge(device: int, amount: float, now: float, records: int, memory: Any) ->
     return records
 
 
+def follows(n: int, device: int, cause: Ints, shape: Any, node: Any, cost: Any) -> bool:
+    """Whether the last thing that a node waited for was a compute instruction of this device."""
+    n_prologue, n_period, repeats = shape[:3]
+    if cause[n] < 0:
+        return False
+    local, _ = locate(cause[n], n_prologue, n_period, n_prologue + n_period * repeats, repeats)
+    s = node[1][local]
+    role, hold_device = cost[9], cost[3]
+    return bool((role[s] == COMPUTES or role[s] == FINISHES) and hold_device[s] == device)
+
+
 def play(shape: Any, node: Any, edges: Any, cost: Any, uses: Any, queue: Any, lanes: Any, memory: Any, out: Any) -> int:
     """Play a program to its end, or until nothing can go on; return how many nodes have finished.
 
@@ -183,6 +195,9 @@ def play(shape: Any, node: Any, edges: Any, cost: Any, uses: Any, queue: Any, la
                 records = charge(hold_device[s], late[hold_device[s]], now, records, held)
                 late[hold_device[s]] = 0.0
             records = charge(hold_device[s], hold[c], now, records, held)
+            if role[s] == AT_ONCE and follows(n, hold_device[s], cause, shape, node, cost):
+                for o in range(op_ptr[s], op_ptr[s + 1]):
+                    records = charge(op_device[o], op_bytes[o * classes + c - s * classes], now, records, held)
             lane = lane_of[local]
             shares = use_ptr[lane + 1] > use_ptr[lane] and work[c] > 0.0
             alone = latency[s] if shares else latency[s] + work[c]
@@ -221,7 +236,9 @@ def play(shape: Any, node: Any, edges: Any, cost: Any, uses: Any, queue: Any, la
         s = signature[local]
         k = size_class[(index_of[local] + moves[local] * round_ * stride) % kinds]
         for o in range(op_ptr[s], op_ptr[s + 1]):
-            if role[s] == SENDS:
+            if role[s] == AT_ONCE and follows(n, hold_device[s], cause, shape, node, cost):
+                continue
+            if role[s] >= SENDS:
                 late[op_device[o]] += op_bytes[o * classes + k]
             else:
                 records = charge(op_device[o], op_bytes[o * classes + k], now, records, held)
@@ -266,7 +283,7 @@ def compiled() -> Callable[..., int] | None:
         from numba.extending import register_jitable
     except ImportError:
         return None
-    for helper in (before, rise, sink, schedule, take, rate_of, retime, locate, charge):
+    for helper in (before, rise, sink, schedule, take, rate_of, retime, locate, charge, follows):
         register_jitable(helper)
     fast: Callable[..., int] = njit(cache=True)(play)
     return fast

@@ -14,7 +14,7 @@ from hocket.cost.contention import capacity
 from hocket.cost.model import CostModel
 from hocket.program.instruction import COMPUTE, Instruction, Kind
 from hocket.program.program import Program
-from hocket.simulate.kernel import COMPUTES, FINISHES, SENDS
+from hocket.simulate.kernel import AT_ONCE, COMPUTES, FINISHES, SENDS
 from hocket.simulate.lower import Skeleton
 from hocket.simulate.nodes import PERIOD, Part, cost_key
 
@@ -70,6 +70,11 @@ class Layout:
             if skeleton.inside
             else (np.zeros(0, dtype=np.int64),) * 4
         )
+        # Of what one node sets free sends come first: those that are over at once are so before the next instruction begins.
+        sends = np.array([signature.members[0].kind is Kind.SEND for signature in skeleton.signatures], dtype=np.bool_)
+        send_at = sends[node[0]]
+        order = np.lexsort((~send_at[prologue + target], source)) if period else source
+        source, target, later, posts = (column[order] for column in (source, target, later, posts))
         t_ptr = np.concatenate(([0], np.cumsum(np.bincount(source, minlength=period))))
         t_step = target - source + later * period
         waits = np.zeros(self.nodes, dtype=np.int64)
@@ -82,7 +87,9 @@ class Layout:
         count = len(skeleton.between)
         x_next, x_to = np.full(count, -1, dtype=np.int64), np.zeros(count, dtype=np.int64)
         x_posts = np.array([posts for _, _, posts in skeleton.between], dtype=np.bool_)
-        for k in range(count - 1, -1, -1):
+        starts = (0, prologue, prologue + period)
+        late = [not send_at[starts[second[0]] + second[1]] for _, second, _ in skeleton.between]
+        for k in sorted(range(count), key=lambda k: (late[k], k), reverse=True):
             first, second, _ = skeleton.between[k]
             number = self.number(first)
             x_to[k] = self.number(second)
@@ -130,7 +137,7 @@ def cost_tables(skeleton: Skeleton, costs: CostModel) -> tuple[np.ndarray, tuple
     for s, signature in enumerate(skeleton.signatures):
         one = signature.members[0]
         if one.kind is Kind.SEND:
-            role[s] = SENDS
+            role[s] = AT_ONCE if costs.at_once(one) else SENDS
         elif one.lane == COMPUTE and signature.last_bucket < 0:
             role[s] = COMPUTES if signature.first_bucket < 0 else FINISHES
         changes: dict[int, list[float]] = {}

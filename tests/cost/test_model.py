@@ -127,6 +127,24 @@ def test_cuts_must_fit() -> None:
         replace(model(), cuts=CUTS[:1])
 
 
+def test_what_the_sender_copies_is_its_own_time() -> None:
+    """Inside a server the compute lane copies the message, and the send has nothing left to move; outside it is as it was."""
+    profile, levels = chain(3, device_type="cpu-core", activation_bytes=3e6), (*LEVELS, Level("cluster", 2, 1e5, 0.5))
+    for cuts, inside in ((CUTS, True), ((CUTS[0], StageCut((2,), (2,))), False)):
+        program = compile_strategy("flush", stage_shapes(profile, cuts), 3, {})
+        free, costs = (
+            CostModel(profile, Cluster("c", levels, "cpu-core", sender_copies=copies), cuts, (2, 2, 1))
+            for copies in (False, True)
+        )
+        for _, i in program.instructions():
+            sends = i.kind in (Kind.FORWARD, Kind.BACKWARD) and i.stage == (0 if i.kind is Kind.FORWARD else 1)
+            samples = (2, 2, 1)[i.index % 3]
+            assert costs.seconds(i) - free.seconds(i) == pytest.approx(3 * samples if inside and sends else 0)
+            if i.kind is Kind.SEND:
+                assert costs.at_once(i) == inside
+                assert costs.transfer(i).flow_s == (0 if inside else pytest.approx(30 * samples))
+
+
 def test_the_engines_own_share() -> None:
     """Every forward, backward and step takes it, and what begins the transfers behind them; a load takes neither."""
     profile = chain(3, forward_s=[1.0, 2.0, 3.0], device_type="cpu-core")

@@ -41,6 +41,7 @@ class Chain:
     samples: tuple[int, ...] = ()
     host_cores: float | None = None
     transfer_cores: float = 0.0
+    sender_copies: bool = False
     buckets: bool = False
 
     def case(self, **figures: Any) -> Case:
@@ -56,7 +57,12 @@ class Chain:
             devices = tuple(range(starts[place], starts[place] + self.widths[place]))
             cuts.append(StageCut(own, devices, self.recompute, buckets))
         cluster = Cluster(
-            "test", self.levels, "cpu-core", host_cores=self.host_cores, transfer_cores=self.transfer_cores
+            "test",
+            self.levels,
+            "cpu-core",
+            host_cores=self.host_cores,
+            transfer_cores=self.transfer_cores,
+            sender_copies=self.sender_copies,
         )
         costs = CostModel(profile, cluster, tuple(cuts), self.samples or (1,) * self.microbatches)
         shapes = stage_shapes(profile, tuple(cuts))

@@ -23,6 +23,8 @@ CHAINS = (
     Chain("gpipe", (1, 1, 1), 4, LEVELS),
     Chain("flush", (2, 2, 2), 6, LEVELS, samples=(2, 2, 2, 2, 2, 1), host_cores=2, transfer_cores=0.25),
     Chain("flush", (2, 1), 4, LEVELS, recompute=True),
+    Chain("flush", (1, 1, 1), 5, LEVELS, sender_copies=True),
+    Chain("pipedream", (2, 1, 1), 1, LEVELS, sender_copies=True, buckets=True, layers=2),
     Chain("interleaved", (1, 1), 4, LEVELS, rounds=2),
     Chain("interleaved", (2, 2), 4, LEVELS, rounds=3),
     Chain("data_parallel", (3,), 7, LEVELS, layers=3, buckets=True),
@@ -53,6 +55,21 @@ def test_the_compiled_kernel_is_the_plain_one(chain: Chain) -> None:
         assert np.array_equal(getattr(plain, name), getattr(fast, name))
     assert plain.peak_memory_bytes == fast.peak_memory_bytes
     assert all(np.array_equal(a, b) for a, b in zip(plain.records, fast.records, strict=True))
+
+
+@pytest.mark.parametrize("strategy", ["gpipe", "flush", "pipedream", "two_bw"])
+def test_what_the_sender_copies_is_gone_before_its_next_instruction_begins(strategy: str) -> None:
+    """On a slow link a message stays beside the next microbatch; where the sender copies it as slowly, it does not."""
+    level = (Level("server", 4, 1e6, 1e-3),)
+    slow, copied = (
+        Chain(strategy, (1, 1), 1 if strategy == "pipedream" else 4, level, sender_copies=copies).case(
+            forward_s=1.0, activation_bytes=1e5, stash_bytes=3e5, weights_bytes=1.0
+        )
+        for copies in (False, True)
+    )
+    before, after = (play(case.program, case.costs, 5).peak_memory_bytes for case in (slow, copied))
+    assert before[0] - after[0] == pytest.approx(1e5, abs=9)  # the first stage sends one activation at a time
+    assert all(after[device] <= before[device] for device in before)
 
 
 @pytest.mark.parametrize("chain", CHAINS, ids=IDS)

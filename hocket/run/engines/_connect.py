@@ -64,9 +64,14 @@ def connect(pairs: Sequence[tuple[int, int]]) -> tuple[dict[int, Outbox], dict[i
     return {target: box for target, box in outboxes.items() if (rank, target) in joined}, inboxes, joined
 
 
+def can_share() -> bool:
+    """Whether workers of this machine can share memory."""
+    return hasattr(os, "memfd_create") and hasattr(socket, "SO_PEERCRED")
+
+
 def _listener(count: int) -> socket.socket | None:
     """A socket to connect to; None where the system has none of this kind."""
-    if not hasattr(os, "memfd_create") or not hasattr(socket, "SO_PEERCRED"):
+    if not can_share():
         return None
     found = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     found.bind("")  # the kernel chooses a name

@@ -21,8 +21,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-# A larger message is copied by the thread of its lane: compute need not wait for that.
-_AT_ONCE_BYTES = 1 << 20
 _CREDIT = struct.Struct("=QQ")  # number of a buffer, its bytes
 _FILE = struct.Struct("=i")
 _HERE = b"\1"
@@ -113,7 +111,7 @@ class Outbox(_End):
         Raises:
             RuntimeError: the peer is gone.
         """
-        if self._left == self._waited and message.nbytes <= _AT_ONCE_BYTES:
+        if self._left == self._waited:
             buffer = self._posted(socket.MSG_DONTWAIT)
             if buffer is not None:
                 self._copy(message, buffer)

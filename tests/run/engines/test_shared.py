@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from hocket.run.engines import _shared
 from hocket.run.engines._shared import Inbox, Outbox
 
 
@@ -54,19 +53,6 @@ def test_a_send_waits_for_its_receive(mail):
     waiting.join(5)
     assert not waiting.is_alive()
     assert buffer[:100].equal(message(1, 100))
-
-
-def test_large_messages_do_not_hold_compute_up(mail, monkeypatch):
-    """Past a size the copy is for whoever waits, even where the receive is posted."""
-    monkeypatch.setattr(_shared, "_AT_ONCE_BYTES", 1000)
-    outbox, inbox = mail
-    buffer, _ = inbox.post(1001)
-    work = outbox.send(message(2, 1001))
-    assert work is not None
-    work.wait()
-    assert buffer.equal(message(2, 1001))
-    inbox.post(8)
-    assert outbox.send(message(3, 8)) is None
 
 
 def test_a_later_send_does_not_overtake_one_that_waits(mail):
