@@ -53,7 +53,8 @@ def measure_links(
         The same samples on every worker. Of messages each is the lower quartile of its repeats: what disturbs them (other
         programs, a late wake-up) only ever makes them longer. Of all-reduces it is the mean of the middle half, because some
         of gloo's take several times as long as others, whatever the machine does, and every update pays for that. Between
-        two looks at the clock a CPU multiplies matrices and writes the message anew, as a backward does. A level of width 1 has none.
+        two of them, and between two messages through memory, a CPU multiplies matrices and writes the message anew, as a
+        backward does. A level of width 1 has none.
 
     Raises:
         InputError: the widths do not fit the group.
@@ -74,8 +75,9 @@ def measure_links(
         group = dist.new_group(members)
         pair = members[:2]
         mail = _Mail.between(pair, device)
+        behind = between if mail.shared else _nothing  # a network's time is not the processor's
         kinds = (
-            _Kind(POINT_TO_POINT, pair, 2, _low, between, partial(_to_and_fro, rank, pair, mail)),
+            _Kind(POINT_TO_POINT, pair, 2, _low, behind, partial(_to_and_fro, rank, pair, mail)),
             _Kind(ALL_REDUCE, members, 1, middle_mean, between, partial(_reduce, group)),
         )
         for kind in kinds:
@@ -104,7 +106,7 @@ class _Kind:
 
 
 def _nothing(message: torch.Tensor) -> None:
-    """What a GPU does: its memory is as quick behind other work."""
+    """Behind other work a GPU's memory is as quick, and so is a network; but a pause would fill the buckets of a shaped one."""
 
 
 class _Work:
@@ -173,16 +175,17 @@ def _largest(value: float, device: torch.device) -> float:
 
 @dataclass(frozen=True)
 class _Mail:
-    """How the engine moves messages between two workers: through memory where it can."""
+    """How the engine moves messages between two workers: through memory where it can, which is `shared` then."""
 
     outboxes: Mapping[int, Outbox]
     inboxes: Mapping[int, Inbox]
+    shared: bool
 
     @classmethod
     def between(cls, pair: Sequence[int], device: torch.device) -> "_Mail":
         """A collective call of all workers."""
-        outboxes, inboxes, _ = connect([(pair[0], pair[1]), (pair[1], pair[0])] if device.type == "cpu" else [])
-        return cls(outboxes, inboxes)
+        outboxes, inboxes, joined = connect([(pair[0], pair[1]), (pair[1], pair[0])] if device.type == "cpu" else [])
+        return cls(outboxes, inboxes, bool(joined))
 
     def send(self, message: torch.Tensor, peer: int) -> None:
         """Return when it has been sent."""
