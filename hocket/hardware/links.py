@@ -71,7 +71,8 @@ def fit_alpha_beta(sizes_bytes: Sequence[float], seconds: Sequence[float]) -> Li
     """Fit latency and bandwidth to message sizes and their times, one pair a sample, in any order.
 
     Minimises the sum of absolute relative errors (by iteratively reweighted least squares), so that a few samples
-    that something disturbed do not move the line; the latency is never negative.
+    that something disturbed do not move the line; the latency is never negative. Where that line is a factor of 1.5 away from
+    the largest messages, the smallest sizes are left out until it is not.
 
     Raises:
         InputError: fewer than two different sizes, times that are not positive, or times that do not grow with size.
@@ -83,12 +84,12 @@ def fit_alpha_beta(sizes_bytes: Sequence[float], seconds: Sequence[float]) -> Li
         )
     if not (np.all(np.isfinite(times)) and np.all(times > 0) and np.all(np.isfinite(sizes)) and np.all(sizes >= 0)):
         raise InputError("link samples", "a time that is not above 0, or a size below 0", "measured times")
-    weights = 1 / times  # squared relative errors
-    latency_s, per_byte_s = 0.0, 0.0
-    for _ in range(_ROUNDS):
-        latency_s, per_byte_s = _weighted_line(sizes, times, weights)
-        relative = np.abs(latency_s + per_byte_s * sizes - times) / times
-        weights = 1 / times / np.sqrt(np.maximum(relative, _FLOOR))
+    least = sizes.min()
+    latency_s, per_byte_s = _line(sizes, times)
+    while not _meets_the_largest(sizes, times, latency_s, per_byte_s) and len(np.unique(sizes[sizes >= least])) > 2:
+        # A shaped link lets short messages pass for nothing: they say nothing of its bandwidth.
+        least = np.unique(sizes[sizes > least])[0]
+        latency_s, per_byte_s = _line(sizes[sizes >= least], times[sizes >= least])
     if not per_byte_s > 0:
         raise InputError(
             "link samples", "times that do not grow with the size", "growing times", "Measure larger messages."
@@ -96,6 +97,23 @@ def fit_alpha_beta(sizes_bytes: Sequence[float], seconds: Sequence[float]) -> Li
     relative = np.abs(latency_s + per_byte_s * sizes - times) / times
     link = Link(bandwidth_bytes_per_s=1 / per_byte_s, latency_s=latency_s)
     return LinkFit(link, float(relative.mean()), float(relative.max()), len(times))
+
+
+def _line(sizes: np.ndarray, times: np.ndarray) -> tuple[float, float]:
+    """Latency and seconds a byte with the least sum of absolute relative errors."""
+    weights = 1 / times  # squared relative errors
+    latency_s, per_byte_s = 0.0, 0.0
+    for _ in range(_ROUNDS):
+        latency_s, per_byte_s = _weighted_line(sizes, times, weights)
+        relative = np.abs(latency_s + per_byte_s * sizes - times) / times
+        weights = 1 / times / np.sqrt(np.maximum(relative, _FLOOR))
+    return latency_s, per_byte_s
+
+
+def _meets_the_largest(sizes: np.ndarray, times: np.ndarray, latency_s: float, per_byte_s: float) -> bool:
+    """Whether a line comes within a factor of 1.5 of the largest messages, whose time is nearly all bandwidth."""
+    largest_s = float(np.median(times[sizes == sizes.max()]))
+    return largest_s / 1.5 < latency_s + per_byte_s * float(sizes.max()) < largest_s * 1.5
 
 
 def _weighted_line(sizes: np.ndarray, times: np.ndarray, weights: np.ndarray) -> tuple[float, float]:

@@ -70,6 +70,16 @@ def test_the_latency_is_never_negative() -> None:
     assert fit.link.bandwidth_bytes_per_s > 0
 
 
+@pytest.mark.parametrize("flat_s", [0.1e-3, 0.11e-3, 0.12e-3])
+def test_short_messages_that_a_shaped_link_lets_pass_do_not_decide(flat_s: float) -> None:
+    """Measured over 200 Mbit/s of a token bucket: up to 16 KiB all took as long, and said 26 Gbit/s or nothing."""
+    sizes = [4.0**k * 1024 for k in range(7)]
+    times = [0.109e-3, 0.103e-3, flat_s, 1.556e-3, 9.823e-3, 42.899e-3, 174.464e-3]
+    fit = fit_alpha_beta(sizes, times)
+    assert fit.link.bandwidth_bytes_per_s == pytest.approx(200e6 / 8, rel=0.1)
+    assert fit.link.latency_s < 1e-3
+
+
 def test_a_ring_by_hand() -> None:
     """Four members, 4 MB at 1 GB/s and 10 us: six steps of 1 MB."""
     assert ring_all_reduce_s(4, 4e6, Link(1e9, 1e-5)) == pytest.approx(6 * (1e-3 + 1e-5))
