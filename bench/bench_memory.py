@@ -67,7 +67,7 @@ class Case:
             half = len(layers) // 2
             buckets = (layers[half:], layers[:half]) if len(own) > 1 else ()
             stages.append(PlanStage(layers, own, self.recompute, buckets))
-        cluster = Cluster("local", (Level("local", self.workers, 2e9, 1e-4),), device_type="cpu-core")
+        cluster = Cluster("local", (Level("local", self.workers, 2e9, 1e-4),), "cpu-core", sender_copies=True)
         return Plan(self.strategy, profile.name, batch_size, self.microbatch_size, tuple(stages), cluster)
 
 

@@ -2,8 +2,9 @@
 
     python bench/bench_pipelining.py [--launches 6] [--rounds 3] [--batches 8]
 
-Both live in the same two processes (one thread each, one core each, gloo) and train in turn, some batches a turn, so
-that whatever else the machine does meets both. Where a process happens to find its memory makes any side some per cent
+Both live in the same two processes (one thread each, one core each) and train in turn, some batches a turn, so that
+whatever else the machine does meets both. torch's messages go over gloo, Hocket's through memory, as `hocket train` has
+them between workers of one machine. Where a process happens to find its memory makes any side some per cent
 faster or slower for as long as the process lives, and more so who is made first: so processes are launched anew several
 times, each time another side is made first and each round another one begins. Figures are medians over all rounds,
 ratios are taken round by round; those of each launch are printed, too. Every side takes its optimizer step. PipeDream

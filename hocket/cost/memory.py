@@ -164,13 +164,12 @@ class Memory:
 
     def _makes(self, value: Value, device: int) -> bool:
         """Whether an activation or gradient is made on this device, and not received."""
-        devices = self._cuts[value.stage if value.what is What.ACTIVATION else value.part].devices
-        return devices[value.index % len(devices)] == device
+        return self._cuts[value.stage if value.what is What.ACTIVATION else value.part].device(value.index) == device
 
     def _packed(self, value: Value, device: int) -> bool:
         """Whether an activation or gradient that is made on this device is copied into a message as soon as it is made."""
-        readers = self._cuts[value.part if value.what is What.ACTIVATION else value.stage].devices
-        if readers[value.index % len(readers)] == device:
+        reader = self._cuts[value.part if value.what is What.ACTIVATION else value.stage]
+        if reader.device(value.index) == device:
             return False
         indices, tensors = self._borders[(value.stage, value.part)], self._columns.profile.tensors
         return len(indices) > 1 or (value.what is What.ACTIVATION and not all(tensors[i].dense for i in indices))

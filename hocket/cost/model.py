@@ -157,22 +157,14 @@ class CostModel:
             came = [v.stage for v in instruction.reads if v.what is What.ACTIVATION]
         else:
             return 0.0
-        receives = sum(self._device_of(stage, m) != here for stage in came)
-        away = [(self._device_of(stage, m), value) for stage, value in sent if self._device_of(stage, m) != here]
+        receives = sum(self.cuts[stage].device(m) != here for stage in came)
+        away = [(self.cuts[stage].device(m), value) for stage, value in sent if self.cuts[stage].device(m) != here]
         copied_s = sum(
             self.bytes_of((value,), samples) / self.cluster.link_between(here, target).bandwidth_bytes_per_s
             for target, value in away
-            if self._copies_to(here, target)
+            if self.cluster.copied_between(here, target)
         )
         return self.cluster.post_s * (receives + len(away)) + copied_s
-
-    def _device_of(self, stage: int, microbatch: int) -> int:
-        """Which of a stage's replicas a microbatch belongs to."""
-        devices = self.cuts[stage].devices
-        return devices[microbatch % len(devices)]
-
-    def _copies_to(self, source: int, target: int) -> bool:
-        return self.cluster.sender_copies and self.cluster.level_between(source, target) == 0
 
     def _profiled_s(self, kind: Kind, stage: int, samples: int, copies: bool) -> float:
         """Seconds of one stage on the profiled device type."""
@@ -212,7 +204,7 @@ class CostModel:
 
     def at_once(self, send: Instruction) -> bool:
         """Whether a send whose receive is posted is over for the sender before its compute lane goes on."""
-        return self._copies_to(send.device, send.peer)
+        return self.cluster.copied_between(send.device, send.peer)
 
     def bytes_of(self, values: tuple[Value, ...], samples: int) -> float:
         """Bytes of some values together."""

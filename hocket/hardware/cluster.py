@@ -222,6 +222,10 @@ class Cluster:
         """Point-to-point figures between two devices: those of their nearest common level."""
         return self.levels[self.level_between(first, second)].link
 
+    def copied_between(self, source: int, target: int) -> bool:
+        """Whether the sender's compute lane copies what goes from one device to another (`sender_copies`)."""
+        return self.sender_copies and self.level_between(source, target) == 0
+
     def component(self, device: int, level: int) -> int:
         """Which component of `level` (counted over the whole cluster) hosts a device: the owner of a shared link."""
         return device if level == 0 else device // self._spans[level - 1]

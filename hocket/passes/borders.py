@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from hocket.errors import InputError
-from hocket.program.program import StageShape
+from hocket.program.program import StageShape, replica
 
 
 class Graph(Protocol):
@@ -37,6 +37,10 @@ class StageCut:
     devices: tuple[int, ...]
     recompute: bool = False
     buckets: tuple[tuple[int, ...], ...] = ()
+
+    def device(self, microbatch: int) -> int:
+        """The replica that runs a microbatch."""
+        return replica(self.devices, microbatch)
 
 
 @dataclass(frozen=True)

@@ -101,7 +101,7 @@ class LinkFigures:
         """What one microbatch loads on average between neighbouring stages on these devices.
 
         Returns:
-            the links; seconds of each for a byte forth and a byte back over each border, shape (2, links, borders); the
+            the links (and compute lanes, see `_carriers`); seconds of each for a byte forth and a byte back over each border, shape (2, links, borders); the
             least latency and seconds a byte of each border, shape (borders, 2).
         """
         if devices not in self._loads:
@@ -119,12 +119,18 @@ class LinkFigures:
                     fastest[border] = min(x.latency_s for x in links), min(1 / x.bandwidth_bytes_per_s for x in links)
                 for pair, link in zip(far, links, strict=True):
                     for way, hop in enumerate((pair, pair[::-1])):
-                        for use in transfer_uses(cluster, (hop,)):
-                            if use.governed:
-                                row = number.setdefault(use.resource, len(number))
-                                entries.append((way, row, border, 1 / turns / link.bandwidth_bytes_per_s))
+                        for resource in self._carriers(*hop):
+                            row = number.setdefault(resource, len(number))
+                            entries.append((way, row, border, 1 / turns / link.bandwidth_bytes_per_s))
             table = np.zeros((2, len(number), borders))
             for way, row, border, seconds in entries:
                 table[way, row, border] += seconds
             self._loads[devices] = (list(number), table, fastest)
         return self._loads[devices]
+
+    def _carriers(self, source: int, target: int) -> list[Resource]:
+        """What carries one message's bytes at a time: links, or the sender's compute lane where that copies them."""
+        cluster = self._situation.cluster
+        if cluster.copied_between(source, target):
+            return [("compute", 0, source, 0)]
+        return [use.resource for use in transfer_uses(cluster, ((source, target),)) if use.governed]

@@ -6,6 +6,8 @@ Rules of this file: simulator, engines, builder and `check` all ask here, and no
 2. What it writes is there when it finishes; but an accumulator bucket is there as soon as its backward has produced the
    bucket's last gradient (so that an all-reduce overlaps the rest of that backward), in the order of bucket numbers.
 3. A send completes only with its receive (rendezvous), and the k-th send of a lane meets the k-th receive of the peer's.
+   One that the sender copies itself (`Cluster.sender_copies`) is over, where its receive is posted, before the next instruction
+   of the compute lane begins.
 4. A collective runs when all members of its group have reached it; the k-th of a lane meets the k-th of the others'.
 5. What it frees is gone when it finishes; of a send, when the compute instruction that then runs on its device finishes, or
    before the next one begins. A value that takes the place of a freed one (see `heir_of`) uses its memory.

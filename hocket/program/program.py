@@ -5,7 +5,7 @@ microbatches has moved on by r * `stride`, every one that counts updates by r * 
 is written as if it followed zero repetitions and moves on in the same way.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from types import MappingProxyType
@@ -18,12 +18,17 @@ Lanes = Mapping[Lane, tuple[Instruction, ...]]
 _UPDATE_KINDS = frozenset({Kind.STEP, Kind.ALL_REDUCE, Kind.REDUCE_SCATTER, Kind.ALL_GATHER})
 
 
+def replica(devices: Sequence[int], microbatch: int) -> int:
+    """Which of a stage's replicas runs a microbatch: they take turns (1F1B-RR, section 2.4.2)."""
+    return devices[microbatch % len(devices)]
+
+
 @dataclass(frozen=True)
 class StageShape:
     """What a program must know of one stage; layers, bytes and seconds stand elsewhere.
 
     Attributes:
-        devices: the replicas; microbatch m runs on devices[m % len(devices)] (1F1B-RR, section 2.4.2).
+        devices: the replicas, which take turns (see `replica`).
         sources: stages whose activations it reads, ascending; targets: stages that read its own.
         gradients: those of `sources` to which a gradient flows back.
         batch: whether it reads tensors of the batch itself.
@@ -43,7 +48,7 @@ class StageShape:
 
     def device(self, microbatch: int) -> int:
         """The replica that runs a microbatch."""
-        return self.devices[microbatch % len(self.devices)]
+        return replica(self.devices, microbatch)
 
 
 @dataclass(frozen=True)

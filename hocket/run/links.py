@@ -64,7 +64,7 @@ def measure_links(
         raise InputError("widths", f"{tuple(widths)} for {prod(widths)} workers", f"a product of {workers}")
     device = torch.device("cuda", torch.cuda.current_device()) if dist.get_backend() == "nccl" else torch.device("cpu")
     share_s = limit_s / max(1, 2 * sum(width > 1 for width in widths))
-    between = _Work() if device.type == "cpu" else _nothing
+    between = _Busy() if device.type == "cpu" else _nothing
     samples: list[LinkSample] = []
     span = 1
     for level, width in enumerate(widths):
@@ -109,7 +109,7 @@ def _nothing(message: torch.Tensor) -> None:
     """Behind other work a GPU's memory is as quick, and so is a network; but a pause would fill the buckets of a shaped one."""
 
 
-class _Work:
+class _Busy:
     """What a backward does between two transfers: it multiplies matrices and writes the message anew."""
 
     def __init__(self) -> None:

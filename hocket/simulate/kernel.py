@@ -189,7 +189,8 @@ def play(shape: Any, node: Any, edges: Any, cost: Any, uses: Any, queue: Any, la
             head += 1
             local, round_ = locate(n, n_prologue, n_period, base, repeats)
             s = signature[local]
-            c = s * classes + size_class[(index_of[local] + moves[local] * round_ * stride) % kinds]
+            k = size_class[(index_of[local] + moves[local] * round_ * stride) % kinds]
+            c = s * classes + k
             start[n] = now
             if role[s] == COMPUTES:  # what was sent before is let go before a compute instruction begins
                 records = charge(hold_device[s], late[hold_device[s]], now, records, held)
@@ -197,7 +198,7 @@ def play(shape: Any, node: Any, edges: Any, cost: Any, uses: Any, queue: Any, la
             records = charge(hold_device[s], hold[c], now, records, held)
             if role[s] == AT_ONCE and follows(n, hold_device[s], cause, shape, node, cost):
                 for o in range(op_ptr[s], op_ptr[s + 1]):
-                    records = charge(op_device[o], op_bytes[o * classes + c - s * classes], now, records, held)
+                    records = charge(op_device[o], op_bytes[o * classes + k], now, records, held)
             lane = lane_of[local]
             shares = use_ptr[lane + 1] > use_ptr[lane] and work[c] > 0.0
             alone = latency[s] if shares else latency[s] + work[c]

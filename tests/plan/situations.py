@@ -35,7 +35,8 @@ def profiles(draw: Draw, most: int = 7) -> ModelProfile:
 
 @st.composite
 def clusters(draw: Draw) -> Cluster:
-    """One or two levels, shared or not, fast or slow; some on hosts with fewer cores than devices."""
+    """One or two levels, shared or not, fast or slow; some on hosts with fewer cores than devices, some of processes of one
+    machine, whose engine takes its time."""
     rate = st.sampled_from([1e7, 1e8, 1e9, 1e10])
     latency = st.sampled_from([0.0, 1e-5, 1e-3])
     widths = draw(st.sampled_from([(2,), (3,), (4,), (2, 2), (3, 2)]))
@@ -43,4 +44,13 @@ def clusters(draw: Draw) -> Cluster:
         Level(f"level{k}", width, draw(rate), draw(latency), draw(st.booleans())) for k, width in enumerate(widths)
     )
     cores = draw(st.sampled_from([None, None, 1.0, 2.0]))
-    return Cluster("drawn", levels, "cpu-core", host_cores=cores, transfer_cores=0.5 if cores else 0.0)
+    return Cluster(
+        "drawn",
+        levels,
+        "cpu-core",
+        host_cores=cores,
+        transfer_cores=0.5 if cores else 0.0,
+        sender_copies=draw(st.booleans()),
+        post_s=draw(st.sampled_from([0.0, 1e-5, 2e-3])),
+        instruction_s=draw(st.sampled_from([0.0, 1e-4])),
+    )

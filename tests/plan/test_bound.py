@@ -1,15 +1,19 @@
 """Bounds: never above what the simulation gives, and close to it where there is nothing else to wait for."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hocket.errors import RefusedError
-from hocket.hardware.cluster import Cluster
+from hocket.hardware.cluster import Cluster, Level
+from hocket.passes.borders import StageCut
 from hocket.plan.bound import Bounds
 from hocket.plan.candidates import TIE
 from hocket.plan.predict import predict_choice
 from hocket.profile.model import ModelProfile
+from hocket.profile.synthetic import chain
 from hocket.strategies._choices import Choice, Situation
 from hocket.strategies._common import complete, members, strategy
 from tests.plan.situations import clusters, profiles
@@ -46,3 +50,18 @@ def test_a_bound_is_never_above_the_simulation(
         assert said <= limit
         least = bounds.peak_bytes(name, bounds.shapes(choice), choice)
         assert all(least[device] <= found.peak_memory_bytes[device] + 1e-6 for device in least)
+
+
+@pytest.mark.parametrize("copies", [False, True])
+def test_who_copies_messages_copies_beside_others(copies: bool) -> None:
+    """Two replicas send to one stage, and nothing comes back: their link to it is shared, their processors are not."""
+    profile = chain(
+        2, forward_s=1e-3, backward_s=1e-3, weights_bytes=0.0, microbatch_sizes=(1,), device_type="cpu-core"
+    )
+    profile = replace(profile, tensors=tuple(replace(one, gradient=False) for one in profile.tensors))
+    cluster = Cluster("machine", (Level("cores", 3, 1e8, shared=True),), "cpu-core", sender_copies=copies)
+    choice = Choice((StageCut((0,), (0, 1)), StageCut((1,), (2,))), 1, 16)
+    situation = Situation(profile, cluster, 16)
+    bounds, found = Bounds(situation), predict_choice(situation, "flush", choice)
+    assert bounds.seconds("flush", bounds.shapes(choice), choice) <= found.iteration_s
+    assert (found.iteration_s < 16 * 0.01) == copies  # seconds of the messages, one after the other

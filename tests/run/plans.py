@@ -13,7 +13,7 @@ from hocket.hardware.cluster import Cluster, Level
 from hocket.plan.plan import Plan, PlanStage
 from hocket.profile.capture import Captured, capture
 
-CLUSTER = Cluster("test", (Level("local", 8, 1e9),), device_type="cpu-core")
+CLUSTER = Cluster("test", (Level("local", 8, 1e9),), device_type="cpu-core", sender_copies=True)
 
 
 def adam(parameters: Iterable[Any]) -> torch.optim.Optimizer:

@@ -78,7 +78,8 @@ class Groups:
         """Begin to receive a message: where it will be, and its work."""
         group = self._pairs.get((peer, self._number))
         if group is None:
-            return _begun(lambda: self._inboxes[self._rank[peer]].post(layout.size_bytes))
+            memory, work = _begun(lambda: self._inboxes[self._rank[peer]].post(layout.size_bytes))
+            return layout.within(memory), work
         message = layout.empty(self._device)
         return message, _begun(lambda: group.recv([message], self._place(peer), _TAG))
 

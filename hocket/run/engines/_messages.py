@@ -64,13 +64,15 @@ class Layout:
             return torch.empty(self._lying(0), dtype=self.dtypes[0], device=device)
         return torch.empty(self.size_bytes, dtype=torch.uint8, device=device)
 
-    def unpack(self, buffer: Tensor) -> tuple[Tensor, ...]:
-        """The tensors in a message, as views of it; of a message of one tensor `buffer` may be its bytes as well."""
+    def within(self, memory: Tensor) -> Tensor:
+        """The same in `size_bytes` bytes that are there already."""
+        return self._view(memory, 0) if len(self.shapes) == 1 else memory
+
+    def unpack(self, message: Tensor) -> tuple[Tensor, ...]:
+        """The tensors in a message, as views of it."""
         if len(self.shapes) == 1:
-            if buffer.dtype == torch.uint8 and buffer.dim() == 1:
-                buffer = self._view(buffer, 0)
-            return (buffer.permute(inverse(self.orders[0])),)
-        return tuple(self._view(buffer, k).permute(inverse(order)) for k, order in enumerate(self.orders))
+            return (message.permute(inverse(self.orders[0])),)
+        return tuple(self._view(message, k).permute(inverse(order)) for k, order in enumerate(self.orders))
 
     def _view(self, buffer: Tensor, k: int) -> Tensor:
         """Tensor k in a message's bytes, its dimensions in the order in which they lie in memory."""
