@@ -13,8 +13,10 @@ from hocket.errors import InputError, WorkerLost
 from hocket.run.meeting import meet
 
 WAITING = """
+import signal
 import sys
 from hocket.run.meeting import meet
+signal.signal(signal.SIGINT, signal.default_int_handler)  # which who starts tests in the background may have taken away
 print("waiting", flush=True)
 meet(int(sys.argv[1]), 2, print)
 """
