@@ -28,6 +28,7 @@ PAPER = "Dissertation section 6.4.3"
 _PLACE = "makespan within a budget"
 _STEPS = 100
 _CLOSE = 1e-9  # relative: money that does not matter
+_LITTLE = 1e-12  # of what all costs
 
 
 def allocate(snapshot: Snapshot, session: Session | None = None) -> Allocation:
@@ -126,20 +127,24 @@ def _least_cost_usd(lines: Lines, cost: np.ndarray) -> float:
     rows = lines.group
     if len(rows) == shares.variables:  # nobody shares: each by itself
         return float(work @ np.minimum.reduceat(cost[lines.variable] / lines.steps, lines.begins[:-1]))
-    values = lines.steps / work[rows]
+    # Jobs that cost next to nothing are left out: beside others of days their figures are out of the solver's range.
+    cheapest = work * np.minimum.reduceat(cost[lines.variable] / lines.steps, lines.begins[:-1])
+    dear = (cheapest > _LITTLE * cheapest.sum())[rows]
+    rows, variable = rows[dear], lines.variable[dear]
+    values = lines.steps[dear] / work[rows]
     longest = np.zeros(shares.variables)
-    np.maximum.at(longest, lines.variable, 1 / values)
+    np.maximum.at(longest, variable, 1 / values)
     unit = float((cost * longest).max()) or 1.0
     # In units of the longest that any of it can take, so that figures are near 1.
     program = Program(
         cost * longest / unit,
         np.zeros(shares.variables),
         np.ones(shares.variables),
-        np.ones(shares.groups),
+        np.isin(np.arange(shares.groups), rows).astype(float),
         np.full(shares.groups, np.inf),
         rows,
-        lines.variable,
-        values * longest[lines.variable],
+        variable,
+        values * longest[variable],
     )
     return solve(program, _PLACE).bound * unit
 
