@@ -13,13 +13,10 @@ from hocket.cluster.allocation import ALONE, Allocation
 from hocket.cluster.core import Policy
 from hocket.cluster.first_come import FirstCome
 from hocket.cluster.middle import middle
-from hocket.cluster.middle_shared import middle_shared
 from hocket.cluster.options import Options, public
 from hocket.cluster.session import Session
 from hocket.cluster.snapshot import Snapshot
 from hocket.registry import load
-
-_KINDS = 40  # of jobs, in what is asked for them: with more, groups are no quicker than jobs
 
 
 def policy_named(name: str, blind: bool = False, rest: Literal["most", "middle"] = "most") -> Policy:
@@ -45,9 +42,7 @@ def policy_named(name: str, blind: bool = False, rest: Literal["most", "middle"]
         if blind:
             return evenly(found, snapshot)
         if rest == "middle" and found.objective > 0 and hasattr(module, "asked"):
-            asked = module.asked(snapshot, found.objective)
-            unlike = snapshot.pairs is None and len(np.unique(asked)) > _KINDS
-            return (middle if unlike else middle_shared)(found, snapshot, asked)
+            return middle(found, snapshot, module.asked(snapshot, found.objective))
         return found
 
     return allocate

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
+from hocket.cluster._centre import Alone, Limits, centre
 from hocket.cluster.allocation import ALONE, Allocation
 from hocket.cluster.job import Job
 from hocket.cluster.middle import middle
-from hocket.cluster.middle_shared import _Limits, middle_shared
 from hocket.cluster.policies import finish_time_fairness, max_min_fairness
 from hocket.cluster.snapshot import Active, Pairs, Snapshot
 from hocket.cluster.workers import Column, WorkerType
@@ -89,21 +89,6 @@ def sharing(there: Snapshot, kinds: np.ndarray, kept: np.ndarray) -> Snapshot:
     return replace(there, pairs=Pairs(kinds, np.broadcast_to(kept[:, :, None], (*kept.shape, columns)).copy()))
 
 
-@given(st.integers(0, 10**6), st.integers(1, 12), st.integers(1, 3))
-@hypothesis_settings(max_examples=20, deadline=None)
-def test_where_nobody_can_share_both_ways_are_one(seed: int, jobs: int, types: int) -> None:
-    """Two programs that have nothing in common but the definition find the same."""
-    draw = np.random.default_rng(seed)
-    kinds = draw.integers(0, 3, jobs)
-    speeds = draw.uniform(0.2, 9.0, (3, types))
-    there = snapshot(speeds[kinds].tolist(), draw.integers(2, 6, types).tolist())
-    shared = sharing(there, kinds, np.zeros((3, 3)))
-    first = max_min_fairness.allocate(there)
-    asked = max_min_fairness.asked(there, first.objective)
-    one, other = middle(first, there, asked), middle_shared(first, shared, asked)
-    assert other.dense(there) == pytest.approx(one.dense(there), abs=2e-3)
-
-
 @given(st.integers(0, 10**6), st.integers(2, 14))
 @hypothesis_settings(max_examples=20, deadline=None)
 def test_pairs_keep_limits_and_what_is_asked(seed: int, jobs: int) -> None:
@@ -114,7 +99,7 @@ def test_pairs_keep_limits_and_what_is_asked(seed: int, jobs: int) -> None:
     there = sharing(snapshot(speeds[kinds].tolist(), draw.integers(1, 4, 2).tolist()), kinds, kept)
     first = max_min_fairness.allocate(there)
     asked = max_min_fairness.asked(there, first.objective)
-    found = middle_shared(first, there, asked)
+    found = middle(first, there, asked)
     assert (found.used(there) <= there.workers).all()
     assert (found.dense(there).sum(axis=1) <= 1).all()
     assert (found.throughput(there) >= asked * 0.998).all()
@@ -127,7 +112,7 @@ def test_pairs_keep_limits_and_what_is_asked(seed: int, jobs: int) -> None:
 def test_two_jobs_beside_each_other() -> None:
     """On one worker, alike, nothing asked: alone, alone and together, none of them near any limit."""
     there = sharing(snapshot([[4.0], [4.0]], [1]), np.zeros(2, dtype=int), np.full((1, 1), 0.7))
-    found = middle_shared(alone([0, 1], [0, 0], [0.5, 0.5]), there, np.zeros(2))
+    found = middle(alone([0, 1], [0, 0], [0.5, 0.5]), there, np.zeros(2))
     assert sorted(zip(found.first.tolist(), found.second.tolist(), strict=True)) == [(0, ALONE), (0, 1), (1, ALONE)]
     x, y = found.fraction[found.second == ALONE][0], found.fraction[found.pairs][0]
     # 1/x and, of throughput x + 0.7 y, its part, against 1/(1 - x - y) and 1/(1 - 2x - y); for y the same of all jobs.
@@ -136,20 +121,89 @@ def test_two_jobs_beside_each_other() -> None:
     assert 1 / y + 2 * 0.7 / throughput == pytest.approx(2 / job + 1 / worker, rel=1e-2)
     none = sharing(snapshot([[0.0]], [4]), np.zeros(1, dtype=int), np.full((1, 1), 0.7))
     empty = alone([], [], [])
-    assert middle_shared(empty, none, np.zeros(1)) is empty
+    assert middle(empty, none, np.zeros(1)) is empty
+
+
+def test_a_type_without_workers_changes_nothing() -> None:
+    """Nobody runs there, so the middle is that of the others."""
+    both, one = snapshot([[3.0, 4.0], [2.0, 5.0]], [2, 0]), snapshot([[3.0], [2.0]], [2])
+    edge, asked = alone([0, 1], [0, 0], [0.9, 0.9]), np.array([1.0, 1.0])
+    found = middle(edge, both, asked)
+    assert found.column.tolist() == [0, 0]
+    assert found.fraction.tolist() == pytest.approx(middle(edge, one, asked).fraction.tolist())
+
+
+def entries(draw: np.random.Generator, limits: int, variables: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Of limits in any order, some of them twice in a variable, as where a job is beside one of its own group."""
+    columns = draw.permutation(np.repeat(np.arange(variables), draw.integers(1, 6, variables)))
+    return draw.integers(0, limits, len(columns)), columns, draw.uniform(-2, 2, len(columns))
 
 
 @given(st.integers(0, 10**6), st.integers(1, 9), st.integers(1, 12))
 @hypothesis_settings(max_examples=30, deadline=None)
 def test_few_entries_are_summed_as_the_whole_matrix_would_be(seed: int, limits: int, variables: int) -> None:
-    """Of limits in any order, some of them twice in a variable, as where a job is beside one of its own group."""
+    """Products with limits, and the equations of a step."""
     draw = np.random.default_rng(seed)
-    often = draw.integers(1, 6, variables)
-    columns = draw.permutation(np.repeat(np.arange(variables), often))
-    rows, values = draw.integers(0, limits, len(columns)), draw.uniform(-2, 2, len(columns))
+    rows, columns, values = entries(draw, limits, variables)
     whole = np.zeros((limits, variables))
     np.add.at(whole, (rows, columns), values)
-    few, x, prices = _Limits(rows, columns, values, limits), draw.uniform(0, 1, variables), draw.uniform(0, 1, limits)
+    few, x = Limits.of_entries(rows, columns, values, limits), draw.uniform(0, 1, variables)
+    left = draw.uniform(0.1, 1, limits)
     assert few.of(x) == pytest.approx(whole @ x)
-    assert few.back(prices) == pytest.approx(whole.T @ prices)
+    assert few.back(left) == pytest.approx(whole.T @ left)
     assert few.squared(x) == pytest.approx((whole * x) @ whole.T)
+    assert solves(few.step(x, left, -x), whole, x, left, -x)
+
+
+def solves(step: np.ndarray, whole: np.ndarray, own: np.ndarray, left: np.ndarray, slope: np.ndarray) -> bool:
+    """Whether a step does what its equations say, of the whole matrix."""
+    return step == pytest.approx(
+        np.linalg.solve(np.diag(1 / own) + (whole.T / left) @ whole, -slope), rel=1e-6, abs=1e-9
+    )
+
+
+@given(st.integers(0, 10**6), st.integers(1, 9), st.integers(1, 4))
+@hypothesis_settings(max_examples=30, deadline=None)
+def test_blocks_of_groups_are_solved_as_the_whole_matrix_would_be(seed: int, groups: int, types: int) -> None:
+    """Each group on some types, twice on one of them where it may be spread."""
+    draw = np.random.default_rng(seed)
+    group = np.repeat(np.arange(groups), draw.integers(1, 2 * types + 1, groups))
+    kind, scale, does = (
+        draw.integers(0, types, len(group)),
+        draw.integers(1, 5, groups)[group] * 1.0,
+        draw.uniform(0, 1, len(group)),
+    )
+    every, whole = np.arange(len(group)), np.zeros((2 * groups + types, len(group)))
+    whole[group, every], whole[groups + kind, every], whole[groups + types + group, every] = 1.0, scale, -does
+    own, left, slope = (draw.uniform(0.01, 1, size) for size in (len(group), len(whole), len(group)))
+    blocks = Alone(group, kind, scale, does, types)
+    assert blocks.of(own) == pytest.approx(whole @ own)
+    assert blocks.back(left) == pytest.approx(whole.T @ left)
+    assert solves(blocks.step(own, left, slope), whole, own, left, slope)
+    assert solves(blocks.step(own, left, -slope), whole, own, left, -slope)  # nothing of a step is left in the next
+
+
+@given(st.integers(0, 10**6), st.integers(1, 9), st.integers(1, 12), st.floats(1e-6, 0.5))
+@hypothesis_settings(max_examples=50, deadline=None)
+def test_the_centre_is_where_nothing_pulls(seed: int, limits: int, variables: int, close: float) -> None:
+    """From however close to a limit: what is left is > 0, and the slope is nothing beside the pull of each limit for itself."""
+    draw = np.random.default_rng(seed)
+    rows, columns, values = entries(draw, limits, variables)
+    box = np.arange(variables)  # x <= 1 each, so that there is a centre
+    rows, columns, values = (
+        np.concatenate(part) for part in ((rows, limits + box), (columns, box), (values, np.ones(variables)))
+    )
+    used = Limits.of_entries(rows, columns, values, limits + variables)
+    x = draw.uniform(close, 1 - close, variables)
+    x[0] = close
+    most = used.of(x) + close * draw.uniform(1, 100, limits + variables)
+    most[limits:] = 1.0
+    weights = draw.integers(1, 9, 2 * variables + limits).astype(float)
+    found = centre(x, most, weights, used)
+    left = np.concatenate([found, most - used.of(found)])
+    assert left.min() > 0
+    pull = weights / left
+    slope = pull[:variables] - used.back(pull[variables:])
+    assert (
+        -slope @ used.step(found**2 / weights[:variables], left[variables:] ** 2 / weights[variables:], slope) <= 1e-3
+    )
