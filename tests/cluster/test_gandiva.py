@@ -75,6 +75,18 @@ def test_pairs_stay_and_a_seed_draws_the_same() -> None:
     assert {frozenset(pair) for pair in again} == {frozenset(pair) for pair in before}
 
 
+def test_a_pair_is_where_it_is_whatever_the_order_of_jobs() -> None:
+    """Of two jobs of two workers one is faster spread out, the other not: told in either order, they run in the same column."""
+    active = tuple(Active(Job(f"job{k}", "any", 1e3, 2), 1e3) for k in range(2))
+    pairs = Pairs(np.zeros(2, dtype=int), np.full((1, 1, 2), 0.8))
+    steps = np.array([[4.0, 1.0], [1.0, 2.0]])
+    given = Snapshot((WorkerType("v100", 2),), (Column(0), Column(0, False)), active, steps, pairs)
+    turned = replace(given, jobs=active[::-1], throughputs=steps[::-1])
+    found = gandiva.allocate(given)
+    assert found.pairs.all()
+    assert found.throughput(given) == pytest.approx(gandiva.allocate(turned).throughput(turned)[::-1])
+
+
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 10**6), st.booleans(), st.integers(0, 14), st.integers(0, 3))
 def test_it_can_be(seed: int, spread: bool, jobs: int, drawn: int) -> None:

@@ -96,6 +96,19 @@ def test_who_has_least_to_spare_comes_first() -> None:
     assert found.reasons[0].binding.startswith("it waits for spot workers: it is 50 s ahead")
 
 
+def test_of_those_with_as_much_to_spare_who_came_first_does_not_depend_on_the_order() -> None:
+    """Without deadlines all have as much: of three, told in any order, the one that came first has the two spot workers."""
+    jobs = [Active(Job(f"job{k}", "any", 100.0, 2 - k % 2, arrived_s=float(-k % 3)), 100.0) for k in range(3)]
+    types = WorkerType("v100 spot", 2, 1, 1.0, True), WorkerType("v100", 1, 1, 3.0)
+    for order in ((0, 1, 2), (2, 1, 0), (1, 0, 2)):
+        told = Snapshot(types, (Column(SPOT), Column(DEMAND)), tuple(jobs[k] for k in order), np.ones((3, 2)))
+        assert [told.jobs[j].job.id for j in allocate(told).first.tolist()] == ["job0"]
+    alike = [replace(own, job=replace(own.job, arrived_s=0.0)) for own in jobs]
+    for order in ((0, 1, 2), (2, 1, 0), (1, 0, 2)):
+        told = Snapshot(types, (Column(SPOT), Column(DEMAND)), tuple(alike[k] for k in order), np.ones((3, 2)))
+        assert [told.jobs[j].job.id for j in allocate(told).first.tolist()] == ["job0"]
+
+
 def test_on_demand_it_takes_the_cheapest_that_is_in_time() -> None:
     """A K80 does a step for less, but only a V100 ends within 60 s; with 150 s the K80 does."""
     types = WorkerType("v100", 1, 1, 3.0), WorkerType("k80", 1, 1, 0.5)

@@ -43,8 +43,9 @@ def allocate(
     for a, b in pairs:
         partner[a], partner[b] = b, a
     heads = [j for j in runs if partner[j] == ALONE or j < partner[j]]
-    # A pair runs where both do, and has its share like a job; its faster column is that of its first job.
-    steps = snapshot.throughputs[heads].copy()
+    # A pair runs where both do, and has its share like a job; its faster column is that of its first job, by id.
+    lead = [j if partner[j] == ALONE else min(j, int(partner[j]), key=lambda j: snapshot.jobs[j].job.id) for j in heads]
+    steps = snapshot.throughputs[lead]
     for k, j in enumerate(heads):
         if partner[j] != ALONE:
             steps[k] *= _able(snapshot, j, int(partner[j]))

@@ -11,8 +11,9 @@ C is the time that the rest of its work takes on demand, R the time until the de
 - safety net: with R < C + 2 d a job that is idle goes on demand to its end.
 
 What is ours: decisions are made when rounds begin, so that the safety net has the length of one more; a spot worker that is lost takes
-what was done since then along. Jobs of one cluster compete: who has least time to spare comes first. Jobs without a deadline take spot
-workers that are left, and wait otherwise. A job that gets nothing is to wait: workers that are left free are not given to it.
+what was done since then along. Jobs of one cluster compete: who has least time to spare comes first, and of those that have as much
+who came first. Jobs without a deadline take spot workers that are left, and wait otherwise. A job that gets nothing is to wait:
+workers that are left free are not given to it.
 """
 
 from dataclasses import dataclass
@@ -37,7 +38,7 @@ def allocate(snapshot: Snapshot, session: Session | None = None) -> Allocation:
     cases = [_Case(snapshot, j, choice) for j in range(len(snapshot.jobs)) if j not in refused]
     told = [refusal(refused.get(j, "")) for j in range(len(snapshot.jobs))]
     column = np.full(len(snapshot.jobs), _NOWHERE, dtype=np.int64)
-    for case in sorted(cases, key=lambda case: (not case.stays, case.spare_s, case.job)):
+    for case in sorted(cases, key=lambda case: case.turn):
         column[case.job], told[case.job] = case.decide(choice)
     jobs = np.flatnonzero(column >= 0)
     paid = float((snapshot.prices[column[jobs]] * snapshot.scale[jobs]).sum())
@@ -113,6 +114,12 @@ class _Case:
     @property
     def spare_s(self) -> float:
         return self.left_s - self.needs_s
+
+    @property
+    def turn(self) -> tuple[bool, float, float, str]:
+        """What is less goes first; no two jobs are alike, so that it is no matter in which order they are told."""
+        job = self.snapshot.jobs[self.job].job
+        return not self.stays, self.spare_s, job.arrived_s, job.id
 
     @property
     def on_spot(self) -> bool:
