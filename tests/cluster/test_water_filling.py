@@ -140,6 +140,15 @@ def test_the_least_is_that_of_max_min_fairness(seed: int, shared: bool) -> None:
     assert normalised(there, found.throughput(there)).min() == pytest.approx(first.objective, rel=NEARLY)
 
 
+@pytest.mark.parametrize("seed", range(40))
+def test_the_least_is_exact_where_weights_are_unlike(seed: int) -> None:
+    """Weights of 1/50 to 50: what the solver may lose of one level is as little for every job."""
+    weights = tuple(np.exp(np.random.default_rng(seed).uniform(-4, 4, 8)).tolist())
+    there = crowd(seed, count=8, shared=True, weights=weights)
+    found = water_filling.allocate(there)
+    assert normalised(there, found.throughput(there)).min() == pytest.approx(found.objective, rel=EXACT)
+
+
 @given(seed=seeds, shared=st.booleans())
 @settings(max_examples=25, deadline=None)
 def test_the_order_of_jobs_changes_nobodys_throughput(seed: int, shared: bool) -> None:

@@ -32,15 +32,17 @@ def allocate(snapshot: Snapshot, session: Session | None = None) -> Allocation:
 
 def _allocate(snapshot: Snapshot, session: Session | None) -> Allocation:
     shares = Shares(snapshot, (snapshot.weights,))
-    due = dues(shares)
+    # Weights are in what is due, so that all levels are of one size: solvers' tolerances are absolute.
+    weights = snapshot.weights[shares.member] / shares.scale
+    due = dues(shares) * weights
     levels = Levels(shares, due, _PLACE)
     water = still(shares)
-    rates = snapshot.weights[shares.member] / shares.scale
     leap = Leap(shares, due, _PLACE, session) if snapshot.pairs is None else None
 
     def path(water: Water) -> Path:
-        return Path(water.level, np.where(water.stuck, 0.0, rates), levels.reach)
+        return Path(water.level, np.where(water.stuck, 0.0, 1.0), levels.reach)
 
-    fill(levels, water, lambda stuck: np.where(stuck, 0.0, rates), leap, path)
+    fill(levels, water, lambda stuck: np.where(stuck, 0.0, 1.0), leap, path)
     levels.close()
+    water.level = water.level * weights
     return told(shares, water)
