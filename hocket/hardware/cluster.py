@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 from hocket.documents import parse_yaml, seems, write_yaml
 from hocket.errors import InputError
 from hocket.files import read_bytes, write_atomic
+from hocket.hardware.kernels import Kernels
 from hocket.typed import as_data, read_as
 
 MAX_DEVICES = 2**17
@@ -84,6 +85,7 @@ class DeviceType:
         memory_bandwidth_bytes_per_s: of the device's own memory.
         host_bandwidth_bytes_per_s: device to host, per direction; host_shared: several devices share that link.
         launch_s: seconds that a kernel launch costs at least.
+        kernels: how well its kernels use it.
     """
 
     name: str
@@ -95,6 +97,7 @@ class DeviceType:
     host_shared: bool = False
     launch_s: float = 5e-6
     price_usd_per_hour: float | None = None
+    kernels: Kernels = field(default_factory=Kernels)
     source: str = ""
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}

@@ -25,7 +25,7 @@ _REQUIRED = ("forward_s", "backward_s", "stash_bytes")
 _SINGLE = ("weights_bytes", "gradients_bytes", "optimizer_bytes", "buffers_bytes", "step_s", "copy_s", "step_bytes")
 # Of seconds, bytes and operations: an exabyte, and beyond it arithmetic stops being exact.
 _MOST = 1e18
-_OPTIONAL = ("working_bytes", "backward_bytes", "fresh_bytes", "flops", "noise_s")
+_OPTIONAL = ("working_bytes", "backward_bytes", "fresh_bytes", "flops", "noise_s", "reduced_bytes")
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,8 @@ class Layer:
         step_s: seconds of the optimizer step for those parameters; copy_s: what it takes more when the weights before it are
             kept, so that it works on a copy; step_bytes: its temporary memory.
         flops: floating point operations of one forward.
+        reductions: how many tensors the devices of a tensor-parallel group reduce among each other, forward and backward;
+            reduced_bytes: of each of them. What that takes is not in the seconds.
         noise_s: half the spread between the quartiles of forward_s + backward_s.
         notes: what a planner or a person must know, such as "batch statistics" or "random".
     """
@@ -69,6 +71,8 @@ class Layer:
     step_bytes: float = 0
     flops: tuple[float, ...] = ()
     noise_s: tuple[float, ...] = ()
+    reduced_bytes: tuple[float, ...] = ()
+    reductions: tuple[int, int] = (0, 0)
     notes: tuple[str, ...] = ()
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
@@ -120,6 +124,7 @@ class ModelProfile:
         step_together: whether the optimizer step needs every layer's temporary memory at once, or one after the other.
         digest_of_model: SHA-256 over the parameters' names and shapes, empty for foreign profiles.
         batch_size: of the job that was measured; 0 where not known.
+        tensor: devices of a tensor-parallel group; figures are those of one of them.
     """
 
     name: str
@@ -138,6 +143,7 @@ class ModelProfile:
     step_together: bool = False
     digest_of_model: str = ""
     batch_size: int = 0
+    tensor: int = 1
     format: str = FORMAT
     notes: tuple[str, ...] = field(default=())
 

@@ -1,0 +1,149 @@
+"""Analytic profiles: what a transformer takes on a device type, worked out instead of measured.
+
+Rules of this file: nothing is allocated and nothing runs. Figures are those of one of `tensor` devices, without what they take to
+reduce among each other, which is a matter of their links (`Layer.reductions` says how often they do). The head of
+`cost/kernels.py` says what operators take, `profile/blocks.py` what they are.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from hocket.cost.kernels import moving_s, seconds
+from hocket.errors import InputError
+from hocket.hardware.cluster import DeviceType
+from hocket.profile.blocks import Block, blocks_of
+from hocket.profile.model import RANDOM, Layer, ModelProfile, Tensor
+from hocket.profile.operators import flops_of
+from hocket.profile.transformer import Transformer
+
+RECOMPUTE = ("none", "selective", "full")
+
+
+@dataclass(frozen=True)
+class Precision:
+    """Bytes of a parameter's weight, gradient and optimizer state, and how many are moved by a step.
+
+    The default is training in 16 bits with exact gradients, an exact copy of the weights, and Adam's two moments; a step reads
+    the gradient twice (for its norm), reads and writes the three exact numbers, and writes the weight.
+    """
+
+    dtype: str = "float16"
+    weight_bytes: float = 2
+    gradient_bytes: float = 4
+    optimizer_bytes: float = 12
+    step_bytes: float = 34
+
+    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
+
+
+def analytic(
+    model: Transformer,
+    device: DeviceType,
+    *,
+    tensor: int = 1,
+    sequence_parallel: bool = False,
+    recompute: str = "none",
+    precision: Precision = Precision(),
+    microbatch_sizes: Sequence[int] = (1, 2, 4, 8),
+) -> ModelProfile:
+    """The profile of a model on one of so many tensor-parallel devices.
+
+    Arguments:
+        recompute: inside of every block: none; "selective", what attention makes between scores and values; "full", all
+            but the block's input (section 4.3.5).
+
+    Raises:
+        InputError: a width that does not divide the model, another word for `recompute`, no rate for the type of numbers.
+    """
+    if recompute not in RECOMPUTE:
+        raise InputError("recompute", repr(recompute), f"one of {', '.join(RECOMPUTE)}")
+    known: dict[tuple[int, str], _Figures] = {}
+    layers = [blocks_of(model, size, tensor, sequence_parallel) for size in microbatch_sizes]
+    rows = []
+    reduced = tuple(own[0].output_bytes for own in layers)  # all blocks have outputs of this size
+    for each in zip(*layers, strict=True):
+        own = []
+        for size, block in zip(microbatch_sizes, each, strict=True):
+            if (size, block.kind) not in known:
+                known[size, block.kind] = _figures(block, device, precision, recompute)
+            own.append(known[size, block.kind])
+        again = recompute == "full" and each[0].kind == "block"
+        rows.append(_layer(each[0], own, model, precision, device, tensor, reduced, again))
+    tensors = [
+        Tensor(f"{block.name}.out", k, (k + 1,), tuple(float(at[k].output_bytes) for at in layers), kept_by=(k + 1,))
+        for k, block in enumerate(layers[0][:-1])
+    ]
+    words = Tensor("tokens", -1, (0,), tuple(8.0 * size * model.sequence for size in microbatch_sizes), gradient=False)
+    labels = Tensor("labels", -1, (len(rows) - 1,), words.size_bytes, gradient=False)
+    return ModelProfile(
+        name=model.name,
+        device_type=device.name,
+        microbatch_sizes=tuple(microbatch_sizes),
+        layers=tuple(rows),
+        tensors=(words, labels, *tensors),
+        optimizer="Adam",
+        ties=((0, len(rows) - 1),) if model.tied else (),
+        source=f"worked out for {device.name}",
+        dtype=precision.dtype,
+        tensor=tensor,
+    )
+
+
+@dataclass(frozen=True)
+class _Figures:
+    """A block's figures for one microbatch size, recomputation included."""
+
+    forward_s: float
+    backward_s: float
+    stash_bytes: float
+    working_bytes: float
+    flops: float
+
+
+def _figures(block: Block, device: DeviceType, precision: Precision, recompute: str) -> _Figures:
+    forward_s = seconds(block.forward, device, precision.dtype)
+    backward_s = seconds(block.backward, device, precision.dtype)
+    stash, working = block.stash_bytes, block.working_bytes
+    if recompute == "selective" and block.again:
+        backward_s += seconds(block.again, device, precision.dtype)
+        stash, working = stash - block.again_bytes, working + block.again_bytes
+    elif recompute == "full" and block.kind == "block":
+        backward_s += forward_s
+        stash, working = block.output_bytes, working + stash - block.output_bytes
+    return _Figures(forward_s, backward_s, stash, working, flops_of(block.forward))
+
+
+def _layer(
+    block: Block,
+    own: Sequence[_Figures],
+    model: Transformer,
+    precision: Precision,
+    device: DeviceType,
+    tensor: int,
+    reduced_bytes: tuple[float, ...],
+    again: bool,
+) -> Layer:
+    parameters: tuple[str, ...] = (f"{block.name}.weight",)
+    count = block.parameters
+    if block.kind == "output" and model.tied:
+        parameters = (*parameters, "embedding.weight")
+        count += model.vocabulary * model.hidden / tensor
+    return Layer(
+        name=block.name,
+        kind=block.kind,
+        forward_s=tuple(one.forward_s for one in own),
+        backward_s=tuple(one.backward_s for one in own),
+        stash_bytes=tuple(one.stash_bytes for one in own),
+        working_bytes=tuple(one.working_bytes for one in own),
+        parameters=parameters,
+        weights_bytes=count * precision.weight_bytes,
+        gradients_bytes=count * precision.gradient_bytes,
+        optimizer_bytes=count * precision.optimizer_bytes,
+        step_s=moving_s(count * precision.step_bytes, device),
+        copy_s=moving_s(2 * count * precision.weight_bytes, device),
+        flops=tuple(one.flops for one in own),
+        reduced_bytes=reduced_bytes if any(block.reductions) else (),
+        reductions=(block.reductions[0], block.reductions[1] + (block.reductions[0] if again else 0)),
+        notes=(RANDOM,) if model.dropout and block.kind != "output" else (),
+    )

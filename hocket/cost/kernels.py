@@ -1,0 +1,50 @@
+"""Seconds of operators on a device type.
+
+Rules of this file: a product is cut into tiles, which the device's units take wave after wave. The last wave is rarely full, and
+a short inner dimension does not pay for the begin and the end of a tile. A product takes no less than moving its operands, and
+nothing less than its launch.
+"""
+
+from collections.abc import Iterable
+from math import ceil
+
+from hocket.errors import InputError
+from hocket.hardware.cluster import DeviceType
+from hocket.hardware.kernels import Kernels
+from hocket.profile.operators import Operator, Product
+
+_SMALL = 24.0  # rows or columns of a tile that is held up by reading its operands as long as it takes to compute
+
+
+def seconds(operators: Iterable[Operator], device: DeviceType, dtype: str) -> float:
+    """One operator after the other.
+
+    Raises:
+        InputError: the device type has no rate for this type of numbers.
+    """
+    peak = device.flops_per_s.get(dtype)
+    if peak is None:
+        raise InputError(f"device {device.name}: dtype", repr(dtype), f"one of {', '.join(device.flops_per_s)}")
+    total_s = 0.0
+    for one in operators:
+        took_s = moving_s(one.moved_bytes, device)
+        if isinstance(one, Product):
+            took_s = max(took_s, one.flops / (peak * share(one, device.kernels)))
+        total_s += max(took_s, device.launch_s)
+    return total_s
+
+
+def moving_s(moved_bytes: float, device: DeviceType) -> float:
+    """Seconds of reading and writing so many bytes in all."""
+    return moved_bytes / (device.memory_bandwidth_bytes_per_s * device.kernels.memory_share)
+
+
+def share(one: Product, kernels: Kernels) -> float:
+    """Part of the peak rate that a product reaches, when its operands are there in time."""
+    best = 0.0
+    for rows, columns in kernels.tiles:
+        tiles = ceil(one.rows / rows) * ceil(one.columns / columns) * one.batch
+        waves = ceil(tiles / kernels.units)
+        filled = one.rows * one.columns * one.batch / (waves * kernels.units * rows * columns)
+        best = max(best, filled / (1 + _SMALL * (1 / rows + 1 / columns)))
+    return kernels.product_share * best * one.inner / (one.inner + kernels.inner)

@@ -1,0 +1,94 @@
+"""Groups: devices that work on the same microbatch together stand for one device of a smaller cluster.
+
+Rules of this file: a group of t devices is t neighbours in numbering order. Whoever plans with groups sees a cluster of n / t
+devices, each as roomy as one member. What one group sends another is sent by every member to its counterpart: whole, or a t-th
+each, which the receivers gather again (`slices`: the scatter/gather optimisation of dissertation section 4.4.1).
+"""
+
+from dataclasses import dataclass, replace
+
+from hocket.errors import InputError
+from hocket.hardware.cluster import Cluster, Level, Link, Node
+
+
+@dataclass(frozen=True)
+class Grouped:
+    """A cluster whose devices are groups.
+
+    Attributes:
+        inside: a step of a ring among members, at the figures of the outermost level that a group spans.
+        width: members of a group.
+    """
+
+    cluster: Cluster
+    inside: Link
+    width: int
+
+    def all_reduce_s(self, size_bytes: float) -> float:
+        """Seconds of a ring all-reduce among members: 2 (t - 1) steps, each of a t-th of the bytes."""
+        return 2 * (self.width - 1) * self.inside.seconds(size_bytes / self.width)
+
+    def all_gather_s(self, size_bytes: float) -> float:
+        """Seconds until every member has the whole of what each has a t-th of."""
+        return (self.width - 1) * self.inside.seconds(size_bytes / self.width)
+
+
+def grouped(cluster: Cluster, width: int, slices: bool = False) -> Grouped:
+    """The cluster of groups of so many devices.
+
+    Raises:
+        InputError: groups of this width do not fit the levels, or have members of unlike types.
+    """
+    if width == 1:
+        return Grouped(cluster, Link(float("inf")), 1)
+    left, levels, spanned = width, list[Level](), list[Level]()
+    below = 1  # devices of a component of the level below
+    for level in cluster.levels:
+        inside, outside = _divided(level, left)
+        left //= inside
+        if inside > 1:
+            spanned.append(level)
+        if outside > 1 or (left == 1 and level is cluster.levels[-1] and not levels):
+            ring = spanned[-1].all_reduce or spanned[-1].link
+            levels.append(_between(level, outside, ring, width, min(width, below) if level.shared else 1, slices))
+        below *= level.width
+    if left > 1:
+        raise InputError("tensor", f"{width} devices", f"a divisor of the cluster's {cluster.devices}")
+    cores = cluster.host_cores / min(width, cluster.levels[0].width) if cluster.host_cores is not None else None
+    whole = replace(cluster, levels=tuple(levels), nodes=_nodes(cluster, width), host_cores=cores)
+    return Grouped(whole, spanned[-1].all_reduce or spanned[-1].link, width)
+
+
+def _divided(level: Level, width: int) -> tuple[int, int]:
+    """How many of a level's components are inside of one group, and how many such parts there are."""
+    if level.width % width == 0:
+        return width, level.width // width
+    if width % level.width == 0:
+        return level.width, 1
+    raise InputError("tensor", f"{width} devices", f"a divisor or a multiple of level {level.name}'s {level.width}")
+
+
+def _between(level: Level, groups: int, inside: Link, width: int, sharing: int, slices: bool) -> Level:
+    """A level between groups.
+
+    Arguments:
+        sharing: members that send over one link.
+    """
+    steps = level.all_reduce or level.link
+    # Each member reduces what is its own.
+    all_reduce = Link(steps.bandwidth_bytes_per_s / sharing, steps.latency_s)
+    if not slices:
+        rate, latency_s = level.bandwidth_bytes_per_s / sharing, level.latency_s
+    else:
+        seconds = sharing / width / level.bandwidth_bytes_per_s
+        seconds += (width - 1) / width / inside.bandwidth_bytes_per_s
+        rate, latency_s = 1 / seconds, level.latency_s + (width - 1) * inside.latency_s
+    return Level(level.name, groups, rate, latency_s, level.shared, all_reduce)
+
+
+def _nodes(cluster: Cluster, width: int) -> tuple[Node, ...]:
+    for node in cluster.nodes:
+        if node.devices % width:
+            found = f"{width} devices beside {node.devices} of {node.device_type}"
+            raise InputError("tensor", found, "groups of devices of one type")
+    return tuple(replace(node, devices=node.devices // width) for node in cluster.nodes)

@@ -1,0 +1,42 @@
+"""Kernels: how well a device type is used by products of matrices and by passes over memory.
+
+Rules of this file: shares of peaks, which no maker publishes, are usual figures; calibration replaces them by what was seen on
+devices. The number of units is the maker's.
+"""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from hocket.errors import InputError
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """How well a device type is used.
+
+    Attributes:
+        units: how many take a tile of a product each, at a time (streaming multiprocessors); one core of a processor.
+        tiles: rows and columns of the tiles that there are kernels for; the quickest is taken.
+        product_share: of the peak rate, that long products of full waves of the largest tiles reach.
+        inner: length of the inner dimension that costs a product half of its rate.
+        memory_share: of the memory's peak bandwidth, that passes reach.
+    """
+
+    units: int = 1
+    tiles: tuple[tuple[int, int], ...] = ((256, 128), (128, 256), (128, 128), (64, 128), (64, 64))
+    product_share: float = 0.9
+    inner: float = 128.0
+    memory_share: float = 0.8
+
+    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
+
+    def __post_init__(self) -> None:
+        if self.units < 1:
+            raise InputError("kernels.units", str(self.units), ">= 1")
+        if not self.tiles or min(min(tile) for tile in self.tiles) < 1:
+            raise InputError("kernels.tiles", str(self.tiles), "at least one, of rows and columns >= 1")
+        for key in ("product_share", "memory_share"):
+            if not 0 < getattr(self, key) <= 1:
+                raise InputError(f"kernels.{key}", str(getattr(self, key)), "above 0, at most 1")
+        if not self.inner >= 0:
+            raise InputError("kernels.inner", str(self.inner), ">= 0")

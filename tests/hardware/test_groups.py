@@ -1,0 +1,98 @@
+"""Groups of devices as devices of a smaller cluster."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hocket.errors import InputError
+from hocket.hardware.cluster import Cluster, Level, Link, Node
+from hocket.hardware.groups import grouped
+
+INSIDE, OUTSIDE = 240e9, 24e9
+
+
+def servers(shared: bool, width: int = 8, count: int = 4) -> Cluster:
+    """Servers with a fast level inside, and cards outside: one for all devices of a server, or one each."""
+    levels = (Level("server", width, INSIDE, 1e-6, False), Level("cluster", count, OUTSIDE, 5e-6, shared))
+    return Cluster("servers", levels, "a100-80gb", host_memory_bytes=1e12)
+
+
+@given(st.sampled_from([1, 2, 4, 8, 16, 32]), st.booleans(), st.booleans())
+def test_numbers(width: int, shared: bool, slices: bool) -> None:
+    """As many devices as there are groups, each with the memory of one."""
+    cluster = servers(shared)
+    group = grouped(cluster, width, slices)
+    assert group.cluster.devices * width == cluster.devices
+    assert group.cluster.capacity_bytes(0) == cluster.capacity_bytes(0)
+    assert group.width == width
+
+
+@pytest.mark.parametrize(("width", "names"), [(2, ["server", "cluster"]), (8, ["cluster"]), (16, ["cluster"])])
+def test_levels_that_a_group_fills_are_gone(width: int, names: list[str]) -> None:
+    """And of the others fewer components are left."""
+    group = grouped(servers(True), width)
+    assert [level.name for level in group.cluster.levels] == names
+    assert group.inside == (Link(INSIDE, 1e-6) if width <= 8 else Link(OUTSIDE, 5e-6))
+
+
+def test_whole_messages() -> None:
+    """Every member sends all: over cards of their own as one alone, over a shared one one after the other."""
+    assert grouped(servers(False), 8).cluster.levels[0].bandwidth_bytes_per_s == OUTSIDE
+    assert grouped(servers(True), 8).cluster.levels[0].bandwidth_bytes_per_s == OUTSIDE / 8
+    assert grouped(servers(True), 4).cluster.levels[0].bandwidth_bytes_per_s == INSIDE
+
+
+@given(st.sampled_from([2, 4, 8]), st.booleans(), st.floats(1e3, 1e9))
+def test_slices(width: int, shared: bool, size_bytes: float) -> None:
+    """A t-th each over the cards, and a gathering inside: section 4.4.1."""
+    group = grouped(servers(shared), width, slices=True)
+    found = group.cluster.levels[-1].link.seconds(size_bytes)
+    carried = size_bytes / (OUTSIDE * (1 if shared else width))
+    assert found == pytest.approx(carried + 5e-6 + group.all_gather_s(size_bytes))
+    assert group.all_gather_s(size_bytes) == pytest.approx((width - 1) * (1e-6 + size_bytes / width / INSIDE))
+
+
+def test_every_member_reduces_its_own() -> None:
+    """Among groups: over one card one after the other, whether messages are sliced or not."""
+    for slices in (False, True):
+        assert grouped(servers(True), 8, slices).cluster.levels[0].all_reduce == Link(OUTSIDE / 8, 5e-6)
+        assert grouped(servers(False), 8, slices).cluster.levels[0].all_reduce == Link(OUTSIDE, 5e-6)
+
+
+def test_a_ring_inside() -> None:
+    """2 (t - 1) steps of a t-th; nothing alone; measured figures go before."""
+    group = grouped(servers(True), 4)
+    assert group.all_reduce_s(4e6) == pytest.approx(6 * (1e-6 + 1e6 / INSIDE))
+    assert grouped(servers(True), 1).all_reduce_s(4e6) == 0
+    cluster = servers(True)
+    measured = replace(cluster, levels=(replace(cluster.levels[0], all_reduce=Link(1e9)), cluster.levels[1]))
+    assert grouped(measured, 4).inside == Link(1e9)
+
+
+def test_all_of_a_cluster_is_one_group() -> None:
+    """One device, on a level of one."""
+    assert [level.width for level in grouped(servers(True), 32).cluster.levels] == [1]
+    assert grouped(Cluster("two", (Level("local", 2, 1e9),), "cpu-core"), 2).cluster.devices == 1
+
+
+def test_mixed_clusters() -> None:
+    """Groups are of one type; a type whose devices do not divide is refused."""
+    mixed = replace(servers(True), device_type="", nodes=(Node("a100-80gb", 8), Node("v100-32gb", 24)))
+    assert [node.devices for node in grouped(mixed, 8).cluster.nodes] == [1, 3]
+    odd = replace(servers(True), device_type="", nodes=(Node("a100-80gb", 12), Node("v100-32gb", 20)))
+    with pytest.raises(
+        InputError, match=r"^tensor: found 8 devices beside 12 of a100-80gb; expected groups of devices of one type"
+    ):
+        grouped(odd, 8)
+
+
+def test_widths_that_do_not_fit() -> None:
+    """With the level that is cut."""
+    with pytest.raises(
+        InputError, match=r"^tensor: found 3 devices; expected a divisor or a multiple of level server's 8"
+    ):
+        grouped(servers(True), 3)
+    with pytest.raises(InputError, match=r"^tensor: found 64 devices; expected a divisor"):
+        grouped(servers(True), 64)
