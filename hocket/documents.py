@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 from contextlib import suppress
 from typing import Any
 
@@ -31,24 +32,40 @@ def parse_json(text: bytes | str, place: str) -> Any:
         raise InputError(f"{place}, line {error.lineno}", found, "a JSON document", step) from None
     except UnicodeDecodeError as error:
         raise InputError(place, odd_byte(error), "a JSON document") from None
-    except (ValueError, RecursionError) as error:  # ValueError: our own, and a number of thousands of digits
+    except RecursionError:
+        raise InputError(place, "lists or objects inside each other, too deep", "a JSON document") from None
+    except _Refused as error:
         raise InputError(_odd_place(text, place), str(error), "a JSON document") from None
+    except ValueError:
+        found = f"a number of more than {sys.get_int_max_str_digits()} digits"
+        raise InputError(_odd_place(text, place), found, "a JSON document") from None
+
+
+class _Refused(ValueError):
+    """What the parser would take, and RFC 8259 does not have."""
 
 
 def _refuse_constant(name: str) -> Any:
-    raise ValueError(f"{name} is not a number that JSON knows")
+    raise _Refused(f"{name} is not a number that JSON knows")
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     whole = dict(pairs)
     if len(whole) != len(pairs):
         keys = [key for key, _ in pairs]
-        raise ValueError(f"the key {next(key for key in whole if keys.count(key) > 1)!r} stands twice in one object")
+        raise _Refused(f"the key {next(key for key in whole if keys.count(key) > 1)!r} stands twice in one object")
     return whole
 
 
 class _Odd:
     """Stands where a document has what `parse_json` refuses."""
+
+
+def _int_of(digits: str) -> Any:
+    try:
+        return int(digits)
+    except ValueError:  # too many
+        return _Odd()
 
 
 def _odd_place(text: bytes | str, place: str) -> str:
@@ -59,7 +76,7 @@ def _odd_place(text: bytes | str, place: str) -> str:
         return whole if len(whole) == len(pairs) else _Odd()
 
     try:
-        data = json.loads(text, parse_constant=lambda _: _Odd(), object_pairs_hook=pairs_of)
+        data = json.loads(text, parse_constant=lambda _: _Odd(), parse_int=_int_of, object_pairs_hook=pairs_of)
     except (ValueError, RecursionError):
         return place
     waiting: list[tuple[Any, tuple[str | int, ...]]] = [(data, ())]

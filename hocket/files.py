@@ -34,9 +34,9 @@ def read_bytes(path: str | Path, limit_bytes: int = MAX_FILE_BYTES) -> bytes:
 
 
 def read_text(path: str | Path, limit_bytes: int = MAX_FILE_BYTES) -> str:
-    """Read a text file in UTF-8, otherwise as `read_bytes`."""
+    """Read a text file in UTF-8, otherwise as `read_bytes`; a byte order mark, as spreadsheets write it, is left out."""
     try:
-        return read_bytes(path, limit_bytes).decode()
+        return read_bytes(path, limit_bytes).decode().removeprefix("\ufeff")
     except UnicodeDecodeError as error:
         raise InputError(str(path), odd_byte(error), "a text in UTF-8") from None
 

@@ -67,14 +67,19 @@ def moment_of(text: str, place: str) -> float:
         InputError: at `place`, anything else.
     """
     from datetime import UTC, datetime
+    from math import nan
 
+    from hocket.cluster.job import LATEST_S
     from hocket.errors import InputError
 
     try:
         found = datetime.fromisoformat(text)
-        return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
+        moment_s = (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
     except ValueError:
-        raise InputError(place, repr(text), "a day or a moment, such as 2020-03-01 or 2020-03-01T12:00") from None
+        moment_s = nan
+    if not abs(moment_s) <= LATEST_S:  # what is far from 1970 cannot be shown again
+        raise InputError(place, repr(text), "a day or a moment, such as 2020-03-01 or 2020-03-01T12:00")
+    return moment_s
 
 
 def show_moment(moment_s: float) -> str:

@@ -10,6 +10,12 @@ from typing import Any, ClassVar
 from hocket.errors import InputError
 
 LATEST_S = 1e10  # beyond, a float has no place for microseconds; seconds since 1970 are a sixth of it today
+MOST_STEPS = (
+    1e18  # steps, weights and throughputs are multiplied and divided by each other: none may leave the floats for that
+)
+LEAST_STEPS = 1e-9
+MOST_WEIGHT = 1e9
+LEAST_WEIGHT = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +48,16 @@ class Job:
         place = f"job {self.id}"
         if not self.id:
             raise InputError("job: id", "nothing", "a name")
-        if not (isfinite(self.steps) and self.steps > 0):
-            raise InputError(f"{place}: steps", str(self.steps), "a number > 0")
+        if not LEAST_STEPS <= self.steps <= MOST_STEPS:
+            raise InputError(
+                f"{place}: steps", str(self.steps), f"a number > 0, from {LEAST_STEPS:g} to {MOST_STEPS:g}"
+            )
         if self.scale_factor < 1:
             raise InputError(f"{place}: scale_factor", str(self.scale_factor), ">= 1")
         if not 0 <= self.arrived_s <= LATEST_S:
             raise InputError(f"{place}: arrived_s", str(self.arrived_s), f"a number >= 0, and at most {LATEST_S:g}")
-        if not (isfinite(self.weight) and self.weight > 0):
-            raise InputError(f"{place}: weight", str(self.weight), "a number > 0")
+        if not LEAST_WEIGHT <= self.weight <= MOST_WEIGHT:
+            expected = f"a number > 0, from {LEAST_WEIGHT:g} to {MOST_WEIGHT:g}"
+            raise InputError(f"{place}: weight", str(self.weight), expected)
         if self.slo_s is not None and not (isfinite(self.slo_s) and self.slo_s > 0):
             raise InputError(f"{place}: slo_s", str(self.slo_s), "a number > 0, or nothing")

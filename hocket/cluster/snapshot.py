@@ -11,7 +11,7 @@ from math import inf
 
 import numpy as np
 
-from hocket.cluster.job import Job
+from hocket.cluster.job import LEAST_WEIGHT, MOST_WEIGHT, Job
 from hocket.cluster.once import once
 from hocket.cluster.workers import Column, WorkerType
 from hocket.errors import InputError
@@ -49,8 +49,9 @@ class Entity:
     policy: str = "fairness"
 
     def __post_init__(self) -> None:
-        if not 0 < self.weight < float("inf"):
-            raise InputError(f"entity {self.name}: weight", str(self.weight), "a number > 0")
+        if not LEAST_WEIGHT <= self.weight <= MOST_WEIGHT:
+            expected = f"a number > 0, from {LEAST_WEIGHT:g} to {MOST_WEIGHT:g}"
+            raise InputError(f"entity {self.name}: weight", str(self.weight), expected)
         if self.policy not in ("fairness", "fifo"):
             raise InputError(f"entity {self.name}: policy", repr(self.policy), "fairness or fifo")
 

@@ -18,6 +18,13 @@ from hocket.errors import InputError, nearest
 
 Kind = tuple[str, int]  # job type, scale factor
 Place = tuple[str, bool]  # name of a type of worker, consolidated
+LEAST_STEPS_PER_S, MOST_STEPS_PER_S = 1e-12, 1e12
+STEPS_PER_S = f"steps a second: 0, or from {LEAST_STEPS_PER_S:g} to {MOST_STEPS_PER_S:g}"
+
+
+def can_be(steps_per_s: float) -> bool:
+    """Whether anything can be as fast: 0 is a job that does not run; what is beyond reason leaves the floats in quotients."""
+    return steps_per_s == 0 or LEAST_STEPS_PER_S <= steps_per_s <= MOST_STEPS_PER_S
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,6 +53,8 @@ class ThroughputTable:
                 where = [self._name(k) for k in wrong[0][:-1]] + [show_place(self.places[wrong[0][-1]])]
                 raise InputError("throughput of " + ", ".join(where), str(array[tuple(wrong[0])]), "a number >= 0")
         for what, names in (("kind", self.kinds), ("place", self.places)):
+            if not names:
+                raise InputError(f"throughputs: {what}s", "none", "one or more")
             if len(set(names)) != len(names):
                 raise InputError(f"throughputs: {what}s", "one that stands twice", "unique ones")
 

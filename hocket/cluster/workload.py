@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar
 
 from hocket.cluster.job import Job
-from hocket.documents import parse_json
+from hocket.documents import parse_json, seems
 from hocket.errors import InputError
 from hocket.lines import with_lines
 from hocket.typed import read_as
@@ -94,7 +94,7 @@ def parse_data(data: Any, place: str) -> Workload:
         InputError: at `place`, with the job and the field.
     """
     if not isinstance(data, dict) or data.get("format") != FORMAT:
-        raise InputError(place, "no such key" if isinstance(data, dict) else type(data).__name__, f"format: {FORMAT}")
+        raise InputError(place, seems(data), f"a workload, of format: {FORMAT}")
     jobs = data.get("jobs")
     if not isinstance(jobs, list):
         raise InputError(f"{place}: jobs", type(jobs).__name__, "a list of jobs")

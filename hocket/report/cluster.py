@@ -171,7 +171,7 @@ def _allocations(policies: Sequence[_Policy], types: dict[str, Look], end_s: flo
 
 def _cost(policies: Sequence[_Policy], types: dict[str, Look]) -> tuple[Figure, ...]:
     """Bars of dollars by type, and of workers' time."""
-    bills = [(p, *facts.cost_by_type(p.run)) for p in policies]
+    bills = [(p, facts.cost_by_type(p.run)) for p in policies]
     hours = [(p, [float(s) / 3600 for s in worker_seconds(p.run)]) for p in policies]
 
     def bars(
@@ -190,16 +190,11 @@ def _cost(policies: Sequence[_Policy], types: dict[str, Look]) -> tuple[Figure, 
         ]
 
     figures = []
-    if any(sum(row) for _, row, _ in bills):
-        moved = [p.name for p, _, exact in bills if not exact]
+    if any(sum(row) for _, row in bills):
         remark = "by type of workers that were held"
-        if moved:
-            remark += (
-                f"; at the prices above, which changed meanwhile (what was paid is in the table): {', '.join(moved)}"
-            )
-        figures.append(
-            Figure("Cost", stacked_bars(bars([(p, row) for p, row, _ in bills], "$"), "Cost by type"), remark)
-        )
+        if any(p.run.prices for p in policies):
+            remark += ", at the prices of the moment"
+        figures.append(Figure("Cost", stacked_bars(bars(bills, "$"), "Cost by type"), remark))
     if any(sum(row) for _, row in hours):
         drawing = stacked_bars(bars(hours, "h"), "Hours of workers by type")
         figures.append(Figure("Worker hours", drawing, "hours times workers that were held"))

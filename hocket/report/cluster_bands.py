@@ -65,17 +65,14 @@ def _outline(across: Axis, up: Axis, edges_s: np.ndarray, low: np.ndarray, high:
     return "".join(steps) + "z"
 
 
-def stacked_bars(
-    rows: Sequence[tuple[str, Sequence[tuple[str, Look, float]], str]], title: str, y_title: str = ""
-) -> Markup:
-    """A lying bar for each row: its name, pieces (name, look, size), and what is written at its end."""
-    left, right, each = 170.0, 468.0, 30.0
+def stacked_bars(rows: Sequence[tuple[str, Sequence[tuple[str, Look, float]], str]], title: str) -> Markup:
+    """A lying bar for each row: its name above it, pieces (name, look, size), and what is written at its end."""
+    left, right, each = 4.0, 468.0, 42.0
     most = max([fsum(size for _, _, size in pieces) for _, pieces, _ in rows], default=0.0) or 1.0
-    parts = [text(4, 11, y_title, "tick")] if y_title else []
+    parts: list[str] = []
     for k, (name, pieces, told) in enumerate(rows):
         x, y = left, 22 + k * each
-        short = name if len(name) <= 25 else name[:24] + "…"
-        parts.append(text(left - 8, y + 14, short, "name", "end"))
+        parts.append(text(left, y - 5, name, "name"))
         for what, look, size in pieces:
             if size > 0:
                 width = size / most * (right - left)
@@ -83,4 +80,4 @@ def stacked_bars(
                 parts.append(f'<path class="band" fill="{look.colour}" d="{box(x, y, width, 20)}">{about}</path>')
                 x += width
         parts.append(text(x + 6, y + 14, told, "value"))
-    return svg(WIDTH, 26 + each * len(rows), parts, title, "; ".join(f"{n}: {t}" for n, _, t in rows), cls="chart")
+    return svg(WIDTH, 8 + each * len(rows), parts, title, "; ".join(f"{n}: {t}" for n, _, t in rows), cls="chart")

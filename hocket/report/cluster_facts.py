@@ -4,9 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import isclose
 
-import numpy as np
-
-from hocket.cluster.metrics import Run, Summary, worker_seconds
+from hocket.cluster.metrics import Run, Summary
 from hocket.cluster.workers import WorkerType
 from hocket.report.cluster_axis import show_long
 from hocket.report.facts import Table, Tile, plural
@@ -165,9 +163,11 @@ def _policies(count: int) -> str:
 def chips(runs: Sequence[tuple[str, Run]]) -> tuple[str, ...]:
     """The cluster in short pieces."""
     found = []
+    changed = {run.types[kind].name for _, run in runs for _, kind, _ in run.prices}
     for t in types_of(runs):
         server = f", {t.per_server} a server" if t.per_server > 1 else ""
         price = f", ${t.price_usd_per_hour:g} an hour each" if t.price_usd_per_hour else ""
+        price += " at first" if price and t.name in changed else ""
         found.append(f"{t.workers:,} × {t.name}{server}{price}")
     return tuple(found)
 
@@ -216,12 +216,12 @@ def refused_table(runs: Sequence[tuple[str, Run]]) -> Table:
     return Table(("job", "why it could not run", "policy"), rows)
 
 
-def cost_by_type(run: Run) -> tuple[list[float], bool]:
-    """What the workers that were held cost, by type, in dollars; whether that is what was paid: not if prices changed."""
-    used = worker_seconds(run)
-    found = [float(s) / 3600 * t.price_usd_per_hour for s, t in zip(used, run.types, strict=True)]
-    paid = float(np.sum([r.cost_usd for r in run.records]))
-    return found, isclose(sum(found), paid, rel_tol=1e-6, abs_tol=1e-9)
+def cost_by_type(run: Run) -> list[float]:
+    """Dollars that were paid for the workers that were held, by type, at the prices of the moment."""
+    found = [0.0] * len(run.types)
+    for span in run.spans:
+        found[span.type] += span.cost_usd
+    return found
 
 
 def capacity_changed(run: Run) -> bool:

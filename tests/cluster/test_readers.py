@@ -52,6 +52,14 @@ def test_a_trace_is_read(tmp_path: Path) -> None:
         (ROW.replace("5.5", "-5.5"), "line 2, arrived_s: found '-5.5'; expected a number >= 0"),
         (ROW.replace("5.5", "nan"), "line 2, arrived_s: found 'nan'"),
         (ROW.replace("1200", "-1"), "line 2, steps: found '-1'; expected a number > 0"),
+        (ROW.replace("1200", "1_200"), "line 2, steps: found '1_200'; expected a number > 0"),
+        (ROW.replace("1200", "١"), "line 2, steps: found '١'; expected a number > 0"),
+        (
+            ROW.replace("5.5", "1e300"),
+            "line 2: job 1: arrived_s: found 1e.300; expected a number >= 0, and at most 1e.10",
+        ),
+        (ROW.replace("1200", "1e-320"), "line 2: job 1: steps: found 1e-320"),
+        (ROW.replace("\t1\t1\t", "\t1\t1e308\t"), "line 2: job 1: weight: found 1e.308"),
         (ROW.replace("1200", "0"), "line 2, steps: found '0'"),
         (ROW.replace("-1.000000", "-2"), "line 2, slo"),
         (ROW.replace("A3C", "A3D"), "line 2: job_type: found 'A3D'.*Did you mean 'A3C'"),
@@ -131,7 +139,7 @@ def test_writing_and_reading_a_workload_are_inverses(some: list[Job], origin: st
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ('{"format": "hocket-workload-2"}', "found no such key"),
+        ('{"format": "hocket-workload-2"}', "found a file of format 'hocket-workload-2'; expected a workload"),
         ('{"format": "hocket-workload-1", "jobs": 3}', "jobs: found int"),
         ('{"format": "hocket-workload-1", "jobs": [], "x": 1}', "unknown key 'x'"),
         ('{"format": "hocket-workload-1", "jobs": [], "origin": 1}', "origin: found int"),
@@ -159,6 +167,13 @@ def test_a_workload_of_sia_is_read(tmp_path: Path) -> None:
     assert found.jobs[1].steps / speed * 4 == pytest.approx(0.3 * 3600)
 
 
+def test_a_workload_that_a_spreadsheet_wrote_is_read(tmp_path: Path) -> None:
+    """It begins with a byte order mark, and its lines end as on Windows."""
+    plain = read_workload(write(tmp_path, "sia.csv", SIA))
+    (tmp_path / "sia.csv").write_bytes(("\ufeff" + SIA.replace("\n", "\r\n")).encode())
+    assert read_workload(tmp_path / "sia.csv") == plain
+
+
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
@@ -168,6 +183,8 @@ def test_a_workload_of_sia_is_read(tmp_path: Path) -> None:
         (("bert-1,", "cifar10-0,"), "line 3, name: found 'cifar10-0', a second job"),
         ((",384", ""), "line 3: found 4 fields; expected 5"),
         (("num_replicas", "replicas"), "line 1: found .*expected a header"),
+        (("batch_size", "time"), "line 1: found two columns time"),
+        (("107", "1e11"), "line 2: job cifar10-0: arrived_s: found 1"),
     ],
 )
 def test_a_wrong_row_of_sia_is_told(tmp_path: Path, change: tuple[str, str], expected: str) -> None:
@@ -303,6 +320,9 @@ def test_a_wrong_snapshot_is_told(tmp_path: Path) -> None:
         ({"jobs": [{**job, "throughput": {"v100": 1e999}}]}, "jobs.0.throughput.v100: found Infinity"),
         ({"jobs": [{**job, "num_steps_remaining": 0.0}]}, "jobs.0: job 1: remaining_steps: found 0.0"),
         ({"jobs": [job, job]}, "jobs.1.id: found '1', a second job"),
+        ({"jobs": [{**job, "num_steps_remaining": 1e-320}]}, "jobs.0: job 1: remaining_steps: found 1e-320"),
+        ({"jobs": [{**job, "throughput": {"v100": 1e-320}}]}, "jobs.0: throughput: v100: found 1e-320"),
+        ({"worker_types": ["v100", "v100"]}, "worker_types: found 'v100' twice"),
         ({"speed": 1}, "speed: found unknown key 'speed'"),
     ):
         with pytest.raises(InputError, match=f"bad.json(, line 1)?: {expected}"):

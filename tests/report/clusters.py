@@ -15,6 +15,11 @@ def record(
     return Record(job, (10.0, 5.0), started_s, finished_s, worker_s, cost, 0, refused)
 
 
+def span(job: int, kind: int, began_s: float, ended_s: float) -> Span:
+    """A lease of one worker at its type's price."""
+    return Span((job,), kind, 1, began_s, ended_s, (ended_s - began_s) / 3600 * TYPES[kind].price_usd_per_hour)
+
+
 def pair(entities: tuple[str, str] = ("red", "blue")) -> Run:
     """Job a holds a fast worker from 0 to 60 and b, that comes at 20, a slow one from 40 to 100; c asks for too much."""
     a, b = Job("a", "m", 600.0, entity=entities[0]), Job("b", "m", 300.0, 1, 20.0, entity=entities[1])
@@ -23,7 +28,7 @@ def pair(entities: tuple[str, str] = ("red", "blue")) -> Run:
         record(b, 40.0, 100.0, (0.0, 60.0)),
         record(Job("c", "m", 1.0, 9, 30.0), None, None, (0.0, 0.0), "asks for 9 workers"),
     )
-    spans = Span((0,), 0, 1, 0.0, 60.0), Span((1,), 1, 1, 40.0, 100.0)
+    spans = span(0, 0, 0.0, 60.0), span(1, 1, 40.0, 100.0)
     return Run(TYPES, records, spans, 100.0, 10, 3, (200.0, 200.0), ("something odd",))
 
 
@@ -31,7 +36,7 @@ def slower() -> Run:
     """The same jobs, one after the other on the slow worker, twice as dear as they need be."""
     a, b = Job("a", "m", 600.0, entity="red"), Job("b", "m", 300.0, 1, 20.0, entity="blue")
     records = (record(a, 0.0, 120.0, (0.0, 120.0)), record(b, 120.0, 180.0, (0.0, 60.0)))
-    spans = Span((0,), 1, 1, 0.0, 120.0), Span((1,), 1, 1, 120.0, 180.0)
+    spans = span(0, 1, 0.0, 120.0), span(1, 1, 120.0, 180.0)
     return Run(TYPES, records, spans, 180.0, 18, 3, (360.0, 360.0))
 
 
@@ -43,7 +48,7 @@ def empty() -> Run:
 def stuck() -> Run:
     """A job that began, and was never finished."""
     records = (record(Job("a", "m", 1e9), 10.0, None, (30.0, 0.0)),)
-    return Run(TYPES, records, (Span((0,), 0, 1, 10.0, 40.0),), 100.0, 10, 1, (200.0, 200.0))
+    return Run(TYPES, records, (span(0, 0, 10.0, 40.0),), 100.0, 10, 1, (200.0, 200.0))
 
 
 def crowd(count: int, length_s: float = 50.0) -> Run:

@@ -95,11 +95,10 @@ def test_large_reports_stay_small(jobs: int, policies: int) -> None:
 def test_what_changed_meanwhile_is_said() -> None:
     """Prices, and workers that went."""
     run = clusters.pair()
-    paid = tuple(replace(r, cost_usd=r.cost_usd * 2) for r in run.records)
-    page = cluster_report_html([("p", replace(run, records=paid, capacity_s=(100.0, 200.0)))])
-    assert "which changed meanwhile" in page
+    page = cluster_report_html([("p", replace(run, prices=((50.0, 0, 6.0),), capacity_s=(100.0, 200.0)))])
+    assert "at the prices of the moment" in page
     assert "Workers came or went, with p" in page
-    assert "changed meanwhile" not in cluster_report_html([("p", run)])
+    assert "at the prices of the moment" not in cluster_report_html([("p", run)])
 
 
 def test_a_simulation_has_a_report() -> None:

@@ -73,8 +73,10 @@ def test_many_jobs_are_shown_by_type() -> None:
 
 
 def test_bars_are_as_long_as_their_sizes() -> None:
-    """Pieces follow each other; what is 0 is left out."""
+    """Pieces follow each other; what is 0 is left out; names stand whole, however long."""
     drawing = stacked_bars([("p", [("x", RED, 1.0), ("y", BLUE, 3.0)], "4"), ("q", [("x", RED, 0.0)], "0")], "t")
     widths = [float(re.findall(r"h([\d.]+)", e.get("d", ""))[0]) for e in shapes(drawing)]
     assert len(widths) == 2
     assert widths[1] == pytest.approx(3 * widths[0])
+    long = "finish_time_fairness (agnostic, space sharing, as published)"
+    assert f'x="4" y="17">{long}<' in stacked_bars([(long, [], "")], "t")

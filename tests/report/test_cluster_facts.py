@@ -4,7 +4,13 @@ from dataclasses import replace
 
 import pytest
 
+from hocket.cluster.events import PriceChanged
+from hocket.cluster.generate import static
 from hocket.cluster.metrics import Run, summary
+from hocket.cluster.named import policy_named
+from hocket.cluster.readers.throughputs_json import packaged
+from hocket.cluster.simulator import simulate
+from hocket.cluster.workers import WorkerType
 from hocket.report import cluster_facts as facts
 from tests.report import clusters
 
@@ -47,14 +53,17 @@ def test_nobody_finished() -> None:
         assert {c.value for c in found[name].cells} == {facts.NONE}
 
 
-@pytest.mark.parametrize("change", [1.0, 0.5])
-def test_cost_by_type_says_when_prices_changed(change: float) -> None:
-    """At the types' prices; exact if that is what was paid."""
-    run = clusters.pair()
-    paid = tuple(replace(r, cost_usd=r.cost_usd * change) for r in run.records)
-    bill, exact = facts.cost_by_type(replace(run, records=paid))
-    assert bill == pytest.approx([60 / 3600 * 3.0, 60 / 3600 * 1.0])
-    assert exact == (change == 1.0)
+def test_cost_by_type_is_what_was_paid() -> None:
+    """At the prices of the moment, which a simulation keeps with each lease; a type's own price is that of the beginning."""
+    assert facts.cost_by_type(clusters.pair()) == pytest.approx([60 / 3600 * 3.0, 60 / 3600 * 1.0])
+    table, types = packaged(), (WorkerType("v100", 1, 1, 1.0), WorkerType("k80", 1, 1, 0.5))
+    work = static(table, 4, 0)
+    dearer = [(600.0, PriceChanged(0, 7.0)), (1800.0, PriceChanged(1, 0.1))]
+    run = simulate(work, types, table, policy_named("max_min_fairness"), given=dearer)
+    bill = facts.cost_by_type(run)
+    assert min(bill) > 0
+    assert sum(bill) == pytest.approx(sum(r.cost_usd for r in run.records))
+    assert facts.chips([("p", run)])[0] == "1 × v100, $1 an hour each at first"
 
 
 def test_capacity_that_changed_is_seen() -> None:

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from math import inf
 from pathlib import Path
 
+from hocket.cluster.job import LATEST_S
 from hocket.errors import InputError, nearest
 from hocket.files import read_text
 
@@ -24,7 +25,7 @@ def moment(text: str, place: str) -> float:
         found = datetime.fromisoformat(text)
     except ValueError:
         found = None
-    if found is None or found.tzinfo is None:
+    if found is None or found.tzinfo is None or not 0 <= found.timestamp() <= LATEST_S:
         expected = "a moment such as 2020-02-20T23:21:08Z"
         raise InputError(place, repr(text[:40]), expected)
     return found.timestamp()
@@ -37,9 +38,12 @@ def day(text: str, place: str) -> float:
         InputError: anything else.
     """
     try:
-        return datetime.strptime(text, "%m/%d/%Y").replace(tzinfo=UTC).timestamp()
+        found = datetime.strptime(text, "%m/%d/%Y").replace(tzinfo=UTC).timestamp()
     except ValueError:
-        raise InputError(place, repr(text[:40]), "a day such as 2/24/2020") from None
+        found = -1.0
+    if not 0 <= found <= LATEST_S:
+        raise InputError(place, repr(text[:40]), "a day such as 2/24/2020")
+    return found
 
 
 def dollars(text: str, place: str) -> float:
@@ -49,7 +53,7 @@ def dollars(text: str, place: str) -> float:
         InputError: anything else.
     """
     bare = text.strip().removeprefix("$")
-    value = float(bare) if re.fullmatch(r"\d{1,9}(\.\d{1,20})?|\.\d{1,20}", bare) else 0.0
+    value = float(bare) if re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,20})?|\.[0-9]{1,20}", bare) else 0.0
     if value <= 0:
         raise InputError(place, repr(text[:40]), "dollars an hour, > 0")
     return value
@@ -61,7 +65,7 @@ def count(text: str, place: str) -> float:
     Raises:
         InputError: anything else.
     """
-    value = float(text) if re.fullmatch(r"\d{1,6}(\.\d{1,9})?", text) else 0.0
+    value = float(text) if re.fullmatch(r"[0-9]{1,6}(\.[0-9]{1,9})?", text) else 0.0
     if not 0 < value < inf:
         raise InputError(place, repr(text[:40]), "a number of accelerators, > 0")
     return value
@@ -117,7 +121,7 @@ def table(path: str | Path, needed: Sequence[str]) -> tuple[list[str], Iterator[
     def checked() -> Iterator[tuple[int, list[str]]]:
         for line, row in rows:
             if len(row) != len(header):
-                raise InputError(f"{path} line {line}", f"{len(row)} fields", f"{len(header)}, as in the header")
+                raise InputError(f"{path}, line {line}", f"{len(row)} fields", f"{len(header)}, as in the header")
             yield line, row
 
     return header, checked()
@@ -131,6 +135,6 @@ def _rows(path: str | Path) -> Iterator[tuple[int, list[str]]]:
         except StopIteration:
             return
         except csv.Error as error:
-            raise InputError(f"{path} line {reader.line_num}", str(error), "a row of a CSV file") from None
+            raise InputError(f"{path}, line {reader.line_num}", str(error), "a row of a CSV file") from None
         if row:
             yield reader.line_num, row

@@ -27,7 +27,7 @@ def read_instances(path: str | Path) -> dict[str, tuple[str, float]]:
     name, kind, number = (header.index(column) for column in ("Instance", "GPU type", "# GPUs"))
     found: dict[str, tuple[str, float]] = {}
     for line, row in rows:
-        place = f"{path} line {line}"
+        place = f"{path}, line {line}"
         if not row[name] or row[name] in found:
             raise InputError(f"{place}: Instance", repr(row[name]), "a name, each once")
         found[row[name]] = (accelerator(row[kind], f"{place}: GPU type"), count(row[number], f"{place}: # GPUs"))
@@ -47,18 +47,22 @@ def _read_region(path: Path, instances: Mapping[str, tuple[str, float]]) -> list
     header, rows = table(path, ("Date",))
     date = header.index("Date")
     types = [name for name in header if name != "Date"]
+    if not types:
+        raise InputError(f"{path}, line 1", "no column but Date", "a column for each type of instance")
     unknown = next((name for name in types if name not in instances), None)
     if unknown is not None:
         step = nearest(unknown, instances) or "Name its accelerators in the file of instances."
         raise InputError(f"{path} line 1", f"a column {unknown!r}", "a type of instance", step)
     changes: dict[str, list[tuple[float, float]]] = {name: [] for name in types}
+    days: set[float] = set()
     for line, row in rows:
-        when = day(row[date], f"{path} line {line}: Date")
-        if any(when == before for before, _ in changes[types[0]][-1:]):
-            raise InputError(f"{path} line {line}: Date", repr(row[date]), "each day once")
+        when = day(row[date], f"{path}, line {line}: Date")
+        if when in days:
+            raise InputError(f"{path}, line {line}: Date", repr(row[date]), "each day once")
+        days.add(when)
         for name, text in zip(header, row, strict=True):
             if name != "Date":
-                price = dollars(text, f"{path} line {line}: {name}") if text.strip() else nan
+                price = dollars(text, f"{path}, line {line}: {name}") if text.strip() else nan
                 changes[name].append((when, price))
     region = path.name.removesuffix(".gz").removesuffix(".csv").replace("_", "-")
     return [

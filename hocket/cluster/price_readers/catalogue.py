@@ -60,7 +60,7 @@ def _read_version(path: str | Path, cloud: str) -> dict[PriceKey, tuple[str, flo
         field = {name: row[column].strip() for name, column in at.items()}
         if not field["AcceleratorName"]:
             continue
-        place = f"{path} line {line}"
+        place = f"{path}, line {line}"
         kind = accelerator(field["AcceleratorName"], f"{place}: AcceleratorName")
         held = count(field["AcceleratorCount"], f"{place}: AcceleratorCount")
         if not field["Region"]:

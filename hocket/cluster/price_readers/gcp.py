@@ -40,7 +40,7 @@ def _read_look(path: Path) -> list[Offer]:
     when = moment(path.name.removesuffix(".out"), f"{path}: name")
     found: dict[PriceKey, Offer] = {}
     for number, line in enumerate(read_text(path, MAX_TEXT_BYTES).splitlines(), 1):
-        place = f"{path} line {number}"
+        place = f"{path}, line {number}"
         match = _LINE.fullmatch(line)
         if match is None:
             raise InputError(place, repr(line[:60]), "Zone: Z, GPU type: T, Number of GPUs: N, Price per hour: $P")

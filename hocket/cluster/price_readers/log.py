@@ -87,7 +87,7 @@ def read(path: str | Path, cloud: str) -> tuple[Availability, ...]:
 def _lines(path: str | Path, cloud: str) -> Iterator[_Line]:
     before = float("-inf")
     for number, text in enumerate(read_text(path, MAX_TEXT_BYTES).splitlines(), 1):
-        place = f"{path} line {number}"
+        place = f"{path}, line {number}"
         stamp = _STAMP.fullmatch(text)
         found = ((what, m) for what, form in _FORMS.items() if stamp and (m := form.fullmatch(stamp[2])))
         what, match = next(found, ("", None))

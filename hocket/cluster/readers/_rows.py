@@ -1,11 +1,13 @@
 """Rows of text files: split, bounded, each number checked, with the place of what is wrong."""
 
+import re
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from math import isfinite
+from math import isfinite, nan
 from pathlib import Path
 
-from hocket.cluster.workload import MOST_JOBS
+from hocket.cluster.workload import MOST_JOBS, inside
 from hocket.errors import InputError, nearest
 from hocket.files import read_bytes, read_text
 
@@ -13,6 +15,9 @@ MOST_BYTES = 128 * 2**20
 _LONGEST_LINE = 4096  # characters
 _MOST_LINES = 2 * MOST_JOBS  # empty ones too, each of which takes time
 _MOST_SHOWN = 40
+_NUMBER = re.compile(
+    r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?", re.ASCII
+)  # float() takes 1_000 and digits of other scripts, too
 
 
 @dataclass(frozen=True)
@@ -27,13 +32,14 @@ class Row:
         """Where a field stands."""
         return f"{self.path}, line {self.line}, {field}"
 
+    def inside(self) -> AbstractContextManager[None]:
+        """What is wrong with what is made of this row is told with its line."""
+        return inside(f"{self.path}, line {self.line}")
+
     def number(self, field: str, least: float = 0.0, above: bool = False) -> float:
         """A finite number, >= `least`, or > it if `above`."""
         text = self.cells[field].strip()
-        try:
-            found = float(text)
-        except ValueError:
-            found = float("nan")
+        found = float(text) if _NUMBER.fullmatch(text) else nan
         if not isfinite(found) or found < least or (above and found == least):
             raise InputError(self.place(field), _shown(text), f"a number {'>' if above else '>='} {least:g}")
         return found
@@ -89,6 +95,9 @@ def table(content: str, path: str | Path, required: Sequence[str]) -> Iterator[R
                 if name not in names:
                     known = f"columns {', '.join(names)}"[:80]
                     raise InputError(f"{path}, line {line}", known, f"a column {name}", nearest(name, names))
+            twice = next((name for k, name in enumerate(names) if name in names[:k]), None)
+            if twice is not None:
+                raise InputError(f"{path}, line {line}", f"two columns {twice[:_MOST_SHOWN]}", "each column once")
             continue
         if len(cells) != len(names):
             raise InputError(f"{path}, line {line}", f"{len(cells)} fields", f"{len(names)}, as in the header")

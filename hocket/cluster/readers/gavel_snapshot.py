@@ -8,16 +8,15 @@ entity_weights, entity_policies_fair, entity_policies_mixed: by entity
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import inf
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 
-from hocket.cluster.job import Job
+from hocket.cluster.job import LEAST_STEPS, MOST_STEPS, Job
 from hocket.cluster.readers._rows import json_bytes
 from hocket.cluster.snapshot import Active, Entity, Snapshot
-from hocket.cluster.throughputs import ThroughputTable
+from hocket.cluster.throughputs import STEPS_PER_S, ThroughputTable, can_be
 from hocket.cluster.workers import Column, WorkerType
 from hocket.cluster.workload import FORMAT as WORKLOAD
 from hocket.cluster.workload import check_ids, inside
@@ -56,6 +55,9 @@ class _Job:
             self.SLO_s,
             self.entity,
         )
+        if not LEAST_STEPS <= self.num_steps_remaining <= MOST_STEPS:
+            expected = f"a number > 0, from {LEAST_STEPS:g} to {MOST_STEPS:g}"
+            raise InputError(f"job {job.id}: remaining_steps", str(self.num_steps_remaining), expected)
         return Active(job, self.num_steps_remaining, self.time_since_start_s)
 
 
@@ -100,6 +102,9 @@ def _snapshot(data: _File, path: str | Path, table: ThroughputTable | None, mixe
     if len(data.jobs) > MOST_JOBS:
         raise InputError(f"{path}: jobs", f"{len(data.jobs)}", f"at most {MOST_JOBS}")
     with inside(str(path)):
+        twice = next((t for k, t in enumerate(data.worker_types) if t in data.worker_types[:k]), None)
+        if twice is not None:
+            raise InputError("worker_types", f"{twice!r} twice", "each type once")
         prices = data.instance_costs or {}
         types = tuple(
             WorkerType(t, _of(data.cluster, t, "cluster"), per_server, prices.get(t, 0.0)) for t in data.worker_types
@@ -129,8 +134,8 @@ def _at(k: int, make: Callable[[], Active]) -> Active:
 
 def _steps(values: dict[str, float], name: str, place: str) -> float:
     found = float(_of(values, name, place))
-    if not 0 <= found < inf:
-        raise InputError(f"{place}: {name}", str(found), "steps a second, a number >= 0")
+    if not can_be(found):
+        raise InputError(f"{place}: {name}", str(found), STEPS_PER_S)
     return found
 
 

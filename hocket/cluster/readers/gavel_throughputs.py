@@ -7,14 +7,14 @@ Source: the tables of stanford-futuredata/gavel.
 
 import re
 from collections.abc import Mapping
-from math import isfinite
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from hocket.cluster.readers._rows import MOST_BYTES, few_objects
-from hocket.cluster.throughputs import Kind, Place, ThroughputTable
+from hocket.cluster.throughputs import STEPS_PER_S, Kind, Place, ThroughputTable, can_be
+from hocket.cluster.workload import inside
 from hocket.documents import parse_json
 from hocket.errors import InputError
 from hocket.files import read_bytes
@@ -72,7 +72,8 @@ def _table(whole: Any, path: str) -> ThroughputTable:
                 if not (isinstance(value, list) and len(value) == 2):
                     raise InputError(place, repr(value)[:40], "two numbers")
                 beside[a, b, c], beside[b, a, c] = (_number(part, place) for part in value)
-    return ThroughputTable(places, tuple(kinds), alone, np.where(beside.transpose(1, 0, 2) > 0, beside, 0.0))
+    with inside(path):
+        return ThroughputTable(places, tuple(kinds), alone, np.where(beside.transpose(1, 0, 2) > 0, beside, 0.0))
 
 
 def _mapping(value: Any, place: str) -> Mapping[str, Any]:
@@ -93,6 +94,6 @@ def _kind(key: str, place: str) -> Kind:
 
 
 def _number(value: Any, place: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value) or value < 0:
-        raise InputError(place, repr(value)[:40], "steps a second, a number >= 0")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not can_be(value):
+        raise InputError(place, repr(value)[:40], STEPS_PER_S)
     return float(value)

@@ -39,5 +39,6 @@ def read(path: str | Path, table: ThroughputTable, reference: str = "v100") -> W
         if factor > 0:
             slo_s = factor * steps / table.steps_per_s(job_type, scale, reference, f"{path}, line {row.line}")
         arrived_s, weight = row.number("arrived_s"), row.number("weight", above=True)
-        jobs.append(Job(str(number), job_type, steps, scale, arrived_s, weight, slo_s))
+        with row.inside():
+            jobs.append(Job(str(number), job_type, steps, scale, arrived_s, weight, slo_s))
     return in_order(jobs, Path(path).name)

@@ -51,13 +51,13 @@ def parse(content: str, path: str | Path, table: ThroughputTable, seed: int = 0,
         scale = max((s for s in able if s <= gpus), default=min(able))
         job_type = rng.choice(able[scale])
         steps = duration_s * table.steps_per_s(job_type, scale, reference, str(path))
-        found.append((at, str(row.line), job_type, steps, scale))
+        found.append((at, row, job_type, steps, scale))
     first = min((at for at, *_ in found), default=None)
-    jobs = [
-        Job(name, job_type, steps, scale, (at - first).total_seconds())
-        for at, name, job_type, steps, scale in found
-        if first is not None
-    ]
+    jobs = []
+    for at, row, job_type, steps, scale in found:
+        assert first is not None
+        with row.inside():
+            jobs.append(Job(str(row.line), job_type, steps, scale, (at - first).total_seconds()))
     return in_order(jobs, Path(path).name)
 
 

@@ -75,7 +75,9 @@ def parse(
         scale = max((s for s in known_scales if s <= replicas), default=known_scales[0])
         place = f"{path}, line {row.line}"
         steps = table.steps_per_s(stands.job_type, scale, reference, place) * stands.gpu_hours * 3600 / scale
-        jobs.append(Job(row.text("name"), stands.job_type, steps, scale, row.number("time")))
+        job_id, arrived_s = row.text("name"), row.number("time")
+        with row.inside():
+            jobs.append(Job(job_id, stands.job_type, steps, scale, arrived_s))
         places.append(row.place("name"))
     check_ids((job.id for job in jobs), lambda k: places[k])
     return in_order(jobs, Path(path).name)

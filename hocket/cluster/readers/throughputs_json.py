@@ -13,7 +13,6 @@ as_text(table, ...) and parse(text, place) are inverses.
 import json
 from dataclasses import dataclass
 from functools import cache
-from math import inf
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -21,7 +20,7 @@ import numpy as np
 
 from hocket.cluster.readers._rows import MOST_BYTES, few_objects
 from hocket.cluster.readers.gavel_throughputs import MOST_KINDS
-from hocket.cluster.throughputs import ThroughputTable
+from hocket.cluster.throughputs import STEPS_PER_S, ThroughputTable, can_be
 from hocket.cluster.workload import inside
 from hocket.documents import parse_json
 from hocket.errors import InputError
@@ -83,12 +82,13 @@ def _table(data: _Table, place: str) -> ThroughputTable:
     for k, row in enumerate(data.alone):
         if len(row) != width:
             raise InputError(f"{place}: alone.{k}", f"{len(row)} numbers", f"{width}, one a place")
-        wrong = next((c for c, number in enumerate(row) if not 0 <= number < inf), None)
+        wrong = next((c for c, number in enumerate(row) if not can_be(number)), None)
         if wrong is not None:
-            raise InputError(f"{place}: alone.{k}.{wrong}", str(row[wrong]), "steps a second, a number >= 0")
+            raise InputError(f"{place}: alone.{k}.{wrong}", str(row[wrong]), STEPS_PER_S)
     beside = np.zeros((count, count, width))
     for k, (a, b, c, first, second) in enumerate(data.pairs):
-        if not (0 <= a < count and 0 <= b < count and 0 <= c < width and first > 0 and second > 0):
+        there = 0 <= a < count and 0 <= b < count and 0 <= c < width
+        if not (there and can_be(first) and can_be(second) and first > 0 and second > 0):
             expected = f"kinds from 0 to {count - 1}, a place from 0 to {width - 1}, steps a second > 0"
             raise InputError(f"{place}: pairs.{k}", f"{[a, b, c, first, second]}", expected)
         beside[a, b, c], beside[b, a, c] = first, second

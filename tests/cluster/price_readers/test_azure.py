@@ -31,6 +31,12 @@ def test_a_price_holds_from_the_beginning_of_its_day(tmp_path: Path) -> None:
     assert (twelve.accelerator, twelve.price(86400)) == ("p100", 0.5)
 
 
+def test_a_list_that_a_spreadsheet_wrote_is_read(tmp_path: Path) -> None:
+    """It begins with a byte order mark."""
+    [found] = azure.read([write(tmp_path, "\ufeffDate,NC6\n1/2/1970,$0.5\n")], KINDS)
+    assert found.key.instance_type == "NC6"
+
+
 def test_an_instance_that_was_never_sold_is_no_offer(tmp_path: Path) -> None:
     """Its column is empty."""
     path = write(tmp_path, "Date,NC6,NC12s v2\n1/2/1970,$0.5,\n")
@@ -40,16 +46,20 @@ def test_an_instance_that_was_never_sold_is_no_offer(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "place"),
     [
-        ("Date,NC6\n1/2/1970,free\n", r"line 2: NC6: found 'free'"),
+        ("Date,NC6\n1/2/1970,free\n", r"us_east\.csv, line 2: NC6: found 'free'"),
         ("Date,NC6\n1/2/1970,$0\n", r"line 2: NC6"),
         ("Date,NC6\n1970-01-02,$1\n", r"line 2: Date"),
         ("Date,NC6\n1/2/1970,$1\n1/2/1970,$1\n", r"line 3: Date"),
+        ("Date,NC6\n1/2/1970,$1\n1/3/1970,$1\n1/2/1970,$2\n", r"line 4: Date.*each day once"),
+        ("Date,NC6\n1/2/9999,$1\n", r"line 2: Date"),
+        ("Date,NC6\n1/2/1970,1١\n", r"line 2: NC6"),
+        ("Date\n1/2/1970\n", r"line 1: found no column but Date"),
         ("Date,NC6\n1/2/1970,$1,$2\n", r"line 2: found 3 fields"),
         ("Date,NC6,NC6\n", r"line 1: found a column twice"),
         ("Date,NC7\n", r"line 1: found a column 'NC7'.*Did you mean 'NC6'"),
         ("Day,NC6\n", r"line 1: .*a column 'Date'"),
         ("", r"line 1: found an empty file"),
-        ('Date,NC6\n"1/2/1970,$1\n', r"us_east\.csv line"),
+        ('Date,NC6\n"1/2/1970,$1\n', r"us_east\.csv, line"),
     ],
 )
 def test_a_mistake_is_named_with_its_line(tmp_path: Path, text: str, place: str) -> None:
@@ -70,5 +80,5 @@ def test_a_mapping_that_is_none_is_refused(tmp_path: Path, row: str) -> None:
     """With its line and field."""
     path = tmp_path / "m.csv"
     path.write_text("Instance,GPU type,# GPUs\n" + row)
-    with pytest.raises(InputError, match=r"m\.csv line [23]: "):
+    with pytest.raises(InputError, match=r"m\.csv, line [23]: "):
         azure.read_instances(path)

@@ -30,7 +30,7 @@ def test_a_wrong_line_is_named(tmp_path: Path, old: str, new: str) -> None:
     """With its number."""
     path = tmp_path / "1970-01-01T000140Z.out"
     path.write_text(LINE.replace("Number of GPUs: 4", "Number of GPUs: 2") + "\n" + LINE.replace(old, new) + "\n")
-    with pytest.raises(InputError, match=r"\.out line 2"):
+    with pytest.raises(InputError, match=r"\.out, line 2"):
         gcp.read([path])
 
 

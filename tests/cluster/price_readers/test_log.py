@@ -70,7 +70,7 @@ def test_names_of_google_stand_for_kinds(tmp_path: Path) -> None:
 )
 def test_a_line_that_cannot_be_is_named(tmp_path: Path, line: tuple[int, str], found: str) -> None:
     """With its number."""
-    with pytest.raises(InputError, match=rf"a\.out line 7.*{found}"):
+    with pytest.raises(InputError, match=rf"a\.out, line 7.*{found}"):
         log.read(write(tmp_path / "a.out", *AWS[:6], line), "aws")
 
 
