@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hocket.cluster.job import Job
-from hocket.cluster.policies import hierarchical, water_filling
+from hocket.cluster.policies import _unlike, _water, hierarchical, water_filling
 from hocket.cluster.policies.max_min_fairness import equal_share
 from hocket.cluster.snapshot import Active, Entity, Snapshot
 from hocket.cluster.workers import Column, WorkerType
@@ -98,6 +98,37 @@ def test_it_is_what_its_definition_says(seed: int, shared: bool) -> None:
         filled(Plain(there), by_definition(there)), rel=0, abs=NEARLY
     )
     assert found.gap <= EXACT
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_the_ways_of_large_crowds_are_what_the_definition_says(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leaps, prices instead of programs, and lines of which few are told apart, on a small crowd."""
+    for module, name, value in (
+        (_unlike, "MANY", 2), (_water, "MANY", 2), (hierarchical, "MANY", 2), (_water, "_AGAIN", 1), (hierarchical, "_AHEAD", 2),
+    ):  # fmt: skip
+        monkeypatch.setattr(module, name, value)
+    there = crowd(seed, count=4 + seed % 9, entities=teams(seed))
+    found = hierarchical.allocate(there)
+    assert found.throughput(there) / equal_share(there) == pytest.approx(
+        filled(Plain(there), by_definition(there)), rel=0, abs=NEARLY
+    )
+    assert found.gap <= EXACT
+
+
+def test_a_line_of_alike_jobs_beside_hundreds_of_unlike_ones() -> None:
+    """Groups are made anew when the line has moved on, and prices from before begin a program that has others' bounds."""
+    rng = np.random.default_rng(0)
+    steps = np.vstack([np.exp(rng.uniform(0, 2, (420, 2))), np.tile(np.exp(rng.uniform(0, 2, (3, 2))), (20, 1))])
+    names = [*rng.choice(["product", "ops"], 420).tolist(), *["research"] * 60]
+    jobs = tuple(Active(Job(f"job {j}", "any", 1.0, 1, float(j), entity=name), 1.0) for j, name in enumerate(names))
+    teams = Entity("research", 0.5, "fifo"), Entity("product", 2.0)
+    there = Snapshot((WorkerType("a", 80), WorkerType("b", 120)), (Column(0), Column(1)), jobs, steps, None, teams)
+    found = hierarchical.allocate(there)
+    assert found.gap <= EXACT
+    assert found.used(there) == pytest.approx(there.workers)
+    line = found.dense(there)[420:].sum(axis=1)
+    assert (line[: np.flatnonzero(line < 1 - EXACT)[0]] >= 1 - EXACT).all()
+    assert (line[np.flatnonzero(line < 1 - EXACT)[0] + 1 :] <= EXACT).all()
 
 
 @pytest.mark.parametrize("mixed", [False, True])

@@ -110,7 +110,9 @@ class _Search:
         There all pay what workers are worth; what they pay is convex in the level. Where there is a level nothing else costs, so
         prices are right but for a factor, with which the level has the price that it should.
         """
-        common, prices, level = self._common, self.stand.prices, self.stand.level
+        common, prices = self._common, self.stand.prices
+        # Where a start comes from another program its level may be out of this one's bounds, by rounding or by what it means.
+        level = min(max(self.stand.level, common.level[0]), common.level[1])
         worth, costs = float(prices @ common.workers), common.dear(prices)
         for _ in range(_TURNS):
             asked = common.asked + common.slope * level
