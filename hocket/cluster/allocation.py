@@ -32,6 +32,8 @@ class Reason:
 class Reasons(Sequence[Reason]):
     """Reasons of so many jobs, which are put into words when the first of them is read."""
 
+    __slots__ = ("_jobs", "_known", "_told")
+
     def __init__(self, jobs: int, told: Callable[[], Sequence[Reason]]) -> None:
         """
         Arguments:

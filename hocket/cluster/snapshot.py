@@ -1,7 +1,8 @@
 """Snapshot: what a policy is told, at one moment.
 
 Rules of this file: figures of all jobs are arrays in the order of `jobs`, so that a policy is arithmetic on arrays; nothing
-here changes once made. Throughputs are those of a whole job on all its workers.
+here changes once made. What nearly every policy reads of each job is there from the beginning, as all jobs are looked at then
+anyway; the rest is made when it is asked for. Throughputs are those of a whole job on all its workers.
 Source: sections 5.3.1 and 5.4.
 """
 
@@ -85,6 +86,8 @@ class Snapshot:
         placed: columns of jobs that run, by id.
         changeover_s: that a job loses when it goes on other workers.
         round_s: until anything can change, at most, and what is lost at most of the work on workers that go away.
+        scale_factors: by job; not to be written to.
+        everywhere: there are throughputs, and every one is more than 0.
     """
 
     types: tuple[WorkerType, ...]
@@ -98,19 +101,25 @@ class Snapshot:
     placed: Mapping[str, int] = field(default_factory=dict)
     changeover_s: float = 0.0
     round_s: float = 0.0
+    scale_factors: list[int] = field(init=False, repr=False)
+    everywhere: bool = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        if self.throughputs.shape != (len(self.jobs), len(self.columns)):
-            found = f"an array of shape {self.throughputs.shape}"
-            raise InputError("throughputs", found, f"{len(self.jobs)} jobs and {len(self.columns)} columns")
-        if not np.isfinite(self.throughputs).all() or (self.throughputs < 0).any():
-            row, column = np.argwhere(~np.isfinite(self.throughputs) | (self.throughputs < 0))[0]
-            place = f"job {self.jobs[row].job.id}: throughput on {self.column_name(column)}"
-            raise InputError(place, str(self.throughputs[row, column]), "steps a second, >= 0")
-        ids = [active.job.id for active in self.jobs]
+        steps, jobs = self.throughputs, self.jobs
+        if steps.shape != (len(jobs), len(self.columns)):
+            found = f"an array of shape {steps.shape}"
+            raise InputError("throughputs", found, f"{len(jobs)} jobs and {len(self.columns)} columns")
+        least = steps.min() if steps.size else 0.0
+        if not (least >= 0 and steps.max(initial=0.0) < inf):  # it is not so either where one is no number
+            row, column = np.argwhere(~np.isfinite(steps) | (steps < 0))[0]
+            place = f"job {jobs[row].job.id}: throughput on {self.column_name(column)}"
+            raise InputError(place, str(steps[row, column]), "steps a second, >= 0")
+        ids = [active.job.id for active in jobs]
         if len(set(ids)) != len(ids):
             twice = next(name for k, name in enumerate(ids) if name in ids[:k])
             raise InputError(f"job {twice}", "two of this name", "unique names")
+        object.__setattr__(self, "scale_factors", [active.job.scale_factor for active in jobs])
+        object.__setattr__(self, "everywhere", bool(least > 0))
 
     def column_name(self, column: int) -> str:
         """Such as "v100", or "v100 (spread)"."""
@@ -133,9 +142,9 @@ class Snapshot:
         return np.array([t.price_usd_per_hour for t in self.types])[self.type_of]
 
     @once
-    def scale_factors(self) -> list[int]:
-        """By job."""
-        return [active.job.scale_factor for active in self.jobs]
+    def arrived_s(self) -> list[float]:
+        """When each job came."""
+        return [active.job.arrived_s for active in self.jobs]
 
     @once
     def scale(self) -> np.ndarray:
@@ -160,6 +169,8 @@ class Snapshot:
     @once
     def all_run(self) -> bool:
         """Whether every job can run somewhere."""
+        if self.everywhere and self.all_fit:
+            return True
         able = self.able
         # Mostly all run on the last type, and that is quicker to see than that each of them runs somewhere.
         return (able.size > 0 and np.count_nonzero(able[:, -1]) == len(able)) or bool(able.any(axis=1).all())

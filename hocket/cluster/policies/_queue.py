@@ -6,6 +6,7 @@ as one alone: 1.5, the public policy's figure.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -16,6 +17,7 @@ from hocket.cluster.policies._turns import in_stretches, one_by_one, worth_of
 from hocket.cluster.snapshot import Snapshot
 
 _WORTHWHILE = 1.5
+_INDEX = np.dtype(np.int64)
 _FEW = 128  # in line: up to here it is quicker to look at one after the other
 _KNOWN = 512  # entries: up to here what is alike in all answers is made once
 _FIRST, _ALONE, _ALWAYS = np.arange(_KNOWN), np.full(_KNOWN, ALONE), np.ones(_KNOWN)
@@ -40,12 +42,11 @@ class Queued:
     pairs: Final[Sequence[tuple[int, int]]]
     stuck: Final[int | None]
 
-    def allocation(self, objective: float, reasons: Sequence[Reason], refused: dict[int, str]) -> Allocation:
-        """All the time for those who run."""
-        size = len(self.columns)
-        alone, always = alone_and_always(size)
+    def allocation(self, snapshot: Snapshot, objective: float, refused: dict[int, str]) -> Allocation:
+        """All the time for those who run, with reasons for all."""
+        size, reasons = len(self.columns), Reasons(len(snapshot.jobs), lambda: _reasons(snapshot, self, refused))
+        first, alone, always = all_the_time(size)
         if not self.pairs and self.jobs == range(size):
-            first = _FIRST[:size] if size <= _KNOWN else np.arange(size)
             return Allocation(first, alone, self.columns, always, objective, 0.0, reasons, refused)
         host = np.array(self.jobs, dtype=np.int64)
         guests = dict(self.pairs)
@@ -56,9 +57,14 @@ class Queued:
         return Allocation(first[turn], second[turn], self.columns[turn], always, objective, 0.0, reasons, refused)
 
 
-def alone_and_always(size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Who is beside each of so many jobs, and for what part of the time, where nobody is and it runs all the time."""
-    return (_ALONE[:size], _ALWAYS[:size]) if size <= _KNOWN else (np.full(size, ALONE), np.ones(size))
+def all_the_time(size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Entries of so many jobs, the first ones there are: who it is, who is beside it (nobody), for what part of the time."""
+    return _entries(size) if size <= _KNOWN else (np.arange(size), np.full(size, ALONE), np.ones(size))
+
+
+@lru_cache(maxsize=_KNOWN + 1)
+def _entries(size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    return _FIRST[:size], _ALONE[:size], _ALWAYS[:size]
 
 
 def queue(snapshot: Snapshot, order: Sequence[int], scale: Sequence[int], overtake: bool, untouched: int = 0) -> Queued:
@@ -74,7 +80,7 @@ def queue(snapshot: Snapshot, order: Sequence[int], scale: Sequence[int], overta
     steps = snapshot.able[:most] if order == range(len(order)) else snapshot.able[list(order[:most])]
     if overtake or most <= _FEW:
         found, passed, worth = one_by_one(snapshot, steps, scale, free, overtake)
-        columns = np.array(found, dtype=np.int64)
+        columns = np.fromiter(found, _INDEX, len(found))
     else:
         found, passed = in_stretches(snapshot, steps, scale, free)
         columns = np.array(found, dtype=np.int64)
@@ -107,7 +113,7 @@ def _joined(
     if not waiting:
         return []
     kept, classes = snapshot.pairs.kept, snapshot.pairs.classes.tolist()
-    scale = [active.job.scale_factor for active in snapshot.jobs]
+    scale = snapshot.scale_factors
     # Hosts of a class, column and scale factor are alike for any guest: of these the first free one in line is taken.
     hosts: dict[tuple[int, int, int], list[int]] = {}
     for j, c in sorted(zip(jobs, columns, strict=True), reverse=True):
@@ -144,12 +150,8 @@ def _worthwhile(
     return [kind for _, kind in sorted(both)]
 
 
-def reasons(snapshot: Snapshot, found: Queued, refused: dict[int, str]) -> Reasons:
-    """What each job has, and why."""
-    return Reasons(len(snapshot.jobs), lambda: _reasons(snapshot, found, refused))
-
-
 def _reasons(snapshot: Snapshot, found: Queued, refused: dict[int, str]) -> tuple[Reason, ...]:
+    """What each job has, and why."""
     best = snapshot.throughputs.max(axis=1, initial=0.0)
     names = [snapshot.column_name(c) for c in range(len(snapshot.columns))]
     first = [Reason(f"it is always on {name}, its fastest", "faster workers") for name in names]

@@ -18,38 +18,41 @@ def one_by_one(
         steps: throughputs of those in line, a row each. free: workers of each type; those that are taken are taken off.
     """
     kind = [own.type for own in snapshot.columns]
-    ways: Sequence[int] = range(len(kind))  # columns with workers
-    found: list[int] = []
+    speeds = steps.T.tolist()  # a list for each column
+    ways = list(enumerate(kind))
+    chosen = steps.argmax(axis=1).tolist() if len(steps) else []
     passed: list[int] = []
-    lost, line = 0.0, len(scale)  # lost: of what all would be worth on their fastest
-    rows, fastest = steps.tolist(), steps.argmax(axis=1).tolist() if len(steps) else []
-    for place, c in enumerate(fastest):
+    lost, line, place = 0.0, len(scale), -1  # lost: of what all would be worth on their fastest
+    for place, c in enumerate(chosen):
         needs = scale[place]
         own = kind[c]
         left = free[own] - needs
         if left < 0:
             # As `_next`, without a call: this is where most of the time of a short line goes.
-            row, most = rows[place], 0.0
-            best = row[c]
-            for other in ways:
-                if row[other] > most and free[kind[other]] >= needs:
-                    c, most = other, row[other]
+            best, most = speeds[c][place], 0.0
+            for other, its in ways:
+                if free[its] >= needs and speeds[other][place] > most:
+                    c, most = other, speeds[other][place]
             if not most:
                 passed.append(place)
                 lost += line - place
                 if overtake:
                     continue
                 break
-            lost += (line - place) * (1.0 - most / best)
+            if most < best:
+                lost += (line - place) * (1.0 - most / best)
+            chosen[place] = c
             own = kind[c]
             left = free[own] - needs
-        found.append(c)
         free[own] = left
-        if not left:
-            if not any(free):
-                break
-            ways = [other for other in ways if free[kind[other]]]
-    end = len(found) + len(passed)
+        if not left and not any(free):
+            break
+    end = place + 1
+    if overtake and passed:
+        out = set(passed)
+        found = [c for place, c in enumerate(chosen[:end]) if place not in out]
+    else:
+        found = chosen[: end - len(passed)]
     return found, passed, end * (2 * line - end + 1) / 2 - lost
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from hocket.cluster.allocation import Allocation, Reason, Reasons
-from hocket.cluster.policies._queue import alone_and_always
+from hocket.cluster.policies._queue import all_the_time
 from hocket.cluster.policies._queues import Queues
 from hocket.cluster.policies._refusals import refusals
 from hocket.cluster.session import Session
@@ -49,7 +49,7 @@ def allocate(
     runs.update(starts)
     first = sorted(runs)
     told = Reasons(len(every), lambda: _reasons(snapshot, runs, set(looked_at), set(able), refused))
-    alone, always = alone_and_always(len(first))
+    _, alone, always = all_the_time(len(first))
     column = np.array([runs[j] for j in first], dtype=np.int64)
     return Allocation(np.array(first, dtype=np.int64), alone, column, always, mean_s, gap, told, refused)
 

@@ -14,7 +14,7 @@ import numpy as np
 from hocket.cluster.allocation import Allocation
 from hocket.cluster.policies._answer import answer
 from hocket.cluster.policies._lines import Lines
-from hocket.cluster.policies._queue import Queued, queue, reasons
+from hocket.cluster.policies._queue import Queued, queue
 from hocket.cluster.policies._ranks import Ranks
 from hocket.cluster.policies._refusals import fastest, refusals
 from hocket.cluster.policies._roles import many, sum_of
@@ -92,7 +92,7 @@ def _queued(snapshot: Snapshot) -> Allocation:
         scale = [scale[j] for j in order]
     found = queue(snapshot, order, scale, overtake=False)
     worth = found.worth + _shared(snapshot, order, found) if found.pairs else found.worth
-    return found.allocation(worth, reasons(snapshot, found, refused), refused)
+    return found.allocation(snapshot, worth, refused)
 
 
 def _shared(snapshot: Snapshot, order: Sequence[int], found: Queued) -> float:
@@ -111,7 +111,7 @@ def _shared(snapshot: Snapshot, order: Sequence[int], found: Queued) -> float:
 
 def _in_turn(snapshot: Snapshot) -> Sequence[int]:
     """Jobs in the order in which they came; those that came together as they stand."""
-    came = [active.job.arrived_s for active in snapshot.jobs]
+    came = snapshot.arrived_s
     every = range(len(came))
     return every if sorted(came) == came else sorted(every, key=came.__getitem__)
 

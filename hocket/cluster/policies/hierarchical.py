@@ -77,7 +77,7 @@ class _Teams:
         fits = snapshot.scale[:, None] <= snapshot.workers[snapshot.type_of]
         able = ((snapshot.throughputs > 0) & fits).any(axis=1)
         self._in_line = np.array([team.policy == "fifo" for team in teams], dtype=bool)
-        came = np.argsort([active.job.arrived_s for active in snapshot.jobs], kind="stable")
+        came = np.argsort(snapshot.arrived_s, kind="stable")
         came = came[able[came]]
         self.lines = {k: came[self.team[came] == k] for k in np.flatnonzero(self._in_line).tolist()}
         self._stand = np.zeros(len(teams), dtype=np.int64)

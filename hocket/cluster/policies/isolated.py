@@ -46,7 +46,7 @@ def _plain(snapshot: Snapshot) -> Allocation | None:
     if not jobs or not snapshot.all_fit or [own.type for own in snapshot.columns] != list(range(len(each))):
         return None
     n, total = len(jobs), sum(each)
-    everywhere = np.count_nonzero(steps) == steps.size
+    everywhere = snapshot.everywhere
     # Mostly there is a type that all run on, and that is quicker to see than that each of them runs somewhere.
     if not everywhere and np.count_nonzero(steps[:, -1]) < n and not steps.any(axis=1).all():
         return None

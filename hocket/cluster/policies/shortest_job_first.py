@@ -8,7 +8,7 @@ time, and where one fits nowhere, longer ones that fit go on. Nobody joins the f
 import numpy as np
 
 from hocket.cluster.allocation import Allocation
-from hocket.cluster.policies._queue import queue, reasons
+from hocket.cluster.policies._queue import queue
 from hocket.cluster.policies._refusals import fastest, refusals
 from hocket.cluster.session import Session
 from hocket.cluster.snapshot import Snapshot
@@ -25,7 +25,7 @@ def allocate(snapshot: Snapshot, session: Session | None = None) -> Allocation:
     needs_s = np.full(len(steps), np.inf)
     np.divide(snapshot.remaining_steps, steps, out=needs_s, where=steps > 0)
     order = [j for j in np.argsort(needs_s, kind="stable").tolist() if j not in refused]
-    scale = [snapshot.jobs[j].job.scale_factor for j in order]
+    scale = [snapshot.scale_factors[j] for j in order]
     found = queue(snapshot, order, scale, overtake=True, untouched=1)
     shortest_s = float(needs_s[order[0]]) if order else 0.0
-    return found.allocation(shortest_s, reasons(snapshot, found, refused), refused)
+    return found.allocation(snapshot, shortest_s, refused)
