@@ -90,7 +90,7 @@ def stage_bytes(columns: Columns, cut: StageCut, ties: tuple[Tie, ...]) -> Stage
     buffers = sum(layers[i].buffers_bytes for i in cut.layers)
     steps = [layers[i].step_bytes for i in cut.layers]
     step = sum(steps) if columns.profile.step_together else max(steps)
-    summed = (len(cut.devices) > 1,) * len(own) + (True,) * len(ties)
+    summed = (cut.replicated,) * len(own) + (True,) * len(ties)
     complete = tuple(tuple(sorted(group)) for group in groups)
     return StageBytes(weights, optimizer, buffers, table, made, complete, summed, gaps, step)
 

@@ -142,7 +142,7 @@ class CostModel:
         """Whether a step copies the weights first, or a backward its gradients into flat tensors."""
         if instruction.kind is Kind.STEP:
             return Value(What.WEIGHTS, instruction.stage, instruction.index) not in instruction.frees
-        if instruction.kind is Kind.BACKWARD and len(self.cuts[instruction.stage].devices) > 1:
+        if instruction.kind is Kind.BACKWARD and self.cuts[instruction.stage].replicated:
             return all(value.what is not What.ACCUMULATOR for value in instruction.frees)
         return False
 
@@ -197,10 +197,19 @@ class CostModel:
             size_bytes = 0.0 if self.at_once(instruction) else self.bytes_of(values, size)
             return message(self.cluster, instruction.device, instruction.peer, size_bytes)
         if instruction.kind in _COLLECTIVE:
-            return collective(self.cluster, instruction.kind, instruction.group, self.bytes_of(values, size))
+            members = self._members(instruction.group)
+            return collective(self.cluster, instruction.kind, members, self.bytes_of(values, size))
         if instruction.kind in (Kind.SWAP_IN, Kind.SWAP_OUT):
             return swap(self.cluster, instruction.device, self.bytes_of(values, size))
         return TransferTime(0.0, 0.0)
+
+    def _members(self, group: tuple[int, ...]) -> tuple[int, ...]:
+        """A group with its members of other columns."""
+        return tuple(sorted({*group, *(other for device in group for other in self._beside.get(device, ()))}))
+
+    @cached_property
+    def _beside(self) -> dict[int, tuple[int, ...]]:
+        return {device: cut.beside for cut in self.cuts if cut.beside for device in cut.devices}
 
     def at_once(self, send: Instruction) -> bool:
         """Whether a send whose receive is posted is over for the sender before its compute lane goes on."""
@@ -224,7 +233,7 @@ class CostModel:
         if instruction.kind is Kind.SEND:
             return transfer_uses(self.cluster, ((instruction.device, instruction.peer),))
         if instruction.kind in _COLLECTIVE:
-            return collective_uses(self.cluster, instruction.group)
+            return collective_uses(self.cluster, self._members(instruction.group))
         return compute_uses(self.cluster, instruction.device) if instruction.kind in _COMPUTE else ()
 
     def initial_bytes(self, device: int) -> float:

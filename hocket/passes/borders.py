@@ -31,12 +31,19 @@ class StageCut:
         devices: its replicas.
         recompute: whether its stash is made again before the backward.
         buckets: layers of each gradient bucket, in the order in which a backward finishes them; () means one bucket.
+        beside: devices of the other columns, where one of several alike stands for all (plan/columns.py).
     """
 
     layers: tuple[int, ...]
     devices: tuple[int, ...]
     recompute: bool = False
     buckets: tuple[tuple[int, ...], ...] = ()
+    beside: tuple[int, ...] = ()
+
+    @property
+    def replicated(self) -> bool:
+        """Whether its gradients are summed over replicas."""
+        return len(self.devices) + len(self.beside) > 1
 
     def device(self, microbatch: int) -> int:
         """The replica that runs a microbatch."""
@@ -147,6 +154,7 @@ def stage_shapes(graph: Graph, cuts: Sequence[StageCut]) -> tuple[StageShape, ..
                 buckets=own + len(mine),
                 tied=tuple((own + k, tie.stages) for k, tie in enumerate(mine)),
                 recompute=cut.recompute,
+                columns=1 + len(cut.beside),
             )
         )
     return tuple(shapes)

@@ -7,7 +7,7 @@ what one device has in front of its cut must not wait for what another has behin
 from collections.abc import Iterator, Mapping, Sequence
 
 from hocket.passes.tasks import Task, Work
-from hocket.program.order import last_in_update, reduce_group
+from hocket.program.order import last_in_update, summed
 from hocket.program.program import StageShape
 from hocket.program.rule import Rule
 
@@ -61,9 +61,9 @@ def _needs(stages: tuple[StageShape, ...], rule: Rule, device: int, task: Task) 
 def _partners(stages: tuple[StageShape, ...], rule: Rule, stage: int, update: int) -> Iterator[tuple[int, Task]]:
     """The last backward of an update on every device that takes part in its sums."""
     tied = dict(stages[stage].tied)
-    members = {stage} if len(stages[stage].devices) > 1 else set()
+    members = {stage} if len(stages[stage].devices) > 1 or stages[stage].columns > 1 else set()
     for bucket, group in tied.items():
-        if len(reduce_group(stages, stage, bucket)) > 1:
+        if summed(stages, stage, bucket):
             members.update(group)
     for member in sorted(members):
         for device in stages[member].devices:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from hocket.program.instruction import REDUCE, Instruction, Kind, Value, What
-from hocket.program.order import accumulators, last_in_update, reduce_group
+from hocket.program.order import accumulators, last_in_update, reduce_group, summed
 from hocket.program.program import StageShape
 from hocket.program.rule import Rule
 
@@ -41,7 +41,7 @@ def all_reduces(stages: tuple[StageShape, ...], rule: Rule, backward: Instructio
     found = []
     for value in accumulators(stages, stage, microbatch):
         group = reduce_group(stages, stage, value.part)
-        if len(group) > 1:
+        if summed(stages, stage, value.part):
             written = Value(What.REDUCED, stage, update, value.part)
             found.append(
                 Instruction(

@@ -14,6 +14,7 @@ from hocket.cost.model import CostModel
 from hocket.cost.sizes import PlanSizes
 from hocket.hardware.cluster import Cluster
 from hocket.passes.borders import StageCut, stage_shapes
+from hocket.plan.columns import column_of
 from hocket.plan.plan import Plan, Predicted
 from hocket.profile.model import ModelProfile
 from hocket.program.footprint import footprints
@@ -42,8 +43,7 @@ def predict_iteration(plan: Plan, profile: ModelProfile) -> Predicted:
     Raises:
         InputError: the plan does not fit the profile. RefusedError: its strategy does not support it.
     """
-    outcome = _play(profile, plan.cluster, plan.strategy, plan.options, plan.cuts(profile), _batch(plan), record=False)
-    return _short(outcome)
+    return _short(profile, plan.cluster, plan.strategy, plan.options, plan.cuts(profile), _batch(plan))
 
 
 def predict_choice(situation: Situation, strategy: str, choice: Choice) -> Predicted:
@@ -53,9 +53,7 @@ def predict_choice(situation: Situation, strategy: str, choice: Choice) -> Predi
         RefusedError: the strategy does not support the choice.
     """
     batch = (situation.batch_size, choice.microbatch_size)
-    return _short(
-        _play(situation.profile, situation.cluster, strategy, choice.options, choice.stages, batch, record=False)
-    )
+    return _short(situation.profile, situation.cluster, strategy, choice.options, choice.stages, batch)
 
 
 def proven_peaks(situation: Situation, strategy: str, choice: Choice) -> dict[int, float]:
@@ -81,10 +79,21 @@ def _batch(plan: Plan) -> tuple[int, int]:
     return plan.batch_size, plan.microbatch_size
 
 
-def _short(outcome: Outcome) -> Predicted:
-    steady = steady_state(outcome)
-    rate = outcome.costs.batch_size / steady.iteration_s if steady.iteration_s > 0 else 0.0
-    return Predicted(steady.iteration_s, rate, outcome.peak_memory_bytes, steady.bubble_fraction)
+def _short(
+    profile: ModelProfile,
+    cluster: Cluster,
+    strategy: str,
+    options: Mapping[str, Any],
+    cuts: tuple[StageCut, ...],
+    batch: tuple[int, int],
+) -> Predicted:
+    column = column_of(profile, cluster, cuts, *batch)
+    part = (column.cuts, (column.batch_size, batch[1])) if column is not None else (cuts, batch)
+    outcome = _play(profile, cluster, strategy, options, *part, record=False)
+    steady, peaks = steady_state(outcome), outcome.peak_memory_bytes
+    rate = batch[0] / steady.iteration_s if steady.iteration_s > 0 else 0.0
+    found = column.everywhere(peaks) if column is not None else peaks
+    return Predicted(steady.iteration_s, rate, found, steady.bubble_fraction)
 
 
 def _play(

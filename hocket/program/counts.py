@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from hocket.program.demands import PARTS
 from hocket.program.instruction import COMPUTE, REDUCE, Instruction, Kind, Value, What, receive_lane, send_lane
-from hocket.program.order import reduce_group
+from hocket.program.order import summed
 from hocket.program.problem import Place, Problem, problem_at
 from hocket.program.program import Lanes, Program
 
@@ -83,7 +83,7 @@ def _expected(program: Program, start: int, end: int) -> Iterator[_Task]:
                     if s in stages[t].gradients:
                         yield _Task(far, Kind.SEND, False, s, m, What.GRADIENT, t, device)
                         yield _Task(device, Kind.RECEIVE, False, s, m, What.GRADIENT, t, far)
-        reduced = [b for b in range(shape.buckets) if len(reduce_group(stages, s, b)) > 1]
+        reduced = [b for b in range(shape.buckets) if summed(stages, s, b)]
         for u in range(start // rule.batch[s], end // rule.batch[s]):
             for device in shape.devices:
                 yield _Task(device, Kind.STEP, False, s, u, "", -1, -1)

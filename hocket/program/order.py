@@ -97,9 +97,14 @@ def backward_values(
 
 
 def reduce_group(stages: Stages, stage: int, bucket: int) -> tuple[int, ...]:
-    """Devices that sum one bucket: the stage's replicas, and those of the stages it is tied to."""
+    """Devices that sum one bucket: the stage's replicas, and those of the stages it is tied to; of every column."""
     tied = dict(stages[stage].tied).get(bucket, (stage,))
     return tuple(sorted({device for s in tied for device in stages[s].devices}))
+
+
+def summed(stages: Stages, stage: int, bucket: int) -> bool:
+    """Whether the gradients of a bucket are summed over devices."""
+    return stages[stage].columns > 1 or len(reduce_group(stages, stage, bucket)) > 1
 
 
 def step_values(
@@ -109,7 +114,7 @@ def step_values(
     last = last_in_update(stages, rule, stage, update, device)
     reads = []
     for bucket in range(stages[stage].buckets):
-        if len(reduce_group(stages, stage, bucket)) > 1:
+        if summed(stages, stage, bucket):
             reads.append(Value(What.REDUCED, stage, update, bucket))
         elif last is not None:
             reads.append(Value(What.ACCUMULATOR, stage, last, bucket))

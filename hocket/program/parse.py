@@ -147,7 +147,8 @@ def _stage(reader: _Reader, line: str, number: int) -> tuple[StageShape, tuple[i
         reader.fail(repr(line), f"'stage {number}: devices ...'")
     seen: dict[str, str] = {}
     tied: list[tuple[int, tuple[int, ...]]] = []
-    known = ("devices", "sources", "targets", "gradients", "batch", "buckets", "tied", "recompute", "update", "delay")
+    lists = ("devices", "sources", "targets", "gradients")
+    known = (*lists, "batch", "buckets", "tied", "recompute", "columns", "update", "delay")
     for entry in rest.split(";"):
         key, _, word = entry.strip().partition(" ")
         if key not in known:
@@ -165,13 +166,17 @@ def _stage(reader: _Reader, line: str, number: int) -> tuple[StageShape, tuple[i
     for key in ("devices", "update"):
         if key not in seen:
             reader.fail(f"no {key!r}", f"'{key} ...' in every stage")
-    lists = {k: _numbers(reader, seen[k]) for k in ("devices", "sources", "targets", "gradients") if k in seen}
+    devices, sources, targets, gradients = (_numbers(reader, seen[k]) if k in seen else () for k in lists)
     shape = StageShape(
-        **lists,
+        devices,
+        sources,
+        targets,
+        gradients,
         batch="batch" in seen,
         buckets=_number(reader, seen.get("buckets", "1"), least=1),
         tied=tuple(tied),
         recompute="recompute" in seen,
+        columns=_number(reader, seen.get("columns", "1"), least=1),
     )
     return shape, (_number(reader, seen["update"], least=1), _number(reader, seen.get("delay", "0")))
 

@@ -35,6 +35,8 @@ class StageShape:
         buckets: number of buckets of its weight gradients, the last backward layer's bucket first.
         tied: for some buckets, all stages (this one too) that share those weights: their gradients are summed.
         recompute: whether the stash is made again before the backward.
+        columns: how many such pipelines there are, side by side and each with microbatches of its own, of which the program
+            is one; gradients are summed over all.
     """
 
     devices: tuple[int, ...]
@@ -45,6 +47,7 @@ class StageShape:
     buckets: int = 1
     tied: tuple[tuple[int, tuple[int, ...]], ...] = ()
     recompute: bool = False
+    columns: int = 1
 
     def device(self, microbatch: int) -> int:
         """The replica that runs a microbatch."""

@@ -105,6 +105,8 @@ def _stage_line(s: int, stage: StageShape, update: int, delay: int) -> str:
     fields += [f"tied {bucket}={_numbers(tied)}" for bucket, tied in stage.tied]
     if stage.recompute:
         fields.append("recompute")
+    if stage.columns != 1:
+        fields.append(f"columns {stage.columns}")
     fields.append(f"update {update}")
     if delay:
         fields.append(f"delay {delay}")

@@ -8,7 +8,7 @@ from hocket.errors import RefusedError
 from hocket.passes.borders import StageCut, Tie, batch_tensors, crossing, stage_shapes, ties_of
 from hocket.plan.plan import Plan
 from hocket.profile.capture import Captured
-from hocket.program.order import reduce_group
+from hocket.program.order import summed
 from hocket.program.program import StageShape
 
 Names = tuple[str, ...]
@@ -79,7 +79,7 @@ def _part(
         layers=cut.layers,
         parameters=parameters,
         buckets=buckets,
-        summed=tuple(len(reduce_group(shapes, s, b)) > 1 for b in range(len(buckets))),
+        summed=tuple(summed(shapes, s, b) for b in range(len(buckets))),
         batch=tuple((name, key_of[name]) for name in batch),
         arriving=MappingProxyType({a: names for (a, b), names in whole.items() if b == s}),
         leaving=MappingProxyType({b: names for (a, b), names in whole.items() if a == s}),

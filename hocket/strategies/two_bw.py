@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from hocket.passes.assemble import assemble
 from hocket.passes.tasks import Task, Work
-from hocket.program.order import reduce_group
+from hocket.program.order import summed
 from hocket.program.program import Program
 from hocket.program.rule import Rule
 from hocket.strategies import _orders
@@ -47,7 +47,7 @@ def compile(stages: Stages, microbatches: int, options: Options) -> Program:
         own = _orders.own(stages, stage, device, range(total))
         # Nobody reads a new version before the batch after the next one. Where gradients are summed over devices, the
         # update waits until then, so that the all-reduce runs beside a batch's compute; it costs one more accumulator.
-        lazy = any(len(reduce_group(stages, stage, bucket)) > 1 for bucket in range(stages[stage].buckets))
+        lazy = any(summed(stages, stage, bucket) for bucket in range(stages[stage].buckets))
         tasks: list[Task] = []
         waiting: list[int] = []
         for task in _orders.one_forward_one_backward(stage, own, ahead[stage]):
