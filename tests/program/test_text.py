@@ -76,6 +76,7 @@ def programs(draw: st.DrawFn) -> Program:
                 )
             ),
             recompute=draw(st.booleans()),
+            columns=draw(st.integers(1, 9)),
         )
         for _ in range(count)
     )
