@@ -14,8 +14,8 @@ MOST_STEPS = (
     1e18  # steps, weights and throughputs are multiplied and divided by each other: none may leave the floats for that
 )
 LEAST_STEPS = 1e-9
-MOST_WEIGHT = 1e9
-LEAST_WEIGHT = 1e-9
+MOST_WEIGHT = 1e6
+LEAST_WEIGHT = 1e-6
 
 
 @dataclass(frozen=True, slots=True)

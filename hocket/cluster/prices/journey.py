@@ -10,7 +10,7 @@ from math import inf, isfinite, isnan
 
 from hocket.cluster.prices.bill import Bill, bill, total_usd
 from hocket.cluster.prices.market import Market, Offer
-from hocket.cluster.prices.transfer import TARIFFS, Tariff, move_usd
+from hocket.cluster.prices.transfer import TARIFFS, Egress, Tariff
 from hocket.errors import InputError
 
 DAY_S = 86400.0
@@ -91,6 +91,7 @@ def travel(
     now, left, transfer = begin_s, steps, 0.0
     place = _best(offers, speed, now)
     legs: list[tuple[Offer, float, float]] = []
+    egress = Egress(tariffs)
     for _ in range(_MOST_LEGS):
         assert place.spot is not None
         rate = speed[place.accelerator]
@@ -101,8 +102,8 @@ def travel(
         if left <= rate * _INSTANT_S:
             return Journey(tuple(bill(market, o.key, a, b, 1 / o.accelerators) for o, a, b in legs), transfer, now)
         other = _best(offers, speed, now)
-        if other.key != place.key and _pays(place, other, speed, moving, now, left, tariffs):
-            transfer += move_usd(moving.checkpoint_bytes, place.key, other.key, 0.0, tariffs)
+        if other.key != place.key and _pays(place, other, speed, moving, now, left, egress):
+            transfer += egress.move_usd(moving.checkpoint_bytes, place.key, other.key, now)
             left += moving.restart_s * speed[other.accelerator]  # time that is paid for, told in steps
             place = other
     raise InputError("journey", f"more than {_MOST_LEGS} looks", "a shorter job, or a longer time between looks")
@@ -123,14 +124,14 @@ def _pays(
     moving: Moving,
     now_s: float,
     left: float,
-    tariffs: Mapping[str, Tariff],
+    egress: Egress,
 ) -> bool:
     """Whether moving costs less than what it saves on the steps up to the next look, at the prices of now."""
     if isnan(place.price(now_s)):
         return True
     steps = min(left, moving.every_s * speed[place.accelerator])
     here, there = (o.price(now_s) / 3600 / speed[o.accelerator] for o in (place, other))
-    move = move_usd(moving.checkpoint_bytes, place.key, other.key, 0.0, tariffs)
+    move = egress.quote_usd(moving.checkpoint_bytes, place.key, other.key, now_s)
     restart = other.price(now_s) / 3600 * moving.restart_s
     return there * steps + move + restart < here * steps
 

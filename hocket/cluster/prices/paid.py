@@ -7,7 +7,7 @@ from itertools import pairwise
 from hocket.cluster.metrics import Run, Span
 from hocket.cluster.prices.bill import Paid
 from hocket.cluster.prices.market import PriceKey
-from hocket.cluster.prices.transfer import move_usd
+from hocket.cluster.prices.transfer import Egress
 from hocket.cluster.workers import WorkerType
 
 FORMAT = "hocket-bills-1"
@@ -77,7 +77,8 @@ def bills(
     """Of all jobs of a run, in the order in which they came.
 
     Arguments:
-        places: where the workers of types are, by the types' names; moving to or from others is free.
+        places: where the workers of types are, by the types' names; moving to or from others is free. What leaves a cloud in a
+            month, of all jobs, is charged as one: months are those of `begin_s`, or of 1970.
         checkpoint_bytes: that a job takes along when it moves.
 
     Raises:
@@ -88,13 +89,29 @@ def bills(
     for span in sorted(run.spans, key=lambda span: span.began_s):
         for job in span.jobs:
             leases[job].append(_lease(span, run.types[span.type], prices[span.type]))
-    jobs = []
-    for record, own in zip(run.records, leases, strict=True):
-        ways = pairwise(at for lease in own if (at := (places or {}).get(lease.on)) is not None)
-        moved_usd = sum(move_usd(checkpoint_bytes, source, target) for source, target in ways if source != target)
-        jobs.append(JobBill(record.job.id, record.cost_usd, tuple(own), moved_usd))
+    moves = _moves(leases, places or {}, checkpoint_bytes, begin_s or 0.0)
+    jobs = [
+        JobBill(record.job.id, record.cost_usd, tuple(own), moved)
+        for record, own, moved in zip(run.records, leases, moves, strict=True)
+    ]
     paid_usd, moved_usd = sum(job.cost_usd for job in jobs), sum(job.transfer_usd for job in jobs)
     return Bills(policy, paid_usd, tuple(jobs), begin_s, moved_usd)
+
+
+def _moves(
+    leases: Sequence[Sequence[Lease]], places: Mapping[str, PriceKey], checkpoint_bytes: float, begin_s: float
+) -> list[float]:
+    """What the moves of each job cost, in dollars; all jobs' count together, in the order of time."""
+    moves = [
+        (after.began_s, job, places[before.on], places[after.on])
+        for job, own in enumerate(leases)
+        for before, after in pairwise(own)
+        if before.on in places and after.on in places and places[before.on] != places[after.on]
+    ]
+    found, egress = [0.0] * len(leases), Egress()
+    for when, job, source, target in sorted(moves):
+        found[job] += egress.move_usd(checkpoint_bytes, source, target, begin_s + when)
+    return found
 
 
 def _prices(run: Run, kind: int, own: WorkerType) -> list[Paid]:

@@ -7,7 +7,8 @@ Source: section 6.3.2 and Table 6.2.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from math import inf, isfinite
 
 from hocket.cluster.prices.market import PriceKey
@@ -78,3 +79,36 @@ def move_usd(
     if source.region != target.region:
         return own.between_regions * size_bytes / GB
     return own.between_zones * size_bytes / GB if source.zone != target.zone else 0.0
+
+
+@dataclass
+class Egress:
+    """What somebody's moves cost, one after the other: bands of a tariff count all that left a cloud in a month (UTC)."""
+
+    tariffs: Mapping[str, Tariff] = field(default_factory=lambda: TARIFFS)
+    _left_bytes: dict[tuple[str, int, int], float] = field(default_factory=dict)
+
+    def quote_usd(self, size_bytes: float, source: PriceKey, target: PriceKey, now_s: float) -> float:
+        """What a move would cost at a moment, in seconds since 1970.
+
+        Raises:
+            InputError: as `move_usd`.
+        """
+        return move_usd(size_bytes, source, target, self._left_bytes.get(_month(source, now_s), 0.0), self.tariffs)
+
+    def move_usd(self, size_bytes: float, source: PriceKey, target: PriceKey, now_s: float) -> float:
+        """What a move costs, which is made: later ones in the month come after it.
+
+        Raises:
+            InputError: as `move_usd`.
+        """
+        usd = self.quote_usd(size_bytes, source, target, now_s)
+        if source.cloud != target.cloud:
+            month = _month(source, now_s)
+            self._left_bytes[month] = self._left_bytes.get(month, 0.0) + size_bytes
+        return usd
+
+
+def _month(source: PriceKey, now_s: float) -> tuple[str, int, int]:
+    now = datetime.fromtimestamp(now_s, UTC)
+    return source.cloud, now.year, now.month

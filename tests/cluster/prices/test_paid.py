@@ -77,6 +77,22 @@ def test_checkpoints_that_move_are_paid() -> None:
     assert bills(run, "min_cost", None, places).transfer_usd == bills(run, "min_cost").transfer_usd == 0
 
 
+def test_gigabytes_that_leave_a_cloud_are_counted_over_all_jobs() -> None:
+    """Two jobs leave a cloud whose first gigabyte of a month is free: it is free once."""
+    table = throughputs_json.packaged()
+    steps = 3600 * table.steps_per_s("A3C", 1, "v100", "")
+    work = Workload((Job("a", "A3C", steps), Job("b", "A3C", steps)))
+    types = tuple(WorkerType(name, 2, 1, price, accelerator="v100") for name, price in (("here", 1.0), ("there", 9.0)))
+    run = simulate(work, types, table, policy_named("min_cost"), given=[(500.0, PriceChanged(1, 0.1))])
+    places = {
+        "here": PriceKey("aws", "us-east-1", "us-east-1a", "p3.2xlarge"),
+        "there": PriceKey("azure", "us-east", "", "NC6s_v3"),
+    }
+    found = bills(run, "min_cost", None, places, 3e9)
+    assert [[lease.on for lease in job.leases] for job in found.jobs] == [["here", "there"]] * 2
+    assert [job.transfer_usd for job in found.jobs] == pytest.approx([2 * 0.09, 3 * 0.09])
+
+
 def test_bills_are_plain_data() -> None:
     """Written and read again they are the same."""
     assert read_as(Bills, as_data(run_of()), "bills.json") == run_of()

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hocket.cluster.prices.market import PriceKey
-from hocket.cluster.prices.transfer import GB, TARIFFS, Tariff, move_usd
+from hocket.cluster.prices.transfer import GB, TARIFFS, Egress, Tariff, move_usd
 from hocket.errors import InputError
 
 HERE = PriceKey("aws", "us-east-1", "us-east-1a", "p3.2xlarge")
@@ -34,6 +34,18 @@ def test_bands_count_what_went_before(cloud: str, first_gb: float, second_gb: fl
     both = tariff.out_usd((first_gb + second_gb) * GB)
     split = tariff.out_usd(first_gb * GB) + tariff.out_usd(second_gb * GB, first_gb * GB)
     assert split == pytest.approx(both, rel=1e-9, abs=1e-9)
+
+
+def test_moves_of_a_month_are_charged_as_one() -> None:
+    """A cloud's first gigabyte of a month is free once, and not once a move; each cloud and each month counts for itself."""
+    away, egress, begin_s = PriceKey("azure", "us-east", "", "NC6"), Egress(), 1583020800.0  # 1 March 2020
+    costs = [egress.move_usd(0.6 * GB, HERE, away, begin_s + 86400.0 * day) for day in range(32)]
+    assert costs[:3] == pytest.approx([0.0, 0.2 * 0.09, 0.6 * 0.09])
+    assert sum(costs[:31]) == pytest.approx(move_usd(31 * 0.6 * GB, HERE, away))
+    assert egress.quote_usd(0.6 * GB, HERE, away, begin_s) == pytest.approx(0.6 * 0.09)
+    assert costs[31] == 0.0  # it is April
+    assert egress.move_usd(5 * GB, away, HERE, begin_s) == 0.0
+    assert egress.move_usd(5 * GB, away, HERE, begin_s) == pytest.approx(5 * 0.087)
 
 
 def test_what_has_no_price_is_refused() -> None:
