@@ -33,13 +33,14 @@ class Replay(NamedTuple):
 
 class Site(NamedTuple):
     """Workers, what jobs do on them, and what happens to them; begin_s: seconds since 1970, None if nobody said; places: of types,
-    in a market."""
+    in a market; known_s: seconds since 1970 of its last price."""
 
     types: "tuple[WorkerType, ...]"
     table: "ThroughputTable"
     given: "tuple[Timed, ...]"
     begin_s: float | None
     places: "dict[str, PriceKey]"
+    known_s: float
 
 
 def read_site(workers: Path, conditions: "Conditions") -> Site:
@@ -51,8 +52,8 @@ def read_site(workers: Path, conditions: "Conditions") -> Site:
     types = workers_yaml.read(workers, table)
     with inside(str(workers)):
         table.columns(types)
-    types, given, begin_s, places = world_of(types, conditions.prices, conditions.begins, conditions.overhead_s)
-    return Site(types, table, given, begin_s, places)
+    world = world_of(types, str(workers), conditions.prices, conditions.begins, conditions.overhead_s)
+    return Site(world.types, table, world.given, world.begin_s, world.places, world.known_s)
 
 
 def read(workload: Path, site: Site, jobs: int | None, conditions: "Conditions") -> "Workload":
@@ -137,12 +138,27 @@ def replay_of(
     with by_options(), watching(journal, policy.spelt, tell, counted) as watch:
         run = simulated(work, site.types, site.table, policy.allocate, options, site.given, watch)
     wall_s = time.perf_counter() - start_s
-    figures = summary(run, options.first, options.last)
+    run = replace(run, notes=(*run.notes, *_of_load(work, run, options.last), *_of_prices(site, run.ended_s)))
+    return Replay(policy.shown, run, summary(run, options.first, options.last), wall_s)
+
+
+def _of_load(work: "Workload", run: "Run", last: int | None) -> list[str]:
+    """What is to be said of jobs that were to come while those that count were there."""
     count = len(work.jobs)
-    if options.last is not None and options.last < count == len(run.records) and work.jobs[-1].arrived_s > 0:
-        note = f"all {count} jobs had come before those that count were finished: the load was not kept up"
-        figures = replace(figures, notes=(*figures.notes, note))
-    return Replay(policy.shown, run, figures, wall_s)
+    if last is None or not last < count == len(run.records) or work.jobs[-1].arrived_s <= 0:
+        return []
+    return [f"all {count} jobs had come before those that count were finished: the load was not kept up"]
+
+
+def _of_prices(site: Site, ended_s: float) -> list[str]:
+    """What is to be said of the prices that a run paid."""
+    from hocket.cli.pricing import show_moment
+
+    free = [own.name for own in site.types if own.offer and site.begin_s is None and not own.price_usd_per_hour]
+    told = [f"without --prices workers of {', '.join(free)} cost nothing, and never go"] if free else []
+    if site.begin_s is not None and site.begin_s + ended_s > site.known_s:
+        told.append(f"prices are known until {show_moment(site.known_s)}, and are taken to stay as they were then")
+    return told
 
 
 def teller(

@@ -1,6 +1,7 @@
 """What a simulation is told about the world: estimates of what jobs do beside each other, prices, spot workers that come and go."""
 
 from collections.abc import Sequence
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
@@ -46,12 +47,13 @@ Checkpoint = Annotated[
 
 class World(NamedTuple):
     """Types at the prices of the beginning, and what happens later; begin_s: seconds since 1970, None if nobody said; places: of
-    types that name an offer."""
+    types that name an offer; known_s: seconds since 1970 of the last price that is known."""
 
     types: "tuple[WorkerType, ...]"
     given: "tuple[Timed, ...]"
     begin_s: float | None
     places: "dict[str, PriceKey]"
+    known_s: float = inf
 
 
 def estimating_of(pairs: int | None, references: int, seed: int) -> "Estimating | None":
@@ -61,18 +63,22 @@ def estimating_of(pairs: int | None, references: int, seed: int) -> "Estimating 
     return None if pairs is None else Estimating(references, pairs, seed=seed)
 
 
-def world_of(types: "Sequence[WorkerType]", folder: Path | None, begins: str | None, overhead_s: float) -> World:
+def world_of(
+    types: "Sequence[WorkerType]", place: str, folder: Path | None, begins: str | None, overhead_s: float
+) -> World:
     """What happens to workers, from a folder of prices and of logs.
+
+    Arguments:
+        place: where the types are from, for messages.
 
     Raises:
         InputError: a moment without prices, no type that names an offer, an offer that the folder does not have.
     """
-    from math import inf
-
     from hocket.cli.pricing import moment_of, show_moment
     from hocket.cluster.price_readers.public import read_availability, read_market
     from hocket.cluster.prices.changes import comings, happenings, price_changes
     from hocket.cluster.prices.market import priced
+    from hocket.cluster.workload import inside
     from hocket.errors import InputError
 
     own = tuple(types)
@@ -81,7 +87,8 @@ def world_of(types: "Sequence[WorkerType]", folder: Path | None, begins: str | N
             raise InputError("--from", repr(begins), "prices that begin then", "Add --prices FOLDER.")
         return World(own, (), None, {})
     market = read_market(folder)
-    found = [(t, offer) for t in own if (offer := market.offer_of(t)) is not None]
+    with inside(place):
+        found = [(t, offer) for t in own if (offer := market.offer_of(t)) is not None]
     if not found:
         step = "In the file of workers, say for instance `offer: aws/us-east-1a/p3.2xlarge, spot: true`."
         raise InputError("--prices", "no type of workers with an `offer`", "one at least", step)
@@ -94,7 +101,7 @@ def world_of(types: "Sequence[WorkerType]", folder: Path | None, begins: str | N
     changes = price_changes(own, market, begin_s, inf)
     moves = comings(own, logs, begin_s, inf, overhead_s)
     places = {t.name: offer.key for t, offer in found}
-    return World(priced(own, market, begin_s), happenings(changes, moves), begin_s, places)
+    return World(priced(own, market, begin_s), happenings(changes, moves), begin_s, places, market.last_s)
 
 
 def write_bills(path: Path, bills: "PaidBills") -> None:

@@ -179,9 +179,9 @@ class Journal:
         checksum = _checksum(self._last, record)
         line = checksum.encode() + b" " + record + b"\n"
         try:
-            written = self._stream.write(line)
-            if written != len(line):
-                raise OSError(f"{written} of {len(line)} bytes were written")
+            rest = memoryview(line)
+            while rest:  # a disk takes what it has room for; what is left over is what it refuses, and says why
+                rest = rest[self._stream.write(rest) :]
         except OSError as error:
             with suppress(OSError):  # what is left of the line is dropped by who reads it
                 self._stream.truncate(self._size_bytes)
@@ -206,7 +206,7 @@ def read(path: str | Path) -> Contents:
         if not line.endswith(b"\n"):
             torn = len(line)
             if _valid(line[:-1], last) or len(line) == _MAX_LINE:  # whole but for its end, or endless: that is no tear
-                raise _damaged(place, size)
+                raise _damaged(place, size) if setup is not None else _no_journal(path)
             break
         if not _valid(line[:-1], last):
             raise _damaged(place, size) if setup is not None else _no_journal(path)

@@ -114,7 +114,7 @@ def throughputs(value: str) -> Callable[[], None]:
         (job(7, "id", "3"), SIMULATE.format("jobs.json"), ["jobs.json, line 9: jobs.7.id", "'3', a second job of this id"]),
         (write("s.csv", "name,time,application,num_replicas\na,0,bert,1\nb,0,bert,1\na,9,bert,1\n"), SIMULATE.format("s.csv"), ["s.csv, line 4, name", "'a', a second job"]),
         (edit("snapshot.json", ('"id": 1', '"id": 0')), "solve snapshot.json", ["snapshot.json, line 26: jobs.1.id", "'0', a second job"]),
-        (edit("workers.yaml", ("k80", "v100")), SIMULATE.format("jobs.json"), ["workers.yaml: worker type v100", "two of this name"]),
+        (edit("workers.yaml", ("k80", "v100")), SIMULATE.format("jobs.json"), ["workers.yaml, line 3: workers.1.name: found 'v100', a second type of this name"]),
         # NaN throughputs
         (throughputs("NaN"), SIMULATE.format("jobs.json") + " --throughputs table.json", ["table.json, line 3: v100: ('A3C', 1).null", "NaN is not a number"]),
         (throughputs("-1"), SIMULATE.format("jobs.json") + " --throughputs table.json", ["table.json, line 3: v100: ('A3C', 1): null", "found -1"]),

@@ -59,6 +59,26 @@ def test_spot_workers_go_where_a_log_says_so(run: Run, jobs: str) -> None:
     assert gone["cost_usd"] > 1.2 * always["cost_usd"]
 
 
+def test_what_is_not_known_of_prices_is_said(run: Run, jobs: str) -> None:
+    """Offers that cost nothing as nobody gave a folder of prices, and runs that go on after the last price."""
+    notes = [run(*f"{jobs}{words}".split()).json["notes"] for words in (
+        "", f" --prices {EXAMPLES} --from 2020-03-18", f" --prices {EXAMPLES} --from 2025-01-01"
+    )]  # fmt: skip
+    assert notes[0] == ["without --prices workers of spot cost nothing, and never go"]
+    assert notes[1] == []
+    page = run(*f"{jobs} --report page.html".split())
+    assert (page.code, "without --prices workers of spot" in Path("page.html").read_text()) == (0, True)
+    assert notes[2] == ["prices are known until 2020-03-23 16:09 UTC, and are taken to stay as they were then"]
+
+
+def test_an_offer_that_nobody_sells_is_told_with_its_file(run: Run, jobs: str) -> None:
+    """And the type that names it."""
+    Path("workers.yaml").write_text(WORKERS.replace("us-east-1d", "us-east-1x"))
+    found = run(*jobs.replace(" --json", "").split(), "--prices", EXAMPLES)
+    assert found.code == 2
+    assert found.err.startswith("error: workers.yaml: worker type spot: offer: found 'aws/us-east-1x/p3.2xlarge'")
+
+
 def test_estimates_are_learned(run: Run, jobs: str) -> None:
     """The run says how far they were off."""
     found = run(*f"{jobs} --space-sharing --estimate 2 --references 6".split())

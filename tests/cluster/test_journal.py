@@ -182,9 +182,13 @@ def test_a_disk_that_is_full_leaves_whole_records(tmp_path: Path) -> None:
         stream = journal._stream
 
         class Full:
-            def write(self, line: bytes) -> int:
-                stream.write(line[:10])
-                raise OSError(errno.ENOSPC, "No space left on device")
+            room_bytes = 10  # a disk takes what it has room for, and refuses the rest
+
+            def write(self, line: bytes) -> int | None:
+                if not self.room_bytes:
+                    raise OSError(errno.ENOSPC, "No space left on device")
+                taken, self.room_bytes = self.room_bytes, 0
+                return stream.write(line[:taken])
 
             def __getattr__(self, name: str) -> Any:
                 return getattr(stream, name)
@@ -250,6 +254,9 @@ def test_a_line_without_end_is_no_torn_record(whole: tuple[bytes, list[str]], tm
     path = tmp_path / "journal"
     path.write_bytes(whole[0] + b"x" * (room.MAX_RECORD_BYTES + 100))
     with pytest.raises(InputError, match="changed after it was written"):
+        read(path)
+    path.write_bytes(b"x" * (room.MAX_RECORD_BYTES + 100))
+    with pytest.raises(InputError, match="no record of a journal at its beginning"):
         read(path)
 
 

@@ -37,7 +37,10 @@ def test_a_cluster_file_counts_by_type(tmp_path: Path) -> None:
         ("workers: []\n", "workers.yaml: workers"),
         ("workers:\n  - {name: v100, workers: -1}\n", "workers.yaml, line 2: workers.0: worker type v100: workers"),
         ("workers:\n  - {name: v100, workers: 1, colour: red}\n", "colour"),
-        ("workers:\n  - {name: v100, workers: 1}\n  - {name: v100, workers: 2}\n", "worker type v100"),
+        (
+            "workers:\n  - {name: v100, workers: 1}\n  - {name: v100, workers: 2}\n",
+            "workers.yaml, line 3: workers.1.name: found 'v100', a second type",
+        ),
     ],
 )
 def test_what_is_wrong_is_told_with_its_place(tmp_path: Path, text: str, place: str) -> None:

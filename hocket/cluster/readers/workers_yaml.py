@@ -45,17 +45,20 @@ def read(path: str | Path, table: ThroughputTable | None = None) -> tuple[Worker
     if isinstance(data, dict) and "workers" in data:
         with with_lines(text, str(path)):
             found = read_as(_File, data, str(path)).workers
+            _check_names([own.name for own in found], path)
     elif isinstance(data, dict) and "levels" in data:
         found = _of_cluster(Cluster.from_yaml(text, str(path)), table)
     else:
         raise InputError(str(path), seems(data), "`workers`, a list of types, or a cluster file with `levels`")
-    names = [own.name for own in found]
-    if not names:
+    if not found:
         raise InputError(f"{path}: workers", "none", "one type or more")
-    if len(set(names)) != len(names):
-        twice = next(name for k, name in enumerate(names) if name in names[:k])
-        raise InputError(f"{path}: worker type {twice}", "two of this name", "unique names")
     return found
+
+
+def _check_names(names: list[str], path: str | Path) -> None:
+    for k, name in enumerate(names):
+        if name in names[:k]:
+            raise InputError(f"{path}: workers.{k}.name", f"{name!r}, a second type of this name", "unique names")
 
 
 def _of_cluster(cluster: Cluster, table: ThroughputTable | None) -> tuple[WorkerType, ...]:
