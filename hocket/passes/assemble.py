@@ -33,8 +33,8 @@ def assemble(name: str, stages: tuple[StageShape, ...], rule: Rule, stride: int,
         raise InternalError(f"{name}: a stride of {stride} microbatches does not hold whole batches of {rule.batch}")
     stride = lcm(stride, *(len(stage.devices) for stage in stages))
 
-    if rule.synchronous:  # a flush behind every batch: the first of two batches is the period
-        parts = _parts(stages, rule, stride, (0, 0), order, 2)
+    if rule.synchronous:  # a flush behind every batch, which reads, makes and frees all that it needs: it is the period
+        parts = _parts(stages, rule, stride, (0, 0), order, 1)
         return Program(name, stages, rule, stride, 0, freeze({}), freeze(parts[1]), freeze({}))
     try:
         edges = find_edges(stages, rule, stride, order)
