@@ -104,6 +104,21 @@ def world_of(
     return World(priced(own, market, begin_s), happenings(changes, moves), begin_s, places, market.last_s)
 
 
+def check_tariffs(places: "dict[str, PriceKey]", checkpoint_gb: float) -> None:
+    """Refuse checkpoints that would leave a cloud without a tariff: before minutes of work, not after them.
+
+    Raises:
+        InputError: at --checkpoint-gb.
+    """
+    from hocket.cluster.prices.transfer import TARIFFS
+    from hocket.errors import InputError
+
+    unknown = next((place.cloud for place in places.values() if place.cloud not in TARIFFS), None)
+    if checkpoint_gb and unknown is not None:
+        found = f"{checkpoint_gb:g}, and workers in {unknown}, which has no tariff"
+        raise InputError("--checkpoint-gb", found, f"0, or offers of {', '.join(TARIFFS)}")
+
+
 def write_bills(path: Path, bills: "PaidBills") -> None:
     """As JSON."""
     import json

@@ -79,6 +79,20 @@ def test_an_offer_that_nobody_sells_is_told_with_its_file(run: Run, jobs: str) -
     assert found.err.startswith("error: workers.yaml: worker type spot: offer: found 'aws/us-east-1x/p3.2xlarge'")
 
 
+def test_checkpoints_of_a_cloud_without_a_tariff_are_refused_before_anything_runs(run: Run, jobs: str) -> None:
+    """Without checkpoints there is nothing to charge."""
+    folder = Path("market/skypilot/verda")
+    folder.mkdir(parents=True)
+    head = "InstanceType,AcceleratorName,AcceleratorCount,Price,SpotPrice,Region"
+    (folder / "2020-03-01T00:00:00Z.csv").write_text(f"{head}\n1V100.6V,V100,1,0.14,0.05,FIN-01\n")
+    Path("workers.yaml").write_text(WORKERS.replace("aws/us-east-1d/p3.2xlarge", "verda/FIN-01/1V100.6V"))
+    words = f"{jobs} --prices market --bills bills.json --journal journal.log"
+    found = run(*words.split(), "--checkpoint-gb", 5)
+    assert (found.code, found.json["error"]["place"]) == (2, "--checkpoint-gb")
+    assert not Path("journal.log").exists()
+    assert run(*words.split()).code == 0
+
+
 def test_estimates_are_learned(run: Run, jobs: str) -> None:
     """The run says how far they were off."""
     found = run(*f"{jobs} --space-sharing --estimate 2 --references 6".split())

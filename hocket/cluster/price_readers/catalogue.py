@@ -1,8 +1,9 @@
 """SkyPilot's catalogues: CSV files of what a cloud sells, a new version every few hours; several versions make series.
 
 Columns (in any order, others are ignored): InstanceType, AcceleratorName, AcceleratorCount, Price, SpotPrice, Region, and
-AvailabilityZone where the cloud has zones. An empty SpotPrice is no spot market. Rows without an accelerator are left out. Some
-clouds attach accelerators to any machine: their rows have no InstanceType, and get one such as 4xv100.
+AvailabilityZone where the cloud has zones. A SpotPrice that is empty, or 0.00 as in Vast's, is no spot market. Rows without an
+accelerator are left out. Some clouds attach accelerators to any machine: their rows have no InstanceType, and get one such as
+4xv100.
 """
 
 from collections.abc import Iterable
@@ -67,7 +68,8 @@ def _read_version(path: str | Path, cloud: str) -> dict[PriceKey, tuple[str, flo
             raise InputError(f"{place}: Region", "nothing", "a region")
         name = field["InstanceType"] or attached(held, kind)
         price, spot = (
-            dollars(field[column], f"{place}: {column}") if field[column] else nan for column in ("Price", "SpotPrice")
+            dollars(field[column], f"{place}: {column}") if field[column].strip("0.") else nan
+            for column in ("Price", "SpotPrice")
         )
         key = PriceKey(cloud, field["Region"], field.get("AvailabilityZone", ""), name)
         told = (kind, held, price, spot)

@@ -66,10 +66,12 @@ def move_usd(
     """What it costs to move a checkpoint or a data set of so many bytes from where one instance is to where another is.
 
     Raises:
-        InputError: a size below 0, or a cloud without a tariff.
+        InputError: a size below 0, or something to move out of a cloud without a tariff.
     """
     if not 0 <= size_bytes < inf:
         raise InputError("bytes to move", str(size_bytes), "a number >= 0")
+    if not size_bytes:
+        return 0.0
     if source.cloud not in tariffs:
         near = nearest(source.cloud, tariffs)
         raise InputError("tariff", f"none for {source.cloud!r}", f"one of {', '.join(tariffs)}", near)

@@ -39,6 +39,16 @@ def test_columns_stand_in_any_order_and_zones_may_be_missing(tmp_path: Path) -> 
     assert part.price(0.0, spot=False) == pytest.approx(0.4 / 0.167)
 
 
+@pytest.mark.parametrize("price", ["", "0", "0.0", "0.00"])
+def test_a_price_of_nothing_is_none(tmp_path: Path, price: str) -> None:
+    """Clouds without a spot market leave it out, or write 0.00; what can only be had on the spot has no other price."""
+    (offer,) = catalogue.read([(write(tmp_path / "v.csv", ROW.replace("3.672", price)), 0.0)], "vast")
+    assert offer.spot is None
+    assert offer.price(0.0, spot=False) == pytest.approx(3.06)
+    (offer,) = catalogue.read([(write(tmp_path / "v.csv", ROW.replace("12.24", price)), 0.0)], "verda")
+    assert offer.on_demand is None
+
+
 def test_versions_make_series(tmp_path: Path) -> None:
     """In the order of their moments; what a version no longer lists is not on sale from then on."""
     first = write(tmp_path / "a.csv", ROW)
