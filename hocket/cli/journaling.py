@@ -75,9 +75,14 @@ def replay(
     from hocket.cli.table import print_table
     from hocket.cluster.journal import read
     from hocket.cluster.state import state_of
+    from hocket.errors import InputError
 
     found = read(journal)
-    core = found.replay(policy_of(found.setup.policy, seed=found.setup.settings.seed).allocate)
+    try:
+        policy = policy_of(found.setup.policy, seed=found.setup.settings.seed)
+    except InputError as error:  # of an option that there is not
+        raise InputError(f"{journal}, line 1: setup.policy", error.found, error.expected, error.next_step) from None
+    core = found.replay(policy.allocate)
     if json:
         told = {"policy": found.setup.policy, "events": len(found.events), "torn_bytes": found.torn_bytes}
         print_json({**told, "state": state_of(core)})

@@ -44,6 +44,7 @@ class Contents:
     Attributes:
         events: with their times.
         size_bytes: of all whole records; last: checksum of the last. torn_bytes: after it, of a record cut off.
+        path: of the file, for messages.
     """
 
     setup: Setup
@@ -51,12 +52,21 @@ class Contents:
     size_bytes: int
     last: str
     torn_bytes: int = 0
+    path: str = "journal"
 
     def replay(self, policy: Policy) -> Core:
-        """The core that was told these events."""
+        """The core that was told these events.
+
+        Raises:
+            InputError: an event that cannot be, with its line: no journal of a core.
+        """
         core = self.setup.core(policy)
-        for now_s, event in self.events:
-            core.handle(event, now_s)
+        for line, (now_s, event) in enumerate(self.events, 2):
+            try:
+                core.handle(event, now_s)
+            except InputError as error:
+                place = f"{self.path}, line {line}: {error.place}"
+                raise InputError(place, error.found, error.expected, error.next_step) from None
         return core
 
 
@@ -219,7 +229,7 @@ def read(path: str | Path) -> Contents:
             events.append(_timed(data, place))
     if setup is None:
         raise _no_journal(path)
-    return Contents(setup, tuple(events), size, last, torn)
+    return Contents(setup, tuple(events), size, last, torn, str(path))
 
 
 def _lines(path: Path) -> Iterator[bytes]:

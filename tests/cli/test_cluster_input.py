@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from hocket.cluster.journal import Journal
+from hocket.cluster.setup import Setup
+from hocket.cluster.workers import Column, WorkerType
 from tests.cli.conftest import Result, Run
 
 TRACE = "ResNet-18 (batch size 32)\tpython3 main.py\timage\t--num_steps\t1\t{steps}\t1\t1.0\t-1.0\t{arrived}\n"
@@ -260,6 +263,13 @@ def test_a_journal_that_is_cut_off(run: Run, journal: Path) -> None:
     found = ask(run, "replay journal.log")
     assert (found.code, found.err) == (0, "")
     assert "journal.log, line 2: the record is cut off after 50 bytes" in found.out
+
+
+def test_a_journal_of_a_policy_that_is_not_there(run: Run, shared: Path) -> None:
+    """Such as one that somebody else wrote: told with the file."""
+    setup = Setup((WorkerType("v100", 1),), (Column(0),), "first_come_first_served")
+    Journal.create("journal.log", setup, lambda _: pytest.fail("it was asked")).close()
+    refused(run, "replay journal.log", "journal.log, line 1: setup.policy: found 'first_come_first_served'", "allox")
 
 
 def test_a_journal_that_was_changed(run: Run, journal: Path) -> None:

@@ -216,6 +216,25 @@ def test_what_was_told_is_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert len(asked) == count + 2
 
 
+@pytest.mark.parametrize(
+    ("event", "now_s", "says"),
+    [
+        (JobFinished("nobody"), 1.0, "line 4: job nobody: found no job of this name"),
+        (STORY[0][0], 1.0, "line 4: job a: found a job of this name"),
+        (RoundEnded(), -5.0, "line 4: event: time: found -5 s"),
+    ],
+)
+def test_an_event_that_cannot_be_is_told_with_its_line(tmp_path: Path, event: Event, now_s: float, says: str) -> None:
+    """Whoever wrote it down did not tell it to a core."""
+    path = tmp_path / "journal"
+    with Journal.create(path, SETUP, even) as journal:
+        for told, when in STORY[:2]:
+            journal.tell(told, when)
+        journal.record(event, now_s)
+    with pytest.raises(InputError, match=f"journal, {says}"):
+        read(path).replay(even)
+
+
 def test_a_file_that_is_there_is_left_alone(tmp_path: Path) -> None:
     """A new journal takes no name that is taken; one that cannot be begun leaves nothing behind."""
     path = tmp_path / "journal"
