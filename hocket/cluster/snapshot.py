@@ -1,7 +1,7 @@
 """Snapshot: what a policy is told, at one moment.
 
 Rules of this file: figures of all jobs are arrays in the order of `jobs`, so that a policy is arithmetic on arrays; nothing
-here changes once made. What nearly every policy reads of each job is there from the beginning, as all jobs are looked at then
+here changes once made. What the quickest policies read of each job is there from the beginning, as all jobs are looked at then
 anyway; the rest is made when it is asked for. Throughputs are those of a whole job on all its workers.
 Source: sections 5.3.1 and 5.4.
 """
@@ -86,7 +86,7 @@ class Snapshot:
         placed: columns of jobs that run, by id.
         changeover_s: that a job loses when it goes on other workers.
         round_s: until anything can change, at most, and what is lost at most of the work on workers that go away.
-        scale_factors: by job; not to be written to.
+        scale_factors, arrived_s: by job; not to be written to.
         everywhere: there are throughputs, and every one is more than 0.
     """
 
@@ -102,6 +102,7 @@ class Snapshot:
     changeover_s: float = 0.0
     round_s: float = 0.0
     scale_factors: list[int] = field(init=False, repr=False)
+    arrived_s: list[float] = field(init=False, repr=False)
     everywhere: bool = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -114,11 +115,12 @@ class Snapshot:
             row, column = np.argwhere(~np.isfinite(steps) | (steps < 0))[0]
             place = f"job {jobs[row].job.id}: throughput on {self.column_name(column)}"
             raise InputError(place, str(steps[row, column]), "steps a second, >= 0")
-        ids = [active.job.id for active in jobs]
-        if len(set(ids)) != len(ids):
+        if len({active.job.id for active in jobs}) != len(jobs):
+            ids = [active.job.id for active in jobs]
             twice = next(name for k, name in enumerate(ids) if name in ids[:k])
             raise InputError(f"job {twice}", "two of this name", "unique names")
         object.__setattr__(self, "scale_factors", [active.job.scale_factor for active in jobs])
+        object.__setattr__(self, "arrived_s", [active.job.arrived_s for active in jobs])
         object.__setattr__(self, "everywhere", bool(least > 0))
 
     def column_name(self, column: int) -> str:
@@ -142,11 +144,6 @@ class Snapshot:
         return np.array([t.price_usd_per_hour for t in self.types])[self.type_of]
 
     @once
-    def arrived_s(self) -> list[float]:
-        """When each job came."""
-        return [active.job.arrived_s for active in self.jobs]
-
-    @once
     def scale(self) -> np.ndarray:
         """Scale factors, by job."""
         return np.array(self.scale_factors, dtype=float)
@@ -154,10 +151,13 @@ class Snapshot:
     @once
     def all_fit(self) -> bool:
         """Whether any type has workers enough for any job."""
-        scales, least = self.scale_factors, min([own.workers for own in self.types] or [0])
+        scales = self.scale_factors
         # Mostly all ask for one, and that is quicker to see than for how many they ask at most.
-        alone = least >= 1 and scales.count(1) == len(scales)
-        return alone or max(scales or [0]) <= least
+        most = 1 if scales.count(1) == len(scales) else max(scales)
+        for own in self.types:
+            if own.workers < most:
+                return False
+        return bool(self.types)
 
     @once
     def able(self) -> np.ndarray:

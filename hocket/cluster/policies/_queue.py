@@ -46,7 +46,7 @@ class Queued:
         """All the time for those who run, with reasons for all."""
         size, reasons = len(self.columns), Reasons(len(snapshot.jobs), lambda: _reasons(snapshot, self, refused))
         first, alone, always = all_the_time(size)
-        if not self.pairs and self.jobs == range(size):
+        if not self.pairs and isinstance(self.jobs, range):
             return Allocation(first, alone, self.columns, always, objective, 0.0, reasons, refused)
         host = np.array(self.jobs, dtype=np.int64)
         guests = dict(self.pairs)
@@ -71,14 +71,14 @@ def queue(snapshot: Snapshot, order: Sequence[int], scale: Sequence[int], overta
     """Who runs.
 
     Arguments:
-        order: jobs that can run, the first in line first. scale: their scale factors.
+        order: jobs that can run, the first in line first; a range for all, as they stand. scale: their scale factors.
         overtake: whether others go on where one fits nowhere; if not, all behind it wait.
         untouched: so many of the first in line are never joined by another.
     """
     free = [own.workers for own in snapshot.types]
-    most = len(order) if overtake else min(len(order), sum(free))  # each takes one worker at least
-    steps = snapshot.able[:most] if order == range(len(order)) else snapshot.able[list(order[:most])]
-    if overtake or most <= _FEW:
+    most = len(order) if overtake else sum(free)  # each takes one worker at least
+    steps = snapshot.able[:most] if isinstance(order, range) else snapshot.able[list(order[:most])]
+    if overtake or len(steps) <= _FEW:
         found, passed, worth = one_by_one(snapshot, steps, scale, free, overtake)
         columns = np.fromiter(found, _INDEX, len(found))
     else:

@@ -20,7 +20,7 @@ def one_by_one(
     kind = [own.type for own in snapshot.columns]
     speeds = steps.T.tolist()  # a list for each column
     ways = list(enumerate(kind))
-    chosen = steps.argmax(axis=1).tolist() if len(steps) else []
+    chosen = steps.argmax(1).tolist() if len(steps) else []
     passed: list[int] = []
     lost, line, place = 0.0, len(scale), -1  # lost: of what all would be worth on their fastest
     for place, c in enumerate(chosen):
@@ -45,8 +45,11 @@ def one_by_one(
             own = kind[c]
             left = free[own] - needs
         free[own] = left
-        if not left and not any(free):
-            break
+        if not left:
+            if not any(free):
+                break
+            if overtake:  # everybody whom nothing fits looks at all that are left
+                ways = [(other, its) for other, its in ways if free[its]]
     end = place + 1
     if overtake and passed:
         out = set(passed)

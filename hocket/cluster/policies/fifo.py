@@ -112,8 +112,9 @@ def _shared(snapshot: Snapshot, order: Sequence[int], found: Queued) -> float:
 def _in_turn(snapshot: Snapshot) -> Sequence[int]:
     """Jobs in the order in which they came; those that came together as they stand."""
     came = snapshot.arrived_s
-    every = range(len(came))
-    return every if sorted(came) == came else sorted(every, key=came.__getitem__)
+    if sorted(came) == came:
+        return range(len(came))
+    return sorted(range(len(came)), key=came.__getitem__)
 
 
 def _weights(snapshot: Snapshot) -> np.ndarray:
