@@ -5,6 +5,7 @@ link's full bandwidth; `contention.py` says who shares the second part.
 Source: t(n) = alpha + n / beta; ring collectives as in hardware/links.py (`ring_all_reduce_s`).
 """
 
+from collections import Counter
 from typing import NamedTuple
 
 from hocket.errors import InputError
@@ -36,14 +37,23 @@ def ring_bytes(kind: Kind, members: int, size_bytes: float) -> float:
 
 
 def collective(cluster: Cluster, kind: Kind, group: tuple[int, ...], size_bytes: float) -> TransferTime:
-    """A ring collective of one bucket, at the figures of the level that the group spans."""
+    """A ring collective of one bucket, at the figures of the level that the group spans.
+
+    Where the members in one component have links of their own to the others, as many rings go side by side, each with its part
+    of the bytes (NCCL's channels); inside of the component all of them pass over the same links.
+    """
     members = len(group)
     if members < 2:
         return TransferTime(0.0, 0.0)
-    level = cluster.levels[cluster.level_of(group)]
-    link = level.all_reduce or level.link
+    level = cluster.level_of(group)
+    link = cluster.levels[level].all_reduce or cluster.levels[level].link
+    rate = link.bandwidth_bytes_per_s
+    if not cluster.levels[level].shared:
+        rings = min(Counter(cluster.component(device, level) for device in group).values())
+        inside = [(below.all_reduce or below.link).bandwidth_bytes_per_s for below in cluster.levels[:level]]
+        rate = max(rate, min([rings * rate, *inside]))
     steps = _ROUNDS[kind] * (members - 1)
-    return TransferTime(steps * link.latency_s, ring_bytes(kind, members, size_bytes) / link.bandwidth_bytes_per_s)
+    return TransferTime(steps * link.latency_s, ring_bytes(kind, members, size_bytes) / rate)
 
 
 def swap(cluster: Cluster, device: int, size_bytes: float) -> TransferTime:

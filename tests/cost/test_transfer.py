@@ -40,6 +40,23 @@ def test_measured_all_reduce_figures() -> None:
     assert collective(own, Kind.ALL_REDUCE, (0, 1), 100.0) == (2.0, 2.0)
 
 
+def test_rings_side_by_side() -> None:
+    """As many as members of a server have cards of their own, as far as links inside allow; one over a card that they share."""
+
+    def flow_s(group: tuple[int, ...], inside: float, shared: bool) -> float:
+        levels = (Level("server", 4, inside, shared=False), Level("cluster", 2, 10.0, shared=shared))
+        return collective(Cluster("two", levels, "cpu-core"), Kind.ALL_REDUCE, group, 80.0).flow_s
+
+    apart, all_of_two = (0, 4), tuple(range(8))
+    assert flow_s(apart, 1000.0, False) == flow_s(apart, 1000.0, True) == 8.0
+    whole = ring_bytes(Kind.ALL_REDUCE, 8, 80.0)
+    assert flow_s(all_of_two, 1000.0, True) == whole / 10
+    assert flow_s(all_of_two, 1000.0, False) == whole / 40
+    assert flow_s(all_of_two, 30.0, False) == whole / 30
+    assert flow_s((0, 1, 2, 3, 4, 5), 1000.0, False) == ring_bytes(Kind.ALL_REDUCE, 6, 80.0) / 20
+    assert flow_s(all_of_two, 5.0, False) == whole / 10
+
+
 def test_ring_hops() -> None:
     """Every member sends to the next and the last to the first; a device twice is refused."""
     assert ring_hops((1, 4, 6)) == ((1, 4), (4, 6), (6, 1))
