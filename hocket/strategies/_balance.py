@@ -31,11 +31,11 @@ def border_bytes(profile: ModelProfile, microbatch_size: float) -> np.ndarray:
 class Balancer:
     """Cuts of one model at one microbatch size."""
 
-    def __init__(self, profile: ModelProfile, microbatch_size: float) -> None:
+    def __init__(self, profile: ModelProfile, microbatch_size: float, most_places: int = MAX_PLACES) -> None:
         seconds = profile.column("forward_s", microbatch_size) + profile.column("backward_s", microbatch_size)
         before = np.concatenate(([0.0], np.cumsum(seconds)))
         border = border_bytes(profile, microbatch_size)
-        self.places = _places(before, border)
+        self.places = _places(before, border, most_places)
         self._before, self._border = before[self.places], border[self.places]
 
     @property
@@ -88,11 +88,11 @@ def runs(ends: Ends) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(range(a, b)) for a, b in pairwise((0, *ends)))
 
 
-def _places(before: np.ndarray, border: np.ndarray) -> np.ndarray:
+def _places(before: np.ndarray, border: np.ndarray, most: int) -> np.ndarray:
     """Where to cut: everywhere, or in each of many spans of equal compute where the least crosses."""
     inside = np.arange(1, len(before) - 1)
-    if len(before) > MAX_PLACES:
-        span = np.minimum((before[1:-1] / max(before[-1], 1e-300) * (MAX_PLACES - 2)).astype(int), MAX_PLACES - 3)
+    if len(before) > most:
+        span = np.minimum((before[1:-1] / max(before[-1], 1e-300) * (most - 2)).astype(int), most - 3)
         order = np.lexsort((inside, border[1:-1], span))
         first = np.concatenate(([True], np.diff(span[order]) > 0))
         inside = np.sort(inside[order[first]])

@@ -1,0 +1,69 @@
+"""Meshes: every division of devices, and bounds that no simulation is below."""
+
+import pytest
+
+from hocket.cost.analytic import RECOMPUTE, analytic
+from hocket.hardware import catalog
+from hocket.hardware.cluster import Cluster, Level, Link
+from hocket.passes.borders import stage_shapes
+from hocket.plan.mesh import Plane, planes
+from hocket.plan.predict import predict_choice
+from hocket.profile.model import ModelProfile
+from hocket.profile.transformer import Transformer
+from hocket.strategies._common import strategy
+
+GPT = Transformer("gpt", 6, 1024, 16, 8192, 512)
+A100 = catalog.device_type("a100-80gb")
+SERVERS = Cluster(
+    "servers",
+    (Level("server", 4, 300e9, 3e-6, False, Link(230e9, 3e-6)), Level("cluster", 2, 25e9, 5e-6, False)),
+    "a100-80gb",
+)
+
+
+def source(tensor: int, recompute: str, sizes: tuple[int, ...]) -> ModelProfile:
+    """Profiles of a small GPT."""
+    return analytic(GPT, A100, tensor=tensor, recompute=recompute, microbatch_sizes=sizes)
+
+
+def plane(tensor: int, recompute: str = "none") -> Plane:
+    """Meshes of eight devices."""
+    return Plane(source, SERVERS, tensor, recompute, (1, 2))
+
+
+@pytest.mark.parametrize("tensor", [1, 2, 4, 8])
+def test_all_divisions(tensor: int) -> None:
+    """Devices, batch and layers are divided; every mesh is one that its schedule supports."""
+    found = list(plane(tensor).meshes(16))
+    assert len(set(found)) == len(found)
+    assert {mesh.depth * mesh.tensor * mesh.width for mesh in found} == {8}
+    assert {mesh.microbatches * mesh.samples * mesh.width for mesh in found} == {16}
+    assert {mesh.depth for mesh in found} == {p for p in (1, 2, 4, 8) if p * tensor <= 8}
+    for mesh in found:
+        assert len(mesh.ends) == mesh.depth * mesh.chunks
+        assert mesh.ends[-1] == 8
+        situation, choice = plane(tensor).choice(mesh, 16)
+        shapes = stage_shapes(situation.profile, choice.stages)
+        assert strategy(mesh.strategy).supports(shapes, choice.microbatches, {}) is None
+        assert str(mesh).startswith(f"p{mesh.depth} t{tensor} d{mesh.width}")
+
+
+@pytest.mark.parametrize("recompute", RECOMPUTE)
+@pytest.mark.parametrize("tensor", [1, 2, 4])
+def test_a_bound_is_never_above_the_simulation(tensor: int, recompute: str) -> None:
+    """Seconds and bytes; where one column has one stage without chunks, close to it."""
+    own = plane(tensor, recompute)
+    for mesh in own.meshes(8):
+        bound = own.bound(mesh)
+        situation, choice = own.choice(mesh, 8)
+        found = predict_choice(situation, mesh.strategy, choice)
+        assert bound.seconds <= found.iteration_s * (1 + 1e-9), mesh
+        assert bound.bytes <= max(found.peak_memory_bytes.values()) + 1, mesh
+        if mesh.depth == 1 and mesh.width == 1:
+            assert bound.seconds == pytest.approx(found.iteration_s, rel=0.02)
+
+
+def test_widths_that_do_not_fit_are_left_out() -> None:
+    """Of the model (16 heads) and of the cluster (servers of four)."""
+    found = planes(source, SERVERS, (1, 2, 3, 4, 6, 8, 16, 32), ("none", "full"), (1,))
+    assert [(one.tensor, one.recompute) for one in found] == [(t, r) for t in (1, 2, 4, 8) for r in ("none", "full")]

@@ -1,0 +1,38 @@
+"""The search over meshes: as exhaustive simulation has it, and long batches as short ones foresee them."""
+
+from dataclasses import replace
+
+import pytest
+
+from hocket.plan.mesh import Plane, planes
+from hocket.plan.mesh_search import search_meshes, simulated
+from hocket.plan.predict import predict_choice
+from tests.plan.test_mesh import SERVERS, source
+
+
+@pytest.mark.parametrize("memory_gb", [80.0, 1.2])
+def test_the_best_of_all_simulated(memory_gb: float) -> None:
+    """No mesh that fits is faster than the best found by more than the tolerance of a tie."""
+    cluster = replace(SERVERS, memory_bytes=memory_gb * 1e9)
+    all_planes = list(planes(source, cluster, (1, 2, 4, 8), ("none", "full"), (1, 2, 4)))
+    found = search_meshes(all_planes, 16)
+    every = [simulated(plane, mesh) for plane in all_planes for mesh in plane.meshes(16)]
+    fitting = [one for one in every if one.bytes <= memory_gb * 1e9]
+    assert found.considered == len(every)
+    assert found.found[0].iteration_s <= min(one.iteration_s for one in fitting) * 1.01
+    assert found.too_large <= len(every) - len(fitting)
+    assert (len(fitting) < len(every)) == (memory_gb < 2)
+    assert len(found.found) < len(fitting)
+
+
+@pytest.mark.parametrize("chunks", [1, 2])
+def test_long_batches_are_foreseen(chunks: int) -> None:
+    """Of a uniform model: what the whole batch takes."""
+    plane = Plane(source, SERVERS, 2, "none", (1,))
+    mesh = next(mesh for mesh in plane.meshes(68) if (mesh.depth, mesh.chunks) == (2, chunks))
+    assert mesh.microbatches == 34
+    situation, choice = plane.choice(mesh, 68)
+    whole = predict_choice(situation, mesh.strategy, choice)
+    found = simulated(plane, mesh)
+    assert found.iteration_s == pytest.approx(whole.iteration_s, rel=1e-6)
+    assert found.bytes == pytest.approx(max(whole.peak_memory_bytes.values()), rel=1e-6)
