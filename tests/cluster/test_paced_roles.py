@@ -57,6 +57,18 @@ def test_a_pace_by_roles_is_that_of_pairs(policy: ModuleType, seed: int) -> None
     keeps_what_there_is(there, roles)
 
 
+def test_what_unlike_jobs_keep_beside_others_does_not_hold_a_pace_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some class that nobody is of keeps 1.3 of its speed: two jobs of an hour on two workers are over in an hour all the same."""
+    monkeypatch.setattr(_roles, "MOST_GROUPS", 0)
+    jobs = tuple(Active(Job(str(j), "any", 3600.0), 3600.0 - j) for j in range(2))
+    kept = np.full((2, 2, 1), 1.3)
+    kept[0, 0] = 0.5
+    there = Snapshot((WorkerType("type", 2),), (Column(0),), jobs, np.ones((2, 1)), Pairs(np.zeros(2, dtype=int), kept))
+    found = makespan.allocate(there)
+    assert found.objective == pytest.approx(3600)
+    assert found.gap <= 1e-6
+
+
 @settings(max_examples=80)
 @given(seed=st.integers(0, 2**32 - 1))
 def test_deadlines_that_can_be_met_are_met_at_the_same_cost(seed: int) -> None:

@@ -11,6 +11,8 @@ import numpy as np
 
 from hocket.cluster.allocation import Allocation
 from hocket.cluster.policies._answer import reasons
+from hocket.cluster.policies._crumbs import CRUMB, with_crumbs
+from hocket.cluster.policies._lines import Lines
 from hocket.cluster.policies._lp import Infeasible, SolverTrouble
 from hocket.cluster.policies._pace import Pace, root
 from hocket.cluster.policies._roles import Aim, Answer, Roles
@@ -18,36 +20,42 @@ from hocket.cluster.policies._shares import Shares
 from hocket.cluster.snapshot import Pairs, Snapshot
 
 _STEPS = 50
-_CLOSE = 1e-9
+_CLOSE = 1e-12  # relative: where a job is nearly over a small step of the pace is a large one of what it asks for
 _ROOMS = (1e-9, 1e-8, 1e-7)  # that a pace gets, so that rounding does not put it out of reach
 
 
 @dataclass(frozen=True, eq=False)
 class Paced:
-    """The least pace, as far as it is proved; an answer that keeps it; and duals of time and workers where it was too little."""
+    """The least pace, as far as it is proved; an answer that keeps one, but for crumbs; and duals of time and workers where it
+    was too little."""
 
     pace: float
+    kept: float
     answer: Answer
     duals: np.ndarray
 
 
 def paced(shares: Shares, pairs: Pairs, pace: Pace, place: str) -> Paced:
-    """The least pace and an answer at it in which nothing is left idle.
+    """The least pace and an answer at it in which nothing is left idle, but for crumbs.
 
     Arguments:
         shares: groups without pairs, in each of which jobs are alike and ask for the same.
         pace: of all jobs. place: for messages.
     """
     own = Pace(pace.remaining[shares.member], pace.due[shares.member], pace.elapsed[shares.member])
-    fastest = np.zeros(shares.groups)
-    np.maximum.at(fastest, shares.first, shares.steps_first * max(1.0, float(pairs.kept.max(initial=0.0))))
+    roles = Roles(shares, pairs, Aim(np.zeros(shares.groups)))
+    fastest = roles.fastest()
     now = float(own.alone(fastest).max())
     duals = np.zeros(len(shares.limits.lower))
-    roles = Roles(shares, pairs, Aim(np.zeros(shares.groups), own.demand(now)))
+
+    def due(at: float) -> np.ndarray:
+        demand = np.minimum(own.demand(at), fastest)  # it is no more; rounded it may be, where a job is nearly over
+        return np.where(demand > CRUMB * roles.steps.max(axis=1), demand, 0.0)
+
     for _ in range(_STEPS):
-        roles.after(Aim(np.zeros(shares.groups), own.demand(now)))
+        roles.after(Aim(np.zeros(shares.groups), due(now)))
         found = roles.best(place)
-        later = _beyond(found, own, now, shares.count)
+        later = _beyond(found, own, now, np.where(due(now) > 0, shares.count, 0.0))
         if found.note or later <= now * (1 + _CLOSE):
             break
         now, duals = later, found.duals
@@ -57,9 +65,10 @@ def paced(shares: Shares, pairs: Pairs, pace: Pace, place: str) -> Paced:
     # Where rounds ran out, what could be had is less than what is asked for: a longer pace then.
     reached = max(proved, _reached(own, own.demand(now) * min(1.0, -found.objective), now))
     for room in _ROOMS:
-        roles.after(Aim(1 / fastest, own.demand(reached * (1 + room)), kept=True))
+        kept = reached * (1 + room)
+        roles.after(Aim(1 / fastest, due(kept), kept=True))
         try:
-            return Paced(proved, roles.best(place), duals)
+            return Paced(proved, kept, roles.best(place), duals)
         except Infeasible:
             continue
     raise SolverTrouble(f"{place}: nothing keeps a pace of {reached}, which was found to be kept")
@@ -74,15 +83,21 @@ def allocation(snapshot: Snapshot, shares: Shares, pace: Pace, place: str) -> Al
     assert snapshot.pairs is not None
     found = paced(shares, snapshot.pairs, pace, place)
     runs = shares.group >= 0
-    throughput = Allocation(*found.answer.entries, 0.0).throughput(snapshot)
+    demand = np.where(runs, pace.demand(found.kept), 0.0)
+    entries = with_crumbs(Lines(shares), demand, found.answer.entries, snapshot)
+    throughput = Allocation(*entries, 0.0).throughput(snapshot)
     each = pace.alone(np.where(runs, throughput, 1.0))
     largest = float(each[runs].max())
     told = reasons(shares, found.duals)
-    return Allocation(*found.answer.entries, largest, largest / found.pace - 1, told, shares.refused, found.answer.note)
+    return Allocation(*entries, largest, largest / found.pace - 1, told, shares.refused, found.answer.note)
 
 
 def _beyond(found: Answer, own: Pace, now: float, count: np.ndarray) -> float:
-    """The pace up to which an answer's prices show that jobs cannot have what they ask for."""
+    """The pace up to which an answer's prices show that jobs cannot have what they ask for.
+
+    Arguments:
+        count: of jobs in each group; 0 for those that were due nothing.
+    """
     prices = found.prices * count
     # By these prices no allocation is worth more than this, and all that jobs ask for is worth so much.
     worth = -found.bound * float(prices @ own.demand(now))

@@ -31,6 +31,7 @@ _CLOSE = 1e-8  # of the objective: so near to its bound an answer is taken
 _GAIN = 1e-10  # below, a role does not help
 _ENTRANTS = 4  # roles of each group that enter at a time
 _USED = 1e-9
+_LEAST = 1e-4  # of what a job can do, in units of what it is due
 _BASIC = 1  # a state in a basis
 _MORE, _FEW = 1.25, 100  # roles: with more than so many times and so many as before, a program begins from nothing
 
@@ -113,8 +114,9 @@ class Roles:
         worth = np.asarray(aim.worth, dtype=float)
         self._worth = np.broadcast_to(worth if worth.ndim == 2 else worth[:, None], self.steps.shape)
         if aim.due is not None:
-            # What a row of what is due counts in, so that its figures are near 1.
-            self._unit = np.where(aim.due > 0, aim.due, self.steps.max(axis=1)) * self.shares.count
+            # What a row of what is due counts in, so that its figures are near 1; of crumbs they cannot be.
+            fastest = self.steps.max(axis=1)
+            self._unit = np.where(aim.due > 0, np.maximum(aim.due, _LEAST * fastest), fastest) * self.shares.count
 
     def best(self, place: str) -> Answer:
         """The answer with all roles that help, or with those that were found to when rounds ran out.
@@ -241,7 +243,7 @@ class Roles:
             first_balance += shares.groups
             cost.append(np.array([0.0 if self.aim.kept else -1.0]))
             asks = self.aim.due > 0
-            most = float((self._fastest()[asks] / self.aim.due[asks]).min(initial=np.inf))
+            most = float((self.fastest()[asks] / self.aim.due[asks]).min(initial=np.inf))
             most = most if np.isfinite(most) else 1.0
             extra.append((1.0, 1.0) if self.aim.kept else (0.0, most))
         both = np.flatnonzero(balance >= 0)
@@ -302,7 +304,7 @@ class Roles:
         group, beside, column = role
         return self.steps[group, column] * self.kept[self.kind[group], beside, column]
 
-    def _fastest(self) -> np.ndarray:
+    def fastest(self) -> np.ndarray:
         """No job of a group does more steps a second, whoever is beside it."""
         return self.steps.max(axis=1) * max(1.0, float(self.kept.max(initial=0.0)))
 

@@ -39,6 +39,8 @@ def laid_out(shares: Shares, kind: np.ndarray, role: tuple[np.ndarray, ...], x: 
         a, time_a = np.concatenate(jobs), np.concatenate(times)
         if own == other:
             i, j, both = matched(*halves(a, time_a, time_a.sum() / 2))
+            unlike = i != j  # a job of a hair more than half would meet itself
+            i, j, both = i[unlike], j[unlike], both[unlike]
         else:
             b, time_b = (np.concatenate(part) for part in sides[other, own, at])
             i, j, both = matched(a, time_a, b, time_b)

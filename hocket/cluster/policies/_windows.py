@@ -4,20 +4,16 @@ A group's times, fastest first, are a line as long as it has jobs (_lines.py). T
 length 1 whose mean is what it asks for, or the last one if that is faster; what is left serves the others, for it still does
 for every rate what they need. Jobs that ask for nothing share equally what is left in the end. Times beside another group are
 matched along both; those beside the group itself with its own other half, which works unless one job has more than half of them.
-
-A job that is nearly done beside jobs of days asks for less than a solver tells from nothing. What it lacks for that is added, alone
-on its fastest workers: no more than the solver's tolerance, and without it the job would never end.
 """
 
 import numpy as np
 
-from hocket.cluster.allocation import ALONE, Allocation
+from hocket.cluster.allocation import ALONE
+from hocket.cluster.policies._crumbs import with_crumbs
 from hocket.cluster.policies._lines import Lines
 from hocket.cluster.policies._spread import Entries
 
 _NONE = 1e-12
-_CRUMB = 1e-8  # of what a group can do in all: more of it a solver does not lose
-_SHORT = 1e-7  # relative: who lacks so little of what it asks for has it
 _FEW = 8  # jobs of a group, each of which then becomes one: sooner or later most of them would
 
 
@@ -42,25 +38,7 @@ def spread(lines: Lines, times: np.ndarray, demand: np.ndarray) -> tuple[Entries
         options.append(own[where])
         parts.append(np.array(long))
     entries, torn = _entries(lines, np.concatenate(jobs), np.concatenate(options), np.concatenate(parts))
-    return (entries if torn else _with_crumbs(lines, demand, entries)), torn
-
-
-def _with_crumbs(lines: Lines, demand: np.ndarray, entries: Entries) -> Entries:
-    """The same, and for jobs whose little was lost as much as they lack of it."""
-    group = lines.shares.group
-    little = np.flatnonzero((demand > 0) & (demand <= _CRUMB * np.append(lines.most, 0.0)[group]))
-    if not len(little):
-        return entries
-    lack = demand[little] - Allocation(*entries, 0.0).throughput(lines.shares.snapshot)[little]
-    lost = little[lack > _SHORT * demand[little]]
-    alone = np.flatnonzero(lines.shares.second[lines.variable] == ALONE)
-    alone = alone[np.lexsort((-lines.steps[alone], lines.group[alone]))]
-    fastest = alone[np.searchsorted(lines.group[alone], group[lost])]
-    part = lack[lack > _SHORT * demand[little]] / lines.steps[fastest]
-    more = lost, np.full(len(lost), ALONE), lines.shares.column[lines.variable[fastest]], part
-    first, second, column, fraction = (np.concatenate(both) for both in zip(entries, more, strict=True))
-    who, at = np.unique(np.stack([first, second, column]), axis=1, return_inverse=True)
-    return who[0], who[1], who[2], np.bincount(at.ravel(), fraction)
+    return (entries if torn else with_crumbs(lines, demand, entries, shares.snapshot)), torn
 
 
 def _by_itself(lines: Lines, times: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

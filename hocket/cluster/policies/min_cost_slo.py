@@ -8,11 +8,13 @@ The public policy takes seconds from now as they are given, and drops all deadli
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from hocket.cluster.allocation import Allocation, Reason, Reasons
 from hocket.cluster.policies._answer import answer, reasons
+from hocket.cluster.policies._crumbs import CRUMB, with_crumbs
 from hocket.cluster.policies._deadlines import alone, due, together
 from hocket.cluster.policies._lines import Lines
 from hocket.cluster.policies._lp import Infeasible, Solution, SolverTrouble
@@ -88,15 +90,17 @@ def _by_roles(snapshot: Snapshot, prices: np.ndarray, demand: np.ndarray, late: 
     while True:
         shares = many(snapshot, (demand,))
         assert shares is not None
+        lines = Lines(shares)
         demand[shares.group < 0] = 0.0
-        hopeless = alone(Lines(shares), demand)
+        hopeless = alone(lines, demand)
         if hopeless:
             late |= hopeless
             demand[list(hopeless)] = 0.0
             continue
         worth = np.tile(1 / prices, (shares.groups, 1))
         unit = float((worth[shares.first, shares.column] * shares.steps_first).max()) or 1.0
-        roles, asked = Roles(shares, snapshot.pairs, Aim(worth / unit)), demand[shares.member]
+        asked = np.where(demand[shares.member] > CRUMB * lines.fastest, demand[shares.member], 0.0)
+        roles = Roles(shares, snapshot.pairs, Aim(worth / unit))
         if (asked > 0).any():
             roles.after(Aim(np.zeros(shares.groups), asked))
             found = roles.best(_PLACE)
@@ -109,6 +113,7 @@ def _by_roles(snapshot: Snapshot, prices: np.ndarray, demand: np.ndarray, late: 
                 continue
             roles.after(Aim(worth / unit, asked * min(1.0, -found.objective) * (1 - _ENOUGH), kept=True))
         found = roles.best(_PLACE)
+        found = replace(found, entries=with_crumbs(lines, demand, found.entries, snapshot))
         return _told(shares, found, unit, demand, late, floor)
 
 

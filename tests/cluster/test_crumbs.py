@@ -1,4 +1,4 @@
-"""Windows where parts are as small as a solver's tolerance: jobs that are nearly done have what they need all the same."""
+"""Crumbs: where parts are as small as a solver's tolerance, jobs that are nearly done have what they need all the same."""
 
 from dataclasses import replace
 from types import ModuleType
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from hocket.cluster.allocation import ALONE
 from hocket.cluster.job import Job
-from hocket.cluster.policies import finish_time_fairness, makespan, makespan_budget, min_cost_slo
+from hocket.cluster.policies import _roles, finish_time_fairness, makespan, makespan_budget, min_cost_slo
 from hocket.cluster.policies._lines import Lines
 from hocket.cluster.policies._shares import Shares
 from hocket.cluster.policies._windows import spread
@@ -42,16 +42,23 @@ def nearly_done(seed: int, left: float, unlike: bool, pairs: bool) -> Snapshot:
     left=st.sampled_from([1e-9, 1e-6, 1e-4, 1e-2]),
     unlike=st.booleans(),
     pairs=st.booleans(),
+    most=st.sampled_from([0, _roles.MOST_GROUPS]),
 )
 def test_who_is_nearly_done_is_not_left_out(
-    policy: ModuleType, seed: int, left: float, unlike: bool, pairs: bool
+    policy: ModuleType, seed: int, left: float, unlike: bool, pairs: bool, most: int
 ) -> None:
-    """What it needs is less than the solver tells from nothing; it gets it, and ends no later than the others."""
+    """What it needs is less than the solver tells from nothing; it gets it, and ends no later than the others.
+
+    By pairs, and by roles as where there are too many unlike jobs for pairs.
+    """
     there = nearly_done(seed, left, unlike, pairs)
-    found = policy.allocate(there)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_roles, "MOST_GROUPS", most)
+        found = policy.allocate(there)
     assert_it_can_be(there, found)
     gets = found.throughput(there)
     if policy is min_cost_slo:
+        assert found.gap <= 1e-6
         assert (gets >= there.remaining_steps / 4e6 * (1 - 1e-6)).all()
         return
     assert (gets > 0).all()

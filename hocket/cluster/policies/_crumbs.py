@@ -1,0 +1,42 @@
+"""Crumbs: what jobs that are nearly done ask for beside jobs of days, which is less than a solver tells from nothing.
+
+What such a job lacks is added to an answer, alone on its fastest workers: about the solver's tolerance, by which all others of a
+type that is full have less. Without it the job would never end.
+"""
+
+import numpy as np
+
+from hocket.cluster.allocation import ALONE, Allocation
+from hocket.cluster.policies._lines import Lines
+from hocket.cluster.policies._spread import Entries
+from hocket.cluster.snapshot import Snapshot
+
+CRUMB = 1e-8  # of what a group can do in all: more of it a solver does not lose
+_SHORT = 1e-7  # relative: who lacks so little of what it asks for has it
+
+
+def with_crumbs(lines: Lines, demand: np.ndarray, entries: Entries, snapshot: Snapshot) -> Entries:
+    """Entries of an allocation, and for jobs whose little was lost as much as they lack of it.
+
+    Arguments:
+        demand: steps a second, by job; 0 for those that run nowhere.
+        snapshot: with the pairs that entries may be of; that of lines may be without.
+    """
+    group = lines.shares.group
+    little = np.flatnonzero((demand > 0) & (demand <= CRUMB * np.append(lines.most, 0.0)[group]))
+    if not len(little):
+        return entries
+    lack = demand[little] - Allocation(*entries, 0.0).throughput(snapshot)[little]
+    short = lack > _SHORT * demand[little]
+    lost = little[short]
+    alone = np.flatnonzero(lines.shares.second[lines.variable] == ALONE)
+    alone = alone[np.lexsort((-lines.steps[alone], lines.group[alone]))]
+    fastest = alone[np.searchsorted(lines.group[alone], group[lost])]
+    part = lack[short] / lines.steps[fastest]
+    more = lost, np.full(len(lost), ALONE), lines.shares.column[lines.variable[fastest]], part
+    first, second, column, fraction = (np.concatenate(both) for both in zip(entries, more, strict=True))
+    who, at = np.unique(np.stack([first, second, column]), axis=1, return_inverse=True)
+    time, kind = np.bincount(at.ravel(), fraction), snapshot.type_of[who[2]]
+    used = np.bincount(kind, snapshot.scale[who[0]] * time, len(snapshot.workers))
+    there = np.minimum(1.0, snapshot.workers / np.maximum(used, snapshot.workers + (used == 0)))
+    return who[0], who[1], who[2], time * there[kind]
