@@ -79,7 +79,7 @@ class Axis:
         """What a logarithmic axis may have, from coarse to fine; where all are too few, ticks at even distances do."""
         if self.unit == "time":
             return tuple([t for t in times if self.low <= t <= self.high] for times in (_TIMES_S, _FINER_S))
-        return (log_ticks(self.low, self.high),)
+        return log_ticks(self.low, self.high), log_ticks(self.low, self.high, fine=True)
 
     def _show(self, value: float) -> str:
         return f"{value * 100:.4g}%" if self.unit == "%" else f"{value:,.6g}"

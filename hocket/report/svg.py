@@ -67,10 +67,10 @@ def _step(rough: float, multiples: tuple[int, ...]) -> float:
     return next((m * size for m in multiples if m * size >= rough * (1 - 1e-9)), 10 * size)
 
 
-def log_ticks(low: float, high: float) -> list[float]:
-    """1, 2 and 5 times powers of ten from low to high; only the powers where there are many."""
+def log_ticks(low: float, high: float, fine: bool = False) -> list[float]:
+    """1, 2 and 5 times powers of ten from low to high; only the powers where there are many, unless fine."""
     powers = range(floor(log10(low)), ceil(log10(high)) + 1)
-    multiples = (1, 2, 5) if len(powers) <= 4 else (1,)
+    multiples = (1, 2, 5) if fine or len(powers) <= 4 else (1,)
     return [m * 10.0**k for k in powers for m in multiples if low * (1 - 1e-9) <= m * 10.0**k <= high * (1 + 1e-9)]
 
 

@@ -4,7 +4,7 @@ import re
 from html.parser import HTMLParser
 from xml.etree import ElementTree as ET
 
-VOID = {"meta", "input", "br", "hr", "img", "link"}
+VOID = {"meta", "input", "br", "hr", "img", "link", "wbr"}
 # What may make a browser fetch something.
 FETCHING = {"src", "href", "srcset", "action", "data", "poster", "xlink:href", "formaction", "background"}
 

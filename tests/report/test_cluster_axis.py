@@ -1,5 +1,7 @@
 """Axes: places, round ticks, labels that people read."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -33,6 +35,14 @@ def test_a_logarithmic_axis_gives_ratios_the_same_room() -> None:
     """1 to 10 takes as much as 10 to 100; what is beyond stands at the end."""
     axis = Axis(1.0, 100.0, 0.0, 200.0, log=True)
     assert [axis.at(v) for v in (1.0, 10.0, 100.0, 1e9, 1e-9)] == pytest.approx([0, 100, 200, 200, 0])
+
+
+@given(st.floats(1e-3, 1e3), st.floats(10.0, 1e6), st.sampled_from(["", "time"]))
+def test_marks_of_a_logarithmic_axis_leave_no_part_of_it_empty(low: float, ratio: float, unit: str) -> None:
+    """Wherever one looks there is a mark within half of the axis: marks at even distances crowd at its right end."""
+    axis = Axis(low, low * ratio, 0.0, 100.0, unit, log=True)
+    places = [0.0, *(axis.at(value) for value, _ in axis.marks(6)), 100.0]
+    assert max(b - a for a, b in pairwise(places)) < 50
 
 
 @given(st.lists(st.floats(allow_nan=True, allow_infinity=True, width=32), max_size=5), st.booleans())
