@@ -26,7 +26,9 @@ TORCH = (
     *(
         f"profile/{name}.py"
         for name in (
+            "block_calls",
             "capture",
+            "divided",
             "layers",
             "measure",
             "memory",
@@ -36,7 +38,10 @@ TORCH = (
             "stage",
             "steps",
             "storage",
+            "tensor_proof",
+            "tensor_search",
             "timing",
+            "together",
             "trace",
             "verify",
         )

@@ -1,0 +1,107 @@
+"""Proof: whether a divided block does what the whole one does.
+
+Rules of this file: a block is proved by trying, on simulated devices in one process (together.py): output, gradients of
+the input and of every weight must be those of the undivided block, in float64.
+"""
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+
+from hocket.profile.block_calls import BlockCall
+from hocket.profile.divided import Sum, cuts_in_block, divide_part, part_of
+from hocket.profile.tensor_split import DividedPart
+from hocket.profile.together import Together
+
+TOLERANCE = 1e-9  # of float64, relative to the largest number of the same kind
+
+
+@dataclass(frozen=True)
+class _Run:
+    """What a run of a block gave: its outputs, the gradients of its inputs, and those of its parameters by name."""
+
+    outputs: list[Tensor]
+    inputs: list[Tensor]
+    weights: dict[str, Tensor]
+
+
+class Proof:
+    """Runs one block, whole and divided, on the arguments of one call."""
+
+    def __init__(self, block: nn.Module, call: BlockCall) -> None:
+        self.block, self.call = block, call
+        draw = torch.Generator().manual_seed(0)
+        # Biases that are zero and norms that are one would hide mistakes.
+        self._weights = {
+            id(p): (p.detach().cpu().double() + 0.02 * torch.randn(p.shape, generator=draw, dtype=torch.float64))
+            .to(p.device)
+            .requires_grad_()
+            for p in block.parameters()
+            if p.is_floating_point()
+        }
+        self._whole = self._run(self.copy())
+
+    def copy(self) -> nn.Module:
+        """The block with weights and buffers of its own in float64, which all copies share."""
+        memo: dict[int, Any] = dict(self._weights)
+        for buffer in self.block.buffers():
+            memo[id(buffer)] = buffer.double() if buffer.is_floating_point() else buffer.clone()
+        return copy.deepcopy(self.block, memo).eval()
+
+    def _run(self, block: nn.Module) -> _Run:
+        args, kwargs, leaves = self.call.fresh()
+        made = [x for x in tree_leaves(block(*args, **kwargs)) if isinstance(x, Tensor) and x.requires_grad]
+        draw = torch.Generator().manual_seed(1)
+        arriving = [torch.randn(x.shape, generator=draw, dtype=x.dtype).to(x.device) for x in made]
+        weights = dict(block.named_parameters())
+        sources = [*leaves, *weights.values()]
+        found = torch.autograd.grad(made, sources, arriving, allow_unused=True)
+        found = tuple(torch.zeros_like(x) if g is None else g for x, g in zip(sources, found, strict=True))
+        inputs, gradients = list(found[: len(leaves)]), found[len(leaves) :]
+        return _Run([x.detach() for x in made], inputs, dict(zip(weights, gradients, strict=True)))
+
+    def problem(self, parts: tuple[DividedPart, ...], width: int) -> str:
+        """What is not equal, or does not run, when the block is divided like this; nothing when all is right."""
+
+        def one(rank: int, total: Sum) -> _Run:
+            block = self.copy()
+            for part in parts:
+                divide_part(block, part, width, rank, total)
+            return self._run(block)
+
+        try:
+            runs = Together(width).run(one)
+        except Exception as error:  # whatever a model does with sizes that it was not made for
+            return f"{type(error).__name__}: {error}".splitlines()[0][:200] if str(error) else type(error).__name__
+        cuts = cuts_in_block(self.block, parts)
+        for rank, run in enumerate(runs):
+            expected = {n: part_of(g, cuts[n], width, rank) if n in cuts else g for n, g in self._whole.weights.items()}
+            problem = (
+                _differs("output", dict(enumerate(self._whole.outputs)), dict(enumerate(run.outputs)))
+                or _differs("gradient of input", dict(enumerate(self._whole.inputs)), dict(enumerate(run.inputs)))
+                or _differs("gradient of", expected, run.weights)
+            )
+            if problem:
+                return problem
+        return ""
+
+
+def _differs(what: str, expected: Mapping[Any, Tensor], found: Mapping[Any, Tensor]) -> str:
+    if expected.keys() != found.keys():
+        return f"{what}: {len(found)} tensors instead of {len(expected)}"
+    largest = max((float(x.abs().max()) for x in expected.values() if x.numel()), default=0.0)
+    for name, x in expected.items():
+        y = found[name]
+        if x.shape != y.shape:
+            return f"{what} {name} has the shape {tuple(y.shape)} instead of {tuple(x.shape)}"
+        if x.numel():
+            scale = max(float(x.abs().max()), 1e-3 * largest)
+            difference = float((x - y).abs().max())
+            if not difference <= TOLERANCE * scale:
+                return f"{what} {name} differs by {difference / scale if scale else difference:.1g}"
+    return ""

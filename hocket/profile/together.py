@@ -1,0 +1,60 @@
+"""Together: the devices of a tensor-parallel group as threads of one process, so that a split can be tried anywhere.
+
+Rules of this file: the sum is made in the order of ranks, so that every run gives the same bits; when one fails, all end.
+"""
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from hocket.profile.divided import Sum
+
+T = TypeVar("T")
+
+
+class Together:
+    """A group of `width` simulated devices."""
+
+    def __init__(self, width: int) -> None:
+        self.width = width
+        self._barrier = threading.Barrier(width)
+        self._given: list[Tensor] = [torch.empty(0)] * width
+
+    def run(self, work: Callable[[int, Sum], T]) -> list[T]:
+        """What `work(rank, sum)` returns for each rank.
+
+        Raises:
+            Exception: the first one, by rank, that is not only another's end.
+        """
+        self._barrier.reset()
+
+        def one(rank: int) -> T:
+            try:
+                return work(rank, partial(self._sum, rank))
+            except BaseException:
+                self._barrier.abort()
+                raise
+
+        with ThreadPoolExecutor(self.width) as pool:
+            futures = [pool.submit(one, rank) for rank in range(self.width)]
+        errors = [e for future in futures if (e := future.exception()) is not None]
+        if errors:
+            raise next((e for e in errors if not isinstance(e, threading.BrokenBarrierError)), errors[0])
+        return [future.result() for future in futures]
+
+    def _sum(self, rank: int, tensor: Tensor) -> Tensor:
+        self._given[rank] = tensor.detach()
+        self._barrier.wait()
+        shapes = {tuple(given.shape) for given in self._given}
+        total = self._given[0].clone()
+        for given in self._given[1:] if len(shapes) == 1 else ():
+            total += given
+        self._barrier.wait()  # nobody's tensor changes before all have read it
+        if len(shapes) > 1:
+            raise ValueError(f"sums of tensors of shapes {sorted(shapes)}")
+        return total

@@ -1,0 +1,173 @@
+"""The tensor-parallel split of unedited models, found and proved."""
+
+import json
+
+import pytest
+import torch
+from torch import nn
+
+from hocket.errors import InputError, RefusedError
+from hocket.profile.divided import part_of, whole_of
+from hocket.profile.tensor_search import find_split
+from hocket.profile.tensor_split import Cut, DividedAttribute, TensorSplit
+from hocket.zoo.resnet import ResNet
+from tests.profile.transformers_of import NAMES, model_of
+
+# Per part: (columns that read one tensor), row, pieces of the first column, divided attributes.
+EXPECTED = {
+    "gpt": [
+        (("attn.qkv",), "attn.proj", 3, (DividedAttribute("attn", "n_head", 4),)),
+        (("mlp.up",), "mlp.down", 1, ()),
+    ],
+    "gpt2": [
+        (("attn.c_attn",), "attn.c_proj", 3, (DividedAttribute("attn", "split_size", 16),)),
+        (("mlp.c_fc",), "mlp.c_proj", 1, ()),
+    ],
+    "bert": [
+        (
+            ("attention.self.query", "attention.self.key", "attention.self.value"),
+            "attention.output.dense",
+            1,
+            (),
+        ),
+        (("intermediate.dense",), "output.dense", 1, ()),
+    ],
+    "llama": [
+        (("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"), "self_attn.o_proj", 1, ()),
+        (("mlp.gate_proj", "mlp.up_proj"), "mlp.down_proj", 1, ()),
+    ],
+}
+BLOCKS = {"gpt": "blocks", "gpt2": "transformer.h", "bert": "bert.encoder.layer", "llama": "model.layers"}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_split_of_a_transformer(name: str) -> None:
+    """Attention and MLP of every block, two all-reduces each way; the model is left as it was."""
+    model, args, kwargs = model_of(name)
+    before = {key: tensor.clone() for key, tensor in model.state_dict().items()}
+    split = find_split(model, 2, *args, **kwargs)
+    kind = name.split()[0]
+    (block,) = split.blocks
+    assert block.paths == (f"{BLOCKS[kind]}.0", f"{BLOCKS[kind]}.1")
+    assert block.undivided == {}
+    for part, (columns, row, pieces, attributes) in zip(block.parts, EXPECTED[kind], strict=True):
+        (group,) = part.columns
+        assert tuple(linear.path for linear in group) == columns
+        out = 1 if kind == "gpt2" else 0
+        assert {linear.cut for linear in group} == {Cut(out, pieces)}
+        assert (part.row.path, part.row.cut) == (row, Cut(1 - out))
+        assert part.attributes == attributes
+        assert part.narrowed == (("attn",) if kind == "gpt" and row == "attn.proj" else ())
+    assert split.all_reduces == (4, 4)
+    assert TensorSplit.read(json.loads(json.dumps(split.as_data()))) == split
+    assert all(torch.equal(before[key], tensor) for key, tensor in model.state_dict().items())
+    assert all(m.training and not m._forward_hooks and not m._forward_pre_hooks for m in model.modules())
+
+
+@pytest.mark.parametrize(("name", "works", "fails"), [("gpt", 4, 3), ("bert sdpa", 4, 3), ("llama sdpa", 2, 4)])
+def test_heads_that_the_width_does_not_divide(name: str, works: int, fails: int) -> None:
+    """Refused with the linear layers and a width that works, which does."""
+    model, args, kwargs = model_of(name)
+    with pytest.raises(RefusedError, match=f"width {fails}") as error:
+        find_split(model, fails, *args, **kwargs)
+    assert EXPECTED[name.split()[0]][0][1] in error.value.place
+    assert str(works) in error.value.expected
+    assert find_split(model, works, *args, **kwargs).width == works
+
+
+def test_features_may_divide_where_heads_do_not() -> None:
+    """12 features in 6 heads of 2 are no 4 x 3: a head belongs to one device."""
+    model, args, kwargs = model_of("gpt", heads=6)  # 24 features
+    with pytest.raises(RefusedError, match="such as 2 or 3") as error:
+        find_split(model, 4, *args, **kwargs)
+    assert "attn.qkv" in error.value.place
+
+
+class Pair(nn.Module):
+    """Two linear layers with something between, and a residual connection."""
+
+    def __init__(self, between: nn.Module, fused: int = 1) -> None:
+        super().__init__()
+        self.up, self.between, self.down = nn.Linear(8, 16 * fused), between, nn.Linear(16, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(samples, 8) to the same."""
+        return x + self.down(self.between(self.up(x)))
+
+
+class Gate(nn.Module):
+    """Of features that come in twos, side by side or half by half, one opens the other."""
+
+    def __init__(self, interleaved: bool) -> None:
+        super().__init__()
+        self.interleaved = interleaved
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(samples, 2n) to (samples, n)."""
+        a, b = (x[..., ::2], x[..., 1::2]) if self.interleaved else x.chunk(2, -1)
+        return torch.sigmoid(a) * b
+
+
+def in_rows(*blocks: nn.Module) -> nn.Module:
+    """A model of these blocks."""
+    return nn.Sequential(*blocks)
+
+
+@pytest.mark.parametrize(
+    ("between", "reason"),
+    [
+        (nn.LayerNorm(16), r"0\.down RuntimeError: .*normalized_shape"),
+        (nn.Softmax(-1), r"0\.down output 0 differs"),
+        (nn.PReLU(), r"0\.down gradient of between\.weight differs"),
+    ],
+)
+def test_what_mixes_features_is_not_divided(between: nn.Module, reason: str) -> None:
+    """A norm over the divided features, or a weight that every device would have another gradient of."""
+    with pytest.raises(RefusedError, match=reason):
+        find_split(in_rows(Pair(between)), 2, torch.randn(4, 8))
+
+
+@pytest.mark.parametrize(("interleaved", "pieces"), [(True, 1), (False, 2)])
+def test_a_fused_layer_is_divided_as_it_is_read(interleaved: bool, pieces: int) -> None:
+    """Half by half it is divided in pieces, side by side as a whole: values decide, not shapes."""
+    (block,) = find_split(in_rows(Pair(Gate(interleaved), fused=2)), 4, torch.randn(4, 8)).blocks
+    assert block.parts[0].columns[0][0].cut == Cut(0, pieces)
+
+
+def test_blocks_that_differ_are_proved_each() -> None:
+    """Each kind of block has an entry of its own; the ones alike share one."""
+    split = find_split(in_rows(Pair(nn.GELU()), Pair(Gate(False), 2), Pair(nn.GELU())), 2, torch.randn(4, 8))
+    assert [block.paths for block in split.blocks] == [("0", "2"), ("1",)]
+
+
+@pytest.mark.parametrize(
+    ("model", "given"),
+    [
+        (nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 8)), torch.randn(2, 8)),
+        (ResNet(18, 0.1), torch.randn(2, 3, 32, 32)),
+    ],
+)
+def test_a_model_without_blocks_is_refused(model: nn.Module, given: torch.Tensor) -> None:
+    """Nothing in it is numbered and holds two linear layers."""
+    with pytest.raises(RefusedError, match="no repeated module"):
+        find_split(model, 2, given)
+
+
+def test_one_device_needs_no_split() -> None:
+    """Width 1 is refused, in a file as well."""
+    model, args, _ = model_of("gpt")
+    with pytest.raises(RefusedError, match="width"):
+        find_split(model, 1, *args)
+    data = find_split(model, 2, *args).as_data()
+    with pytest.raises(InputError, match="width"):
+        TensorSplit.read({**data, "width": 1})
+
+
+@pytest.mark.parametrize("cut", [Cut(0), Cut(1), Cut(0, 3), Cut(1, 2)])
+def test_parts_make_the_whole(cut: Cut) -> None:
+    """Every element belongs to one device, and the pieces stay in their order."""
+    whole = torch.arange(12.0 * 8).view(12, 8)
+    parts = [part_of(whole, cut, 2, rank) for rank in range(2)]
+    assert torch.equal(whole_of(parts, cut), whole)
+    if cut.pieces == 3:
+        assert parts[1][:, 0].tolist() == [16.0, 24.0, 48.0, 56.0, 80.0, 88.0]

@@ -1,0 +1,108 @@
+"""Real processes for the tests of tensor parallelism: each writes what it found beside the others' files."""
+
+import copy
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from hocket.profile.divided import cuts, part_of
+from hocket.profile.tensor_search import find_split
+from hocket.run.tensor_parallel import apply_split, as_dtensors
+from tests.profile.transformers_of import NAMES, VOCAB, logits_of, model_of
+
+# (model, local parameters) by number of processes.
+RUNS = {2: [(name, local) for name in NAMES for local in (False, True)], 4: [("gpt", True)]}
+
+
+class Collectives(TorchDispatchMode):
+    """Counts collectives; torch's own CommDebugMode fails on a module that is called twice in a block."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.namespace in ("c10d", "_c10d_functional"):
+            self.names.append(func.__name__)
+        return func(*args, **(kwargs or {}))
+
+
+def loss_of(model: nn.Module, args: Any, kwargs: Any) -> Tensor:
+    """Of a task whose gradients reach every parameter."""
+    logits = logits_of(model(*args, **kwargs)).flatten(0, 1)
+    return nn.functional.cross_entropy(logits, torch.arange(len(logits)) % VOCAB)
+
+
+def compare(name: str, local: bool, rank: int, width: int) -> dict[str, Any]:
+    """One model on these processes and on one."""
+    mesh = init_device_mesh("cpu", (width,))
+    whole, args, kwargs = model_of(name)
+    with torch.no_grad():
+        for p in whole.parameters():  # biases of zero would hide mistakes
+            p += 0.02 * torch.randn_like(p)
+    split = find_split(whole, width, *args, **kwargs)
+    model = copy.deepcopy(whole)
+    apply_split(model, split, mesh, local=local)
+    with Collectives() as forward:
+        loss = loss_of(model, args, kwargs)
+    with Collectives() as backward:
+        loss.backward()
+    expected = loss_of(whole, args, kwargs)
+    expected.backward()
+    divided = cuts(model, split)
+    gradients = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+    wrong, weights_equal = 0.0, True
+    largest = max(float(p.grad.abs().max()) for p in whole.parameters() if p.grad is not None)
+    for key, tensor in as_dtensors(model, split, mesh, gradients).items():
+        original = dict(whole.named_parameters())[key]
+        wrong = max(wrong, float((tensor.full_tensor() - original.grad).abs().max()) / largest)
+        part = as_dtensors(model, split, mesh)[key]
+        weights_equal &= torch.equal(part.full_tensor(), original)
+        weights_equal &= torch.equal(part.to_local(), part_of(original, divided[key], width, rank))
+    for key, p in whole.named_parameters():
+        if key not in divided and p.grad is not None:
+            wrong = max(wrong, float((gradients[key] - p.grad).abs().max()) / largest)
+    return {
+        "forward": forward.names,
+        "backward": backward.names,
+        "expected": split.all_reduces,
+        "loss": abs(float(loss.detach()) - float(expected.detach())),
+        "gradients": wrong,
+        "gradients_missing": sorted({n for n, p in whole.named_parameters() if p.grad is not None} ^ set(gradients)),
+        "names_equal": [n for n, _ in model.named_parameters()] == [n for n, _ in whole.named_parameters()],
+        "weights_equal": weights_equal,
+        "dtensors": sum(isinstance(p, DTensor) for p in model.parameters()),
+        "divided": len(divided),
+    }
+
+
+def main(folder: Path, rank: int, width: int) -> None:
+    """All models; results as JSON."""
+    torch.set_num_threads(1)
+    store = dist.FileStore(str(folder / "meeting"), width)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=width)
+    found = {f"{name}, {local}": compare(name, local, rank, width) for name, local in RUNS[width]}
+    (folder / f"{rank}.json").write_text(json.dumps(found))
+    dist.destroy_process_group()
+
+
+def run(folder: Path, width: int) -> list[dict[str, dict[str, Any]]]:
+    """What each process found."""
+    top = Path(__file__).resolve().parents[2]
+    command = [sys.executable, "-m", "tests.run.tensor_workers", str(folder)]
+    workers = [subprocess.Popen([*command, str(rank), str(width)], cwd=top) for rank in range(width)]
+    assert [worker.wait(120) for worker in workers] == [0] * width
+    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(width)]
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))
