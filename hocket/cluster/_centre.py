@@ -109,6 +109,8 @@ class Alone(Limits):
         # What blocks are made of, and what they are solved for: types, and the slope, which every step writes anew.
         self._summed = np.concatenate([own, own[1:] * does, (right * own).reshape(-1, len(group))])
         self._own, self._right = self._summed[:2], self._summed[3::2]
+        self._slope = np.zeros(types + 1)  # which has a price of -1 beside those of types
+        self._slope[types] = 1.0
 
     def step(self, own: np.ndarray, left: np.ndarray, slope: np.ndarray) -> np.ndarray:
         """As of any limits."""
@@ -126,7 +128,8 @@ class Alone(Limits):
         by_right = solved.reshape(types + 1, 2 * groups)
         small = weighed[3::2] @ right.T - asked.reshape(by_right.shape) @ by_right.T
         small.reshape(-1)[: -types - 1 : types + 2] += left[groups : groups + types]
-        price = np.append(np.linalg.solve(small[:types, :types], small[:types, types]), -1.0)
+        small[types] = self._slope
+        price = np.linalg.solve(small, -self._slope)
         of_time, of_asked = (price @ by_right).reshape(2, groups)[:, self._group]
         found: np.ndarray = own * (price @ right - of_time - self._own[1] * of_asked)
         return found

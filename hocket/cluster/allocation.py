@@ -6,7 +6,7 @@ Source: section 5.3.1: X, with rows for pairs where jobs share workers (equation
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import inf
-from typing import Final, overload
+from typing import Any, Final, overload
 
 import numpy as np
 
@@ -73,6 +73,7 @@ class Allocation:
         note: what went wrong with the solver, if the allocation is not its answer.
         holds_s: after so long it is out of date, even if nothing happens.
         fill: workers that it leaves free may be given to jobs that run there.
+        grouped: the policy's groups of alike jobs (Shares), and times of their variables; None where nobody kept them.
     """
 
     first: Final[np.ndarray]
@@ -86,6 +87,7 @@ class Allocation:
     note: Final[str] = ""
     holds_s: Final[float] = inf
     fill: Final[bool] = True
+    grouped: Final[tuple[Any, np.ndarray] | None] = field(default=None, repr=False)
 
     @once
     def pairs(self) -> np.ndarray:

@@ -2,12 +2,13 @@
 
 Rules of this file: an event is a fact, told once, in the order of time; a command is a wish of the core, and whoever drives it
 (a simulator or a live service) carries it out before it tells the next event. Both are plain and frozen, so that they can be
-compared, sent and written into a journal. When something happens is no part of it: the time is told beside it.
+compared, sent and written into a journal; commands are named tuples, as leases are: each move makes some. When something happens
+is no part of it: the time is told beside it.
 Sources: sections 5.3 (reset events), 5.5 (rounds) and 5.6 (leases).
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from hocket.cluster.job import Job
 from hocket.cluster.lease import Lease
@@ -161,8 +162,7 @@ Event = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Start:
+class Start(NamedTuple):
     """Run the lease's jobs on its workers.
 
     Attributes:
@@ -176,46 +176,40 @@ class Start:
     until_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class Renew:
+class Renew(NamedTuple):
     """These leases go on where they are, until the next round ends."""
 
     leases: tuple[Lease, ...]
     until_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class Preempt:
+class Preempt(NamedTuple):
     """Save a checkpoint of the lease's jobs and free its workers."""
 
     lease: Lease
 
 
-@dataclass(frozen=True, slots=True)
-class Stop:
+class Stop(NamedTuple):
     """End the lease: nothing of it is to be saved, or nothing can be; jobs of it that are not finished go back into the queue."""
 
     lease: Lease
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class WakeAt:
+class WakeAt(NamedTuple):
     """Tell RoundEnded at this time, after all other events of that time; it replaces an earlier wish."""
 
     at_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class Refuse:
+class Refuse(NamedTuple):
     """A job cannot run, as things are, or is given up."""
 
     job: str
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Note:
+class Note(NamedTuple):
     """Something that people who run the cluster should read."""
 
     text: str

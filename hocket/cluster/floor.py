@@ -7,7 +7,7 @@ Source: sections 5.5 and 5.6.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -130,11 +130,12 @@ class Floor:
         Arguments:
             overhead_s: that a job loses which ran before and starts elsewhere.
         """
-        before = list(map(self._stays.get, chosen.key))
-        moving = self._place(chosen, before)
-        leases: list[Lease] = before  # type: ignore[assignment]  # below, who has none gets one
+        leases: list[Any] = list(map(self._stays.get, chosen.key))  # below, who has none gets one
+        moving = self._place(chosen, leases)
+        for k in moving:
+            leases[k] = None
+        kept = tuple([lease for lease in leases if lease is not None])
         started, ran = [], self.ran
-        kept = tuple([lease for k, lease in enumerate(leases) if k not in moving] if moving else leases)
         lost_s, nothing = (overhead_s,), (0.0,)
         number, names, columns = self._given, chosen.jobs, chosen.column
         for k in sorted(moving):
@@ -169,22 +170,27 @@ class Floor:
             return {}  # of one worker, none has anything to gain by moving
         found: dict[int, tuple[int, ...]] = {}
         columns, needs, type_of = chosen.column, chosen.need, self._type_of
+        large = {type_of[column] for column, need in zip(columns, needs, strict=True) if need > 1}
+        moving: list[list[int]] = [[] for _ in self.up]
+        taken: list[list[int]] = [[] for _ in self.up]
         all_own: list[list[int]] = [[] for _ in self.up]
-        large = [False] * len(self.up)
-        for k, (column, need) in enumerate(zip(columns, needs, strict=True)):
-            all_own[type_of[column]].append(k)
-            if need > 1:
-                large[type_of[column]] = True
-        for own, up, kind, any_large in zip(all_own, self.up, self.types, large, strict=True):
-            if not any_large:
-                moving = [k for k in own if before[k] is None]
-                if moving:
-                    taken = [lease.workers[0] for k in own if (lease := before[k]) is not None]
-                    found.update(zip(moving, zip(place_singles(len(moving), taken, up, kind.per_server)), strict=True))
-            elif not all(self._stays_put(before[k]) for k in own):
+        for k, (column, lease) in enumerate(zip(columns, before, strict=True)):
+            kind = type_of[column]
+            if kind in large:
+                all_own[kind].append(k)
+            elif lease is None:
+                moving[kind].append(k)
+            else:
+                taken[kind].append(lease.workers[0])
+        for kind, (own, up) in enumerate(zip(all_own, self.up, strict=True)):
+            per_server = self.types[kind].per_server
+            if moving[kind]:
+                given = place_singles(len(moving[kind]), taken[kind], up, per_server)
+                found.update(zip(moving[kind], zip(given, strict=True), strict=True))
+            elif own and not all(self._stays_put(before[k]) for k in own):
                 stood = [() if (lease := before[k]) is None else lease.workers for k in own]
                 wishes = [(needs[k], self._spread[columns[k]], was) for k, was in zip(own, stood, strict=True)]
-                for k, was, workers in zip(own, stood, place(wishes, up, kind.per_server), strict=True):
+                for k, was, workers in zip(own, stood, place(wishes, up, per_server), strict=True):
                     if was != workers:
                         found[k] = workers
         return found

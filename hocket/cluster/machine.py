@@ -19,14 +19,7 @@ _LEAST = 1e-9  # steps: what is left to a job that is not finished
 _PER_HOUR = 3600.0
 
 
-class _Held:
-    """A lease that holds: places of its jobs, and from when it is not paid yet."""
-
-    __slots__ = ("began_s", "column", "cost_usd", "jobs", "left", "paid_s", "type", "workers")
-
-    def __init__(self, lease: Lease, jobs: tuple[int, ...], kind: int, now_s: float) -> None:
-        self.jobs, self.type, self.workers, self.began_s, self.paid_s = jobs, kind, len(lease.workers), now_s, now_s
-        self.column, self.left, self.cost_usd = lease.column, len(jobs), 0.0
+Held = tuple[tuple[int, ...], Lease]  # places of a lease's jobs, and the lease
 
 
 class Machine:
@@ -34,6 +27,7 @@ class Machine:
 
     Attributes:
         running: jobs that hold workers, with the number of their lease, in the order in which they started.
+        held: leases that hold, by number.
         remaining: steps, by job. finished_s: by job, None before. busy_s: by job, at work when its steps were counted last.
         finishes: (when, job) of those that finish in this round, the latest first.
         ends_s: when the last job of this round has nothing more to do in it.
@@ -67,7 +61,8 @@ class Machine:
         self._type_of = [c.type for c in columns]
         self.prices = [t.price_usd_per_hour for t in types]
         self.running: dict[int, int] = {}
-        self.held: dict[int, _Held] = {}
+        self.held: dict[int, Held] = {}
+        self._paid: dict[int, tuple[float, float]] = {}  # of leases that are paid in part: until when, and how much
         self.finishes: list[tuple[float, int]] = []
         self._starting: list[int] = []
         self._speeds: list[float] = []
@@ -78,7 +73,7 @@ class Machine:
 
     def start(self, starts: Iterable[Start], now_s: float) -> None:
         """Jobs begin on workers; the overhead goes by before their first step."""
-        place, running, held, alone, type_of = self.place, self.running, self.held, self.alone, self._type_of
+        place, running, held, alone = self.place, self.running, self.held, self.alone
         starting, speeds, from_s = self._starting, self._speeds, self._from_s
         own, first = self._own, len(starting)
         for command in starts:
@@ -95,7 +90,7 @@ class Machine:
                 speeds += self.speeds(jobs, column)
                 from_s += [now_s + lost_s for lost_s in command.overhead_s]
                 running.update(dict.fromkeys(jobs, number))
-            held[number] = _Held(lease, jobs, type_of[column], now_s)
+            held[number] = jobs, lease
             starting += jobs
         for j in starting[first:]:
             if self.started_s[j] is None:
@@ -165,52 +160,64 @@ class Machine:
         self.remaining[job], self.finished_s[job] = 0.0, now_s
         number = self.running.pop(job)
         held = self.held[number]
-        held.left -= 1
-        if not held.left:
-            self._over(self.held.pop(number), now_s)
+        if len(held[0]) == 1 or not any(map(self.running.__contains__, held[0])):
+            self._over([self.held.pop(number)], now_s)
 
     def leave(self, leases: Iterable[Lease], now_s: float, saved: bool) -> None:
         """Leases end; saved: what their jobs did up to now counts."""
-        running, preemptions = self.running, self.preemptions
+        running, preemptions, every, ended = self.running, self.preemptions, self.held, []
+        count = saved and now_s > self.settled_s
         for lease in leases:
-            held = self.held.pop(lease.number, None)
+            held = every.pop(lease.number, None)
             if held is None:
                 continue
-            jobs = held.jobs if held.left == len(held.jobs) else tuple([j for j in held.jobs if j in running])
-            if saved and now_s > self.settled_s:
+            jobs, _ = held
+            if len(jobs) > 1:
+                jobs = tuple([j for j in jobs if j in running])
+            if count:
                 self._count(np.array(jobs, dtype=np.int64), now_s)
             for j in jobs:
                 del running[j]
                 preemptions[j] += 1
-            self._over(held, now_s)
+            ended.append(held)
+        self._over(ended, now_s)
 
-    def _over(self, held: _Held, now_s: float) -> None:
-        self._pay(held, now_s)
-        self.spans.append((held.jobs, held.type, held.workers, held.began_s, now_s, held.cost_usd))
+    def _over(self, ended: Sequence[Held], now_s: float) -> None:
+        type_of, paid = self._type_of, self._paid
+        for (jobs, lease), cost_usd in zip(ended, self._pay(ended, now_s), strict=True):
+            self.spans.append((jobs, type_of[lease.column], len(lease.workers), lease.began_s, now_s, cost_usd))
+            if paid:
+                paid.pop(lease.number, None)
 
-    def _pay(self, held: _Held, now_s: float) -> None:
-        kind, jobs = held.type, held.jobs
-        amount = (now_s - held.paid_s) * held.workers / len(jobs)
-        cost_usd = amount * self.prices[kind] / _PER_HOUR
-        for j in jobs:
-            self.worker_s[j][kind] += amount
-            self.cost_usd[j] += cost_usd
-        held.cost_usd += cost_usd * len(jobs)
-        held.paid_s = now_s
+    def _pay(self, leases: Iterable[Held], now_s: float) -> list[float]:
+        """Pay up to now; what each lease has cost in all."""
+        worker_s, cost_usd, prices, type_of, paid = self.worker_s, self.cost_usd, self.prices, self._type_of, self._paid
+        found = []
+        for jobs, lease in leases:
+            kind, paid_s, before_usd = type_of[lease.column], lease.began_s, 0.0
+            if paid and lease.number in paid:
+                paid_s, before_usd = paid[lease.number]
+            amount = (now_s - paid_s) * len(lease.workers) / len(jobs)
+            each_usd = amount * prices[kind] / _PER_HOUR
+            for j in jobs:
+                worker_s[j][kind] += amount
+                cost_usd[j] += each_usd
+            found.append(before_usd + each_usd * len(jobs))
+        return found
 
     def price(self, kind: int, usd_per_hour: float, now_s: float) -> None:
         """A type costs something else from now on."""
-        for held in self.held.values():
-            if held.type == kind:
-                self._pay(held, now_s)
+        held = [own for own in self.held.values() if self._type_of[own[1].column] == kind]
+        for (_, lease), cost_usd in zip(held, self._pay(held, now_s), strict=True):
+            self._paid[lease.number] = now_s, cost_usd
         self.prices[kind] = usd_per_hour
         self.price_changes.append((now_s, kind, usd_per_hour))
 
     def close(self, now_s: float) -> None:
         """The simulation is over: what runs is counted and paid up to now."""
         self.settle(now_s)
-        while self.held:
-            self._over(self.held.popitem()[1], now_s)
+        self._over(list(reversed(self.held.values())), now_s)
+        self.held.clear()
 
     def records(self, count: int, table: ThroughputTable) -> tuple[Record, ...]:
         """What became of the first so many jobs."""

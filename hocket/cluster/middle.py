@@ -34,13 +34,23 @@ def middle(allocation: Allocation, snapshot: Snapshot, asked: np.ndarray) -> All
         allocation: one that gives jobs what is asked.
         asked: steps a second that the objective asks for, by job; less, by a thousandth, will do.
     """
-    shares = Shares(snapshot, (asked,))
+    shares, found = _grouped(allocation, snapshot, asked)
     if not shares.groups:
         return allocation
     often = _often(shares)
-    times = _times(shares, often, _totals(allocation, shares), asked[shares.member] * shares.count)
+    times = _times(shares, often, found, asked[shares.member] * shares.count)
     first, second, column, fraction = _entries(shares, times / often)
-    return replace(allocation, first=first, second=second, column=column, fraction=fraction)
+    return replace(allocation, first=first, second=second, column=column, fraction=fraction, grouped=None)
+
+
+def _grouped(allocation: Allocation, snapshot: Snapshot, asked: np.ndarray) -> tuple[Shares, np.ndarray]:
+    """Groups of jobs that are alike in what is asked for them too, and the times of their variables in an allocation."""
+    if allocation.grouped is not None:
+        shares, times = allocation.grouped
+        if shares.snapshot is snapshot and not shares.refused and (asked == asked[shares.member][shares.group]).all():
+            return shares, times
+    shares = Shares(snapshot, (asked,))
+    return shares, _totals(allocation, shares) if shares.groups else np.zeros(0)
 
 
 def _often(shares: Shares) -> np.ndarray:

@@ -68,15 +68,12 @@ class Entries:
         return has, -self.fraction[has]
 
     @cached_property
-    def by_type(self) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-        """For each type its part of `due`, and of `others`."""
-        (due, fraction), others = self.due, self.others
-        kind, other_kind = self.type[due], self.type[others]
-        found = []
-        for k in range(int(self.type.max(initial=-1)) + 1):
-            own = kind == k
-            found.append((due[own], fraction[own], others[other_kind == k]))
-        return found
+    def queued(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, list[int]]:
+        """All of them type by type, of a type by falling fraction; their jobs, fractions, negative, and where types begin."""
+        order = np.lexsort((-self.fraction, self.type))
+        kinds = self.type[order]
+        begins = kinds.searchsorted(np.arange(kinds[-1] + 2 if len(kinds) else 1))
+        return order, self.first[order], -self.fraction[order], begins.tolist()
 
     @cached_property
     def single(self) -> bool:
@@ -165,26 +162,17 @@ def choose_singles(
     Arguments:
         received, owed, types: as for `by_ratio`. workers: as for `choose`.
     """
-    busy = np.zeros(entries.jobs, dtype=bool)
+    queued, first, fraction, begins = entries.queued
+    rank, gifts = fraction / received[queued], -owed[queued]
+    idle = np.ones(entries.jobs, dtype=bool)
     chosen: list[np.ndarray] = []
     for kind in types:
-        free = workers[kind]
-        if not free or kind >= len(entries.by_type):
-            continue
-        due, fraction, others = entries.by_type[kind]
-        if chosen:
-            idle = ~busy[entries.first[due]]
-            due, fraction = due[idle], fraction[idle]
-        took = due[np.lexsort((-owed[due], fraction / received[due]))[:free]]
-        busy[entries.first[took]] = True
-        chosen.append(took)
-        free -= len(took)
-        if free and len(others):
-            took = others[~busy[entries.first[others]]]
-            took = took[np.argsort(-owed[took], kind="stable")[:free]]
-            busy[entries.first[took]] = True
+        if kind + 1 < len(begins) and workers[kind]:
+            there = begins[kind] + idle[first[begins[kind] : begins[kind + 1]]].nonzero()[0]
+            took = there[np.lexsort((gifts[there], rank[there]))[: workers[kind]]]
+            idle[first[took]] = False
             chosen.append(took)
-    return np.concatenate(chosen) if chosen else np.zeros(0, dtype=np.int64)
+    return queued[np.concatenate(chosen)] if chosen else np.zeros(0, dtype=np.int64)
 
 
 def _could(entries: Entries, order: np.ndarray, busy: bytearray, free: list[int]) -> np.ndarray:

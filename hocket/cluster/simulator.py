@@ -209,15 +209,15 @@ class _Simulation:
     def _measure(self, known: set[tuple[int, int, int]]) -> None:
         """What pairs that ran in this round kept, once for each pair of classes on a column."""
         machine = self.machine
-        for held in list(machine.held.values()):
-            if len(held.jobs) < 2:
+        for jobs, lease in list(machine.held.values()):
+            if len(jobs) < 2:
                 continue
-            (a, b), column = held.jobs, held.column
+            (a, b), column = jobs, lease.column
             key = int(self._rows[a]), int(self._rows[b]), column
             if key in known:
                 continue
             known |= {key, (key[1], key[0], column)}
-            kept = np.array(machine.speeds(held.jobs, column)) / np.array(
+            kept = np.array(machine.speeds(jobs, column)) / np.array(
                 [machine.alone[a][column], machine.alone[b][column]]
             )
             self._tell(SharingMeasured(*key, *kept.tolist()))
@@ -225,7 +225,7 @@ class _Simulation:
     def _learn(self, learner: Learner) -> None:
         """What pairs that ran in this round say about themselves and others."""
         rows, speeds = self._rows, self.machine.speeds
-        ran = [(held.jobs, held.column) for held in self.machine.held.values() if len(held.jobs) == 2]
+        ran = [(jobs, lease.column) for jobs, lease in self.machine.held.values() if len(jobs) == 2]
         for event in learner.learn((int(rows[a]), int(rows[b]), c, speeds((a, b), c)) for (a, b), c in ran):
             self._tell(event)
 

@@ -1,7 +1,5 @@
 """Leases: numbers that only grow, and renewal that changes nothing."""
 
-from dataclasses import FrozenInstanceError
-
 import pytest
 
 from hocket.cluster.events import Preempt, Renew, Start
@@ -14,7 +12,7 @@ def test_a_lease_does_not_change() -> None:
     """Two that are equal are one and the same right."""
     lease = Lease(3, ("a", "b"), 0, (4, 5), 60.0)
     assert lease == Lease(3, ("a", "b"), 0, (4, 5), 60.0)
-    with pytest.raises(FrozenInstanceError):
+    with pytest.raises(AttributeError):
         lease.workers = (6, 7)  # type: ignore[misc]
 
 

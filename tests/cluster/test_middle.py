@@ -109,6 +109,22 @@ def test_pairs_keep_limits_and_what_is_asked(seed: int, jobs: int) -> None:
         assert alike == pytest.approx(np.broadcast_to(alike[:1], alike.shape), abs=1e-9)
 
 
+@given(st.integers(0, 10**6), st.integers(1, 14), st.booleans())
+@hypothesis_settings(max_examples=30, deadline=None)
+def test_groups_that_a_policy_made_change_nothing(seed: int, jobs: int, alike: bool) -> None:
+    """Whether they serve or not, as where less is asked for one of a group than for the others."""
+    draw = np.random.default_rng(seed)
+    kinds, speeds = draw.integers(0, 3, jobs), draw.uniform(0.5, 9.0, (3, 2))
+    there = snapshot(speeds[kinds].tolist(), draw.integers(1, 4, 2).tolist())
+    first = max_min_fairness.allocate(there)
+    asked = max_min_fairness.asked(there, first.objective)
+    if not alike:
+        asked[0] *= 0.7
+    found, plain = middle(first, there, asked), middle(replace(first, grouped=None), there, asked)
+    assert found.grouped is None
+    assert found.dense(there) == pytest.approx(plain.dense(there), abs=2e-3)
+
+
 def test_two_jobs_beside_each_other() -> None:
     """On one worker, alike, nothing asked: alone, alone and together, none of them near any limit."""
     there = sharing(snapshot([[4.0], [4.0]], [1]), np.zeros(2, dtype=int), np.full((1, 1), 0.7))

@@ -23,7 +23,7 @@ def answer(shares: Shares, times: np.ndarray, duals: np.ndarray, objective: floa
     """
     entries = spread(shares.group, shares.first, shares.second, shares.column, times[: shares.variables])
     told = reasons(shares, duals)
-    return Allocation(*entries, objective, gap, told, shares.refused)
+    return Allocation(*entries, objective, gap, told, shares.refused, grouped=(shares, times[: shares.variables]))
 
 
 def reasons(shares: Shares, duals: np.ndarray) -> Reasons:
