@@ -29,7 +29,7 @@ class Asking:
         kept: what classes of jobs keep beside each other, see Pairs, with one class more, that shares with nobody.
         made_s: when the allocation that holds was made; holds_s, fills: for how long, and whether free workers may be given away.
         stale: it is to be made anew. must: at once.
-        entities, budget_usd: see Snapshot.
+        entities, budget_usd, spent_usd: see Snapshot.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class Asking:
         budget_usd: float | None,
     ) -> None:
         self._policy, self._settings = policy, settings
-        self.entities, self.budget_usd = entities, budget_usd
+        self.entities, self.budget_usd, self.spent_usd = entities, budget_usd, 0.0
         self.kept = None if kept is None else _with_nobody(kept)
         self.made_s: float | None = None
         self.holds_s, self.fills = float("inf"), True
@@ -92,6 +92,7 @@ class Asking:
             floor.placed(),
             self._settings.checkpoint_s + self._settings.restart_s,
             self._settings.round_s,
+            self.spent_usd,
         )
 
 

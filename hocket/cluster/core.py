@@ -99,7 +99,14 @@ class Core:
         """
         if not self.now_s <= now_s < float("inf"):
             raise InputError("event: time", f"{now_s:g} s", f"not before the last event's, {self.now_s:g} s")
-        told: list[Command] = _HANDLERS[type(event)](self, event, now_s)
+        spent_usd = self.asking.spent_usd
+        if self.asking.budget_usd is not None:
+            self.asking.spent_usd += self.floor.cost_usd(now_s - self.now_s)
+        try:
+            told: list[Command] = _HANDLERS[type(event)](self, event, now_s)
+        except Exception:
+            self.asking.spent_usd = spent_usd
+            raise
         self.now_s = now_s
         if isinstance(event, RoundEnded):
             self.asked = False

@@ -81,6 +81,11 @@ class Floor:
             return claims
         return claims.part([k for k, number in enumerate(numbers) if number in self.running])
 
+    def cost_usd(self, time_s: float) -> float:
+        """What the leases that hold cost in so much time."""
+        leased = ((self.types[self._type_of[lease.column]], len(lease.workers)) for lease in self.running.values())
+        return sum(own.price_usd_per_hour * workers for own, workers in leased) * time_s / 3600
+
     def placed(self) -> dict[str, int]:
         """Columns of the jobs that run."""
         return {name: r.column for r in self.running.values() for name in r.jobs if name not in self.ended}

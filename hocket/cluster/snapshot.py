@@ -81,7 +81,7 @@ class Snapshot:
         throughputs: steps a second of each job alone; shape (jobs, columns); 0 where it does not run.
         pairs: for space sharing; None to leave every job its workers alone.
         entities: for hierarchical policies.
-        budget_usd: for policies that keep within one.
+        budget_usd: for policies that keep within one. spent_usd: of it, up to now.
         now_s: when this is.
         placed: columns of jobs that run, by id.
         changeover_s: that a job loses when it goes on other workers.
@@ -101,6 +101,7 @@ class Snapshot:
     placed: Mapping[str, int] = field(default_factory=dict)
     changeover_s: float = 0.0
     round_s: float = 0.0
+    spent_usd: float = 0.0
     scale_factors: list[int] = field(init=False, repr=False)
     arrived_s: list[float] = field(init=False, repr=False)
     everywhere: bool = field(init=False, repr=False)

@@ -24,6 +24,7 @@ def state_of(core: Core) -> dict[str, Any]:
             "fills": asking.fills,
             "stale": asking.stale,
             "must": asking.must,
+            "spent_usd": asking.spent_usd,
             "changed": core.changed,
         },
         "jobs": _jobs(core),

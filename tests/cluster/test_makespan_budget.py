@@ -7,17 +7,25 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from hocket.cluster.generate import static
 from hocket.cluster.job import Job
+from hocket.cluster.metrics import summary
+from hocket.cluster.named import policy_named
+from hocket.cluster.options import Options
 from hocket.cluster.policies import makespan, makespan_budget
 from hocket.cluster.policies._lp import Infeasible, solve
 from hocket.cluster.policies._shares import Rows, Shares
+from hocket.cluster.readers.throughputs_json import packaged
+from hocket.cluster.simulator import simulate
 from hocket.cluster.snapshot import Active, Snapshot
 from hocket.cluster.workers import Column, WorkerType
+from hocket.cluster.workload import Workload
 from hocket.errors import InputError
 from tests.cluster.crowds import assert_it_can_be, crowd
 from tests.cluster.gavel import references, snapshot
 
 TYPES = WorkerType("v100", 1, 1, 3.6), WorkerType("k80", 1, 1, 0.36)  # 0.1 and 0.01 cents a second
+PRICES = (("v100", 2.48), ("p100", 1.46), ("k80", 0.45))
 
 
 def _one(budget_usd: float | None) -> Snapshot:
@@ -39,6 +47,45 @@ def test_too_little_money_is_told() -> None:
     """With the least that would do."""
     with pytest.raises(InputError, match=r"budget_usd: found 0.09; expected 0.10 or more"):
         makespan_budget.allocate(_one(0.09))
+
+
+def test_what_was_spent_is_not_there() -> None:
+    """Of 0.3 dollars 0.125 are gone: half of each, as with 0.175. Of 0.3 dollars 0.25 are: it goes on where it costs least."""
+    found = makespan_budget.allocate(replace(_one(0.3), spent_usd=0.125))
+    assert found.objective == pytest.approx(625.0)
+    assert not found.fill
+    assert not found.note
+    short = makespan_budget.allocate(replace(_one(0.3), spent_usd=0.25))
+    assert short.objective == pytest.approx(1000.0)
+    assert short.reasons[0].change == "a larger budget"
+    assert "less than what the jobs cost at least" in short.note
+
+
+@pytest.mark.parametrize("part", [0.0, 0.3, 0.7, 1.0])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_simulation_keeps_within_the_budget(seed: int, part: float) -> None:
+    """Asked anew whenever a job is finished, it has what is left: all together cost what was to be spent, in the end."""
+    work, types = static(packaged(), 8, seed), tuple(WorkerType(name, 4, 1, usd) for name, usd in PRICES)
+    cheap, dear = (
+        summary(simulate(work, types, packaged(), policy_named("makespan_budget"), Options(budget_usd=usd)))
+        for usd in (_least_usd(work, types), 1e6)
+    )
+    budget_usd = cheap.cost_usd + part * (dear.cost_usd - cheap.cost_usd)
+    run = simulate(work, types, packaged(), policy_named("makespan_budget"), Options(budget_usd=budget_usd))
+    found = summary(run)
+    assert found.finished == 8
+    assert found.cost_usd <= budget_usd * 1.001
+    assert dear.makespan_s * 0.999 <= found.makespan_s <= cheap.makespan_s * 1.001
+
+
+def _least_usd(work: Workload, types: tuple[WorkerType, ...]) -> float:
+    """What jobs of one worker cost where each costs least."""
+    table = packaged()
+    columns = tuple(Column(k) for k in range(len(types)))
+    steps = table.throughputs(table.rows(work.jobs), types, columns)
+    prices = np.array([own.price_usd_per_hour for own in types]) / 3600
+    each = np.divide(prices, steps, out=np.full(steps.shape, np.inf), where=steps > 0).min(axis=1)
+    return float(each @ np.array([job.steps for job in work.jobs])) * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("name", sorted({r["input"] for r in references("min_total_duration_perf", 128)}))

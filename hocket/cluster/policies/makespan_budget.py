@@ -5,6 +5,10 @@ the budget. The dissertation halves the range of M until it is small. Here the l
 long as M is too dear, the duals of the cheapest way to keep M bound the cost of every longer one, and the next M is the least
 at which that bound is within the budget. So every M on the way is below the answer, and the last one is it.
 Without a budget it is the makespan policy. All that runs is paid for until the end, as in the dissertation's formula.
+
+What was spent before is no longer there: a scheduler that asks again has what is left. Where that has become less than what the rest
+costs at least, by work that was lost or jobs that came, all goes on where it costs least, and the allocation says so. Workers that
+are left free are not given to anybody: they cost, too.
 """
 
 import numpy as np
@@ -35,7 +39,7 @@ def allocate(snapshot: Snapshot, session: Session | None = None) -> Allocation:
     """The allocation; its objective is the seconds until the last job that can run is finished.
 
     Raises:
-        InputError: no time is long enough to finish all jobs within the budget.
+        InputError: nothing is spent, and no time is long enough to finish all jobs within the budget.
     """
     return answered(session, snapshot, lambda: _allocate(snapshot, session))
 
@@ -52,7 +56,8 @@ def _allocate(snapshot: Snapshot, session: Session | None) -> Allocation:
             reasons = tuple(refusal(shares.refused[j]) for j in range(jobs))
             return Allocation(empty, empty, empty, np.zeros(0), 0.0, 0.0, reasons, shares.refused)
         found = least(lines, pace, _PLACE, above, session)
-        kept, above, dear = _within(lines, found, pace, snapshot.budget_usd, session)
+        left_usd, note = _left(lines, snapshot)
+        kept, above, dear = _within(lines, found, pace, left_usd, session)
         entries, torn = spread(lines, kept.solution.x, kept.demand)
         if not torn:
             break
@@ -64,7 +69,28 @@ def _allocate(snapshot: Snapshot, session: Session | None) -> Allocation:
     last_s = float(ends_s[runs].max())
     gap = max(kept.solution.gap, last_s / above - 1)
     told = Reasons(jobs, lambda: _reasons(lines, found, pace, ends_s, dear))
-    return Allocation(*entries, last_s, gap, told, shares.refused)
+    return Allocation(*entries, last_s, gap, told, shares.refused, note, fill=snapshot.budget_usd is None)
+
+
+def _left(lines: Lines, snapshot: Snapshot) -> tuple[float | None, str]:
+    """What may be spent, and what is wrong with it.
+
+    Raises:
+        InputError: nothing is spent yet, and it is not enough.
+    """
+    if snapshot.budget_usd is None:
+        return None, ""
+    dearest = _least_cost_usd(lines, cost_per_hour(lines.shares) / HOUR_S)
+    left_usd = snapshot.budget_usd - snapshot.spent_usd
+    if left_usd >= dearest * (1 - _CLOSE):
+        return left_usd, ""
+    if snapshot.spent_usd > 0:
+        return (
+            dearest,
+            "what is left of the budget is less than what the jobs cost at least: they run where they cost least",
+        )
+    wanted = f"{dearest:.2f} or more, which the jobs cost at least"
+    raise InputError("budget_usd", f"{snapshot.budget_usd:.2f}", wanted, "Raise the budget, or take jobs out")
 
 
 def _within(
@@ -73,11 +99,6 @@ def _within(
     """What costs least at the least makespan that is within the budget, that makespan, and whether the budget made it longer."""
     cost = cost_per_hour(lines.shares) / HOUR_S
     unit = float(cost.max()) or 1.0
-    if budget_usd is not None:
-        dearest = _least_cost_usd(lines, cost)
-        if budget_usd < dearest * (1 - _CLOSE):
-            wanted = f"{dearest:.2f} or more, which the jobs cost at least"
-            raise InputError("budget_usd", f"{budget_usd:.2f}", wanted, "Raise the budget, or take jobs out")
     now = found.pace
     # What workers were worth for the pace alone says little of what they are worth in money: the basis is a better beginning.
     served = Served(found.cuts, cost / unit, _PLACE, None, session, found.basis)
