@@ -75,9 +75,17 @@ class Bound:
 class Plane:
     """Meshes of one tensor-parallel width and one way to recompute: what they share is worked out once."""
 
-    def __init__(self, source: Source, cluster: Cluster, tensor: int, recompute: str, sizes: tuple[int, ...]) -> None:
+    def __init__(
+        self,
+        source: Source,
+        cluster: Cluster,
+        tensor: int,
+        recompute: str,
+        sizes: tuple[int, ...],
+        slices: bool = True,
+    ) -> None:
         self.tensor, self.recompute, self.sizes = tensor, recompute, sizes
-        self.group = grouped(cluster, tensor, slices=True)
+        self.group = grouped(cluster, tensor, slices)
         self.profile = of_group(source(tensor, recompute, sizes), self.group)
         layers = self.profile.layers
         self._held = _sums(x.weights_bytes + x.optimizer_bytes + x.buffers_bytes for x in layers)
