@@ -41,8 +41,8 @@ def policy_named(name: str, blind: bool = False, rest: Literal["most", "middle"]
             told = module.remember(snapshot, found, told)
         if blind:
             return evenly(found, snapshot)
-        if rest == "middle" and found.objective > 0 and hasattr(module, "asked"):
-            return middle(found, snapshot, module.asked(snapshot, found.objective))
+        if rest == "middle" and found.objective > 0 and hasattr(module, "asked") and session.answers(snapshot):
+            return session.stands(snapshot, middle(found, snapshot, module.asked(snapshot, found.objective)))
         return found
 
     return allocate

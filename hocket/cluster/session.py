@@ -75,6 +75,15 @@ class Session:
         self._last = snapshot, found
         return found
 
+    def answers(self, snapshot: Snapshot) -> bool:
+        """Whether there was an answer to this, and the last one did not have to stand for it."""
+        return self._last is not None and self._last[0] is snapshot
+
+    def stands(self, snapshot: Snapshot, found: Allocation) -> Allocation:
+        """What was made of the answer stands in its place when the solver fails."""
+        self._last = snapshot, found
+        return found
+
     def solve(self, shares: Shares, program: Program, place: str, labels: Labels | None = None) -> Solution:
         """The answer to a program of shares, from where the last one of this session ended.
 

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from types import ModuleType
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from hocket.cluster import session as module
 from hocket.cluster.allocation import ALONE
 from hocket.cluster.job import Job
+from hocket.cluster.named import policy_named
 from hocket.cluster.policies import max_min_fairness, max_sum_throughput
 from hocket.cluster.policies._lp import SolverTrouble
 from hocket.cluster.session import Session
@@ -95,6 +97,22 @@ def test_when_the_solver_fails_the_last_allocation_stands(monkeypatch: pytest.Mo
         if job in alone:
             assert now[place, 1:] == pytest.approx(was[job, 1:])
     assert len(found.reasons) == len(jobs)
+
+
+@pytest.mark.parametrize("rest", ["most", "middle"])
+def test_what_stands_is_what_was_answered(rest: Literal["most", "middle"], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the answer is in the middle of what is as good: who is still here has what it had."""
+    full, policy = unlike(20), policy_named("max_min_fairness", rest=rest)
+    before = policy(full).dense(full)
+
+    def fails(*_: object) -> None:
+        raise SolverTrouble("here: it gave up")
+
+    monkeypatch.setattr(module, "solve", fails)
+    there = part(full, list(range(2, 20)))
+    found = policy(there)
+    assert "here: it gave up" in found.note
+    assert found.dense(there) == pytest.approx(before[2:])
 
 
 def test_without_a_last_allocation_the_trouble_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
