@@ -125,7 +125,8 @@ def updates_json(updates: "Updates") -> dict[str, Any]:
 def error_json(error: Exception) -> dict[str, Any]:
     """An error as plain data, for who asked for JSON."""
     fields = {key: getattr(error, key) for key in ("place", "found", "expected", "next_step") if hasattr(error, key)}
-    return {"kind": type(error).__name__, "message": str(error), **fields}
+    told = getattr(error, "format_message", error.__str__)()  # a usage error's names the option
+    return {"kind": type(error).__name__, "message": told, **fields}
 
 
 def print_plan(opened: "Opened") -> None:
