@@ -97,8 +97,42 @@ def _path_of(kind: Any, data: Any) -> list[str]:
 def _adapter(kind: Any) -> Any:
     """Made once: that takes longer than most checks."""
     from pydantic import TypeAdapter
+    from pydantic_core import SchemaValidator
 
-    return TypeAdapter(kind)
+    schema: Any = TypeAdapter(kind).core_schema
+    _numbers_alone(schema)
+    return SchemaValidator(schema)
+
+
+def _numbers_alone(schema: Any) -> None:
+    """Numbers are to be numbers: true, and texts such as "12", would be taken for some otherwise. 2.0 is a whole number, and keys
+    are always texts in JSON."""
+    from pydantic_core.core_schema import no_info_before_validator_function
+
+    parts = (
+        schema.items() if isinstance(schema, dict) else enumerate(schema) if isinstance(schema, list | tuple) else ()
+    )
+    for name, part in list(parts):
+        if name != "keys_schema":
+            _numbers_alone(part)
+    kind = schema.get("type") if isinstance(schema, dict) else ""
+    if kind == "float":
+        schema["strict"] = True
+    elif kind == "int":
+        whole: Any = {**schema}
+        schema.clear()
+        schema.update(no_info_before_validator_function(_no_text, whole))
+
+
+_NO_NUMBERS = (bool, str, bytes)
+
+
+def _no_text(value: Any) -> Any:
+    if isinstance(value, _NO_NUMBERS):
+        from pydantic_core import PydanticKnownError
+
+        raise PydanticKnownError("int_type")
+    return value
 
 
 def _fields_at(kind: Any, path: tuple[int | str, ...]) -> list[str]:

@@ -1,6 +1,6 @@
 """typed.py: plain data becomes a dataclass, or an error that names the key."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import pytest
@@ -72,6 +72,49 @@ def test_wrong_data_names_the_key(data: Any, place: str, found: str, expected: s
     error = caught.value
     assert (error.place, error.found, error.next_step) == (place, found, step)
     assert expected in error.expected
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """Of both kinds, and some that need not be there."""
+
+    count: int = 0
+    share: float = 0.0
+    limit: float | None = None
+    counts: tuple[int, ...] = ()
+    shares: dict[str, float] = field(default_factory=dict)
+    id: int | str = 0
+    named: dict[int, int] = field(default_factory=dict)
+
+
+@pytest.mark.parametrize("value", [True, "12", "1_000", "nan", b"3", "", [1], None])
+@pytest.mark.parametrize(
+    ("key", "inside"),
+    [
+        ("count", lambda v: v),
+        ("share", lambda v: v),
+        ("counts.1", lambda v: [1, v]),
+        ("shares.a", lambda v: {"a": v}),
+        ("named.3", lambda v: {"3": v}),
+    ],
+)
+def test_only_numbers_are_numbers(key: str, inside: Any, value: Any) -> None:
+    """Neither a truth value nor a text, whatever it spells."""
+    with pytest.raises(InputError, match=rf"^f: {key}.*expected a (whole )?number$"):
+        read_as(Numbers, {key.partition(".")[0]: inside(value)}, "f")
+
+
+def test_whole_numbers_may_be_written_as_others() -> None:
+    """2.0 is 2, and 2 is 2.0; an id that may be a text is left as it is, and keys are texts in JSON."""
+    found = read_as(
+        Numbers, {"count": 2.0, "share": 2, "limit": 3, "counts": [1, 2.0], "shares": {"a": 1}, "id": "7"}, "f"
+    )
+    assert found == Numbers(2, 2.0, 3.0, (1, 2), {"a": 1.0}, "7")
+    assert [type(x) for x in (found.count, found.share, found.limit)] == [int, float, float]
+    assert read_as(Numbers, {"limit": None, "id": 7}, "f").id == 7
+    assert read_as(Numbers, {"named": {"4": 5}}, "f").named == {4: 5}
+    with pytest.raises(InputError, match=r"f: count: found 2\.5; expected a whole number"):
+        read_as(Numbers, {"count": 2.5}, "f")
 
 
 def test_what_a_dataclass_refuses_itself_keeps_its_words() -> None:
