@@ -206,7 +206,7 @@ def _again(snapshot: Snapshot, before: Snapshot, last: Allocation, trouble: str)
     used = np.bincount(kind, snapshot.scale[first] * fraction, len(snapshot.types))
     there = np.minimum(1.0, snapshot.workers / np.maximum(used, snapshot.workers + (used == 0)))
     known = set(ids)
-    held = Reason("the solver failed: this is what it had before")
+    held = Reason("the solver failed: this is what it had before", "the next answer")
     new = Reason("the solver failed, and it came since the last answer", "the next answer")
     reasons = tuple(held if active.job.id in known else new for active in snapshot.jobs)
     refused = {now[ids[j]]: why for j, why in last.refused.items() if ids[j] in now}

@@ -102,13 +102,33 @@ def test_a_member_has_the_shape_of_a_policy(policy: ModuleType) -> None:
 @settings(max_examples=30)
 def test_time_and_workers_are_kept(policy: ModuleType, seed: int, shared: bool) -> None:
     """Nobody has more time than there is, no type more work than workers; every answer comes with a gap of at most 1e-6 and,
-    for every job, a reason."""
+    for every job, a reason and what would change it."""
     there = crowd(seed, shared)
     found = policy.allocate(there)
     keeps_what_there_is(there, found)
     assert found.gap <= EXACT
     assert len(found.reasons) == len(there.jobs)
-    assert all(reason.binding for reason in found.reasons)
+    assert all(reason.binding and reason.change for reason in found.reasons)
+
+
+@each_member
+@given(seed=seeds, shared=st.booleans())
+@settings(max_examples=30)
+def test_reasons_are_true(policy: ModuleType, seed: int, shared: bool) -> None:
+    """A type that is said to be full is, whoever is said to run all the time does, and who is always where it is fastest is not
+    told that it lacks workers."""
+    there = crowd(seed, shared)
+    found = policy.allocate(there)
+    used, time, got = found.used(there), found.dense(there).sum(axis=1), found.throughput(there)
+    for j, reason in enumerate(found.reasons):
+        words = reason.binding.rpartition(": ")[2] if "level" in reason.binding else reason.binding
+        for k, own in enumerate(there.types):
+            if own.name in words and (" is full" in words or " are full" in words):
+                assert used[k] >= own.workers - EXACT
+        if "runs all the time" in words:
+            assert time[j] >= 1 - EXACT
+        if j not in found.refused and not shared and got[j] >= there.able[j].max() * (1 - 1e-12):
+            assert "nothing: more" not in words
 
 
 @each_member

@@ -1,7 +1,8 @@
 """Answers: from a solved program to an allocation, with what holds every job back.
 
 A type whose row has a price is full: more of its workers would help somebody. A group whose time has a price works all the
-time: only faster workers would help it.
+time: only faster workers would help it. So does one that is always where it is fastest, though the price may be elsewhere, as
+time is bounded by variables as well.
 """
 
 import numpy as np
@@ -12,6 +13,7 @@ from hocket.cluster.policies._spread import spread
 from hocket.cluster.workers import WorkerType
 
 _PRICE = 1e-9
+_SAME = 1e-9  # relative
 
 
 def answer(shares: Shares, times: np.ndarray, duals: np.ndarray, objective: float, gap: float) -> Allocation:
@@ -22,16 +24,20 @@ def answer(shares: Shares, times: np.ndarray, duals: np.ndarray, objective: floa
         objective, gap: as an allocation has them.
     """
     entries = spread(shares.group, shares.first, shares.second, shares.column, times[: shares.variables])
-    told = reasons(shares, duals)
+    told = reasons(shares, duals, times[: shares.variables])
     return Allocation(*entries, objective, gap, told, shares.refused, grouped=(shares, times[: shares.variables]))
 
 
-def reasons(shares: Shares, duals: np.ndarray) -> Reasons:
-    """What holds every job back, by the duals of the limits' rows; more may follow."""
-    return Reasons(len(shares.group), lambda: _reasons(shares, duals))
+def reasons(shares: Shares, duals: np.ndarray, times: np.ndarray | None = None) -> Reasons:
+    """What holds every job back.
+
+    Arguments:
+        duals: of the limits' rows; more may follow. times: of the variables, if they are all that groups have.
+    """
+    return Reasons(len(shares.group), lambda: _reasons(shares, duals, times))
 
 
-def _reasons(shares: Shares, duals: np.ndarray) -> tuple[Reason, ...]:
+def _reasons(shares: Shares, duals: np.ndarray, times: np.ndarray | None) -> tuple[Reason, ...]:
     types, kind = shares.snapshot.types, shares.snapshot.type_of[shares.column]
     prices = np.abs(duals) > _PRICE
     bits = (prices[shares.groups : shares.groups + len(types)] << np.arange(len(types)))[kind]
@@ -40,6 +46,9 @@ def _reasons(shares: Shares, duals: np.ndarray) -> tuple[Reason, ...]:
     both = shares.second != ALONE
     np.bitwise_or.at(codes, shares.second[both], bits[both])
     codes[prices[: shares.groups]] = -1
+    if times is not None:
+        always, fastest = _always(shares, times)
+        codes[always & (fastest | (codes == 0))] = -1
     by_code = {code: _reason(code, types) for code in set(codes.tolist())}
     told = [by_code[code] for code in codes.tolist()]
     if not shares.refused:
@@ -50,12 +59,24 @@ def _reasons(shares: Shares, duals: np.ndarray) -> tuple[Reason, ...]:
     )
 
 
+def _always(shares: Shares, times: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Which groups run all the time, and which do as much as always where they are fastest."""
+    groups, variables, steps = shares.throughput
+    does = np.bincount(groups, steps * times[variables], shares.groups)
+    most = np.zeros(shares.groups)
+    np.maximum.at(most, groups, steps * shares.count[groups])
+    total = np.bincount(groups, times[variables], shares.groups)
+    return total >= shares.count * (1 - _SAME), does >= most * (1 - _SAME)
+
+
 def _reason(code: int, types: tuple[WorkerType, ...]) -> Reason:
     """Of a group that is at work all the time (-1), or that runs on the full types whose bits are in the code."""
     if code < 0:
         return Reason("it runs all the time", "faster workers, or more of the fastest that it has")
     crowded = [own.name for k, own in enumerate(types) if code >> k & 1]
     if not crowded:
-        return Reason("nothing: more would not help what the policy is after")
+        return Reason(
+            "nothing: more would not help what the policy is after", "a policy that goes on where this one stops"
+        )
     names = " and ".join(crowded)
     return Reason(f"{names} {'is' if len(crowded) == 1 else 'are'} full", f"more workers of {names}")

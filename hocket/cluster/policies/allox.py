@@ -121,7 +121,10 @@ def _reasons(
         if j in refused:
             told.append(Reason(refused[j], "another policy, or other workers"))
         elif j in runs:
-            told.append(Reason(f"it is always on {snapshot.column_name(runs[j])}, until it is finished"))
+            name = snapshot.column_name(runs[j])
+            told.append(
+                Reason(f"it is always on {name}, until it is finished", "faster workers that are free when it starts")
+            )
         elif j in able:
             told.append(Reason("it follows shorter jobs on its worker", "more workers, or less work left"))
         elif j in looked_at:

@@ -86,5 +86,6 @@ def _reasons(found: Paced, pace: Pace, each: np.ndarray) -> tuple[Reason, ...]:
             verb = "is" if len(full) == 1 else "are"
             told.append(Reason(f"its rho is the largest, and {names} {verb} full", f"more workers of {names}"))
         else:
-            told.append(Reason(f"its rho is {each[j]:.3g}, and {largest:.3g} for the job that loses most"))
+            found_rho = f"its rho is {each[j]:.3g}, and {largest:.3g} for the job that loses most"
+            told.append(Reason(found_rho, "more workers: those that this one leaves go where they add most"))
     return tuple(told)

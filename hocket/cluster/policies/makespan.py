@@ -65,7 +65,8 @@ def _reasons(found: Paced, pace: Pace, ends_s: np.ndarray) -> tuple[Reason, ...]
         if group < 0:
             told.append(refusal(shares.refused[j]))
         elif end_s < last_s * (1 - _SAME):
-            told.append(Reason(f"it is finished in {end_s:.0f} s, before the last one"))
+            ends = f"it is finished in {end_s:.0f} s, before the last one"
+            told.append(Reason(ends, "more workers: those that the last one leaves go where they add most"))
         elif own_s[j] >= last_s * (1 - _SAME):
             told.append(Reason(f"even always on its fastest workers it needs {own_s[j]:.0f} s", "faster workers"))
         else:

@@ -176,18 +176,18 @@ def _reasons(lines: Lines, found: Found, pace: Pace, ends_s: np.ndarray, dear: b
     own_s = pace.alone(np.append(lines.fastest, 1.0)[shares.group])
     last_s = ends_s[shares.group >= 0].max()
     full = [types[k].name for k in np.flatnonzero(np.abs(found.duals[shares.groups :]) > 1e-9).tolist()]
-    told = []
+    told, sooner = [], "an earlier end of the last one"
     for j, group in enumerate(shares.group.tolist()):
         if group < 0:
             told.append(refusal(shares.refused[j]))
         elif ends_s[j] < last_s * (1 - 1e-6):
-            told.append(Reason(f"it is finished in {ends_s[j]:.0f} s, before the last one"))
+            told.append(Reason(f"it is finished in {ends_s[j]:.0f} s, before the last one", sooner))
         elif dear:
             told.append(Reason("the budget: sooner would cost more", "a larger budget"))
         elif own_s[j] >= last_s * (1 - 1e-6):
             told.append(Reason(f"even always on its fastest workers it needs {own_s[j]:.0f} s", "faster workers"))
         elif not full:
-            told.append(Reason("it need not end before the last one, and sooner would cost no less"))
+            told.append(Reason("it need not end before the last one, and sooner would cost no less", sooner))
         else:
             names = " and ".join(full)
             told.append(Reason(f"all jobs are to end together, and {names} are full", f"more workers of {names}"))

@@ -29,6 +29,7 @@ __all__ = ["PAPER", "allocate"]
 
 PAPER = "Can't Be Late: Optimizing Spot Instance Savings under Deadlines (Wu et al., NSDI 2024)"
 _NOWHERE = -1
+_OFF_SPOT = "a sooner deadline, or fewer spot workers"
 
 
 def allocate(snapshot: Snapshot, session: Session | None = None) -> Allocation:
@@ -153,7 +154,7 @@ class _Case:
         spot = choice.room(self.job, True)
         if self.stays and self.now in spot:
             choice.keep(self.job, self.now)
-            return self.now, Reason(f"it stays on {self._name(self.now)} as long as that is there")
+            return self.now, Reason(f"it stays on {self._name(self.now)} as long as that is there", _OFF_SPOT)
         if self.pressed:
             return self._on_demand(choice, "its deadline leaves no time to wait for spot workers")
         ahead_s, changes_s = self.ahead_s(), 2 * self.snapshot.changeover_s
@@ -163,7 +164,7 @@ class _Case:
             return self._on_demand(choice, f"it stays until it is {changes_s:.0f} s ahead, and it is {ahead_s:.0f} s")
         found = choice.take(self.job, spot, None, self.now)
         if found >= 0:
-            return found, Reason(f"{self._name(found)} is there, and {self._spare()}")
+            return found, Reason(f"{self._name(found)} is there, and {self._spare()}", _OFF_SPOT)
         if self.left_s == float("inf"):
             return _NOWHERE, Reason("it has no deadline, and waits for spot workers", "a deadline, or spot workers")
         if ahead_s < 0:
