@@ -171,11 +171,13 @@ class Floor:
         Arguments:
             before: the lease that each has.
         """
-        if None not in before and max(chosen.need, default=1) == 1:
+        columns, needs, type_of = chosen.column, chosen.need, self._type_of
+        large: set[int] = set()
+        if max(needs, default=1) > 1:
+            large = {type_of[column] for column, need in zip(columns, needs, strict=True) if need > 1}
+        elif None not in before:
             return {}  # of one worker, none has anything to gain by moving
         found: dict[int, tuple[int, ...]] = {}
-        columns, needs, type_of = chosen.column, chosen.need, self._type_of
-        large = {type_of[column] for column, need in zip(columns, needs, strict=True) if need > 1}
         moving: list[list[int]] = [[] for _ in self.up]
         taken: list[list[int]] = [[] for _ in self.up]
         all_own: list[list[int]] = [[] for _ in self.up]

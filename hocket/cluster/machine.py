@@ -64,6 +64,7 @@ class Machine:
         self.held: dict[int, Held] = {}
         self._paid: dict[int, tuple[float, float]] = {}  # of leases that are paid in part: until when, and how much
         self.finishes: list[tuple[float, int]] = []
+        self._jobs: np.ndarray | None = None  # that run; None since some came or went
         self._starting: list[int] = []
         self._speeds: list[float] = []
         self._from_s: list[float] = []
@@ -74,7 +75,7 @@ class Machine:
     def start(self, starts: Iterable[Start], now_s: float) -> None:
         """Jobs begin on workers; the overhead goes by before their first step."""
         place, running, held, alone = self.place, self.running, self.held, self.alone
-        starting, speeds, from_s = self._starting, self._speeds, self._from_s
+        starting, speeds, from_s, self._jobs = self._starting, self._speeds, self._from_s, None
         own, first = self._own, len(starting)
         for command in starts:
             lease = command.lease
@@ -101,7 +102,8 @@ class Machine:
     def _begin(self) -> None:
         """Put what started since the last time into the arrays, all at once."""
         if self._starting:
-            self.speed[self._starting], self.since_s[self._starting] = self._speeds, self._from_s
+            started = np.array(self._starting)
+            self.speed[started], self.since_s[started] = self._speeds, self._from_s
             self._starting, self._speeds, self._from_s = [], [], []
 
     def speeds(self, jobs: tuple[int, ...], column: int) -> tuple[float, ...]:
@@ -111,12 +113,17 @@ class Machine:
         a, b = self.rows[jobs[0]], self.rows[jobs[1]]
         return float(self._beside[a, b, column]), float(self._beside[b, a, column])
 
-    def settle(self, now_s: float) -> list[int]:
+    def settle(self, now_s: float) -> np.ndarray:
         """Count the steps up to now of all jobs that run; the jobs."""
-        found = np.fromiter(self.running, dtype=np.int64, count=len(self.running))
+        found = self._jobs_running()
         self._count(found, now_s)
         self.settled_s = now_s
-        return found.tolist()
+        return found
+
+    def _jobs_running(self) -> np.ndarray:
+        if self._jobs is None:
+            self._jobs = np.fromiter(self.running, dtype=np.int64, count=len(self.running))
+        return self._jobs
 
     def _count(self, jobs: np.ndarray, now_s: float) -> None:
         self._begin()
@@ -139,7 +146,7 @@ class Machine:
         self.finishes, self.ends_s = [], until_s
         if not self.running:
             return
-        jobs = np.fromiter(self.running, dtype=np.int64, count=len(self.running))
+        jobs = self._jobs_running()
         speed, since_s, remaining = self.speed[jobs], self.since_s[jobs], self.remaining[jobs]
         able = self._steps(speed * np.maximum(until_s - since_s, 0.0))
         done = remaining <= able
@@ -158,14 +165,14 @@ class Machine:
     def finish(self, job: int, now_s: float) -> None:
         """A job did its last step; with the last one of it the lease is over."""
         self.remaining[job], self.finished_s[job] = 0.0, now_s
-        number = self.running.pop(job)
+        number, self._jobs = self.running.pop(job), None
         held = self.held[number]
         if len(held[0]) == 1 or not any(map(self.running.__contains__, held[0])):
             self._over([self.held.pop(number)], now_s)
 
     def leave(self, leases: Iterable[Lease], now_s: float, saved: bool) -> None:
         """Leases end; saved: what their jobs did up to now counts."""
-        running, preemptions, every, ended = self.running, self.preemptions, self.held, []
+        running, preemptions, every, ended, self._jobs = self.running, self.preemptions, self.held, [], None
         count = saved and now_s > self.settled_s
         for lease in leases:
             held = every.pop(lease.number, None)

@@ -18,7 +18,7 @@ import numpy as np
 from hocket.cluster._centre import Alone, Limits, centre
 from hocket.cluster.allocation import ALONE, Allocation
 from hocket.cluster.policies._shares import Shares
-from hocket.cluster.policies._spread import Entries
+from hocket.cluster.policies._spread import Entries, spread
 from hocket.cluster.snapshot import Snapshot
 
 __all__ = ["middle"]
@@ -39,7 +39,7 @@ def middle(allocation: Allocation, snapshot: Snapshot, asked: np.ndarray) -> All
         return allocation
     often = _often(shares)
     times = _times(shares, often, found, asked[shares.member] * shares.count)
-    first, second, column, fraction = _entries(shares, times / often)
+    first, second, column, fraction = _entries(shares, often, times)
     return replace(allocation, first=first, second=second, column=column, fraction=fraction, grouped=None)
 
 
@@ -109,25 +109,23 @@ def _times(shares: Shares, often: np.ndarray, found: np.ndarray, asked: np.ndarr
     return centre(start, np.concatenate([most, -floor]), weights, used)
 
 
-def _entries(shares: Shares, times: np.ndarray) -> Entries:
-    """For every job, and every pair of jobs, what its variable has for each."""
-    runs = shares.group >= 0
-    order = np.argsort(shares.group, kind="stable")[np.count_nonzero(~runs) :]
-    begins = np.concatenate([[0], np.cumsum(shares.count.astype(np.int64))])
-    kept = np.flatnonzero(times > _NOTHING)
-    if (shares.second[kept] == ALONE).all():
-        groups = shares.first[kept]
-        lengths = begins[groups + 1] - begins[groups]
-        ends = np.cumsum(lengths)
-        first = order[np.arange(lengths.sum()) + np.repeat(begins[groups] - ends + lengths, lengths)]
-        second = np.full(len(first), ALONE)
-    else:
-        members = np.split(order, begins[1:-1])
-        both = list(zip(shares.first[kept].tolist(), shares.second[kept].tolist(), strict=True))
-        own = {two: _jobs(members, *two) for two in dict.fromkeys(both)}
-        lengths = np.array([len(own[two][0]) for two in both])
-        first, second = (np.concatenate([own[two][part] for two in both]) for part in (0, 1))
-    return first, second, np.repeat(shares.column[kept], lengths), np.repeat(times[kept], lengths)
+def _entries(shares: Shares, often: np.ndarray, times: np.ndarray) -> Entries:
+    """For every job, and every pair of jobs, what its variable has for each.
+
+    Arguments:
+        times: of variables, for all that they stand for.
+    """
+    kept = np.flatnonzero(times > _NOTHING * often)
+    first, second, column = shares.first[kept], shares.second[kept], shares.column[kept]
+    if (second == ALONE).all():
+        return spread(shares.group, first, second, column, times[kept])
+    order = np.argsort(shares.group, kind="stable")[np.count_nonzero(shares.group < 0) :]
+    members = np.split(order, np.cumsum(shares.count.astype(np.int64))[:-1])
+    both = list(zip(first.tolist(), second.tolist(), strict=True))
+    own = {two: _jobs(members, *two) for two in dict.fromkeys(both)}
+    lengths = np.array([len(own[two][0]) for two in both])
+    jobs, beside = (np.concatenate([own[two][part] for two in both]) for part in (0, 1))
+    return jobs, beside, np.repeat(column, lengths), np.repeat((times / often)[kept], lengths)
 
 
 def _jobs(members: list[np.ndarray], a: int, b: int) -> tuple[np.ndarray, np.ndarray]:

@@ -201,8 +201,8 @@ class _Simulation:
     def _progress(self) -> None:
         """Tell how far everything is that runs."""
         ran = self.machine.settle(self.now_s)
-        if ran:
-            names = tuple(map(self._names.__getitem__, ran))
+        if len(ran):
+            names = tuple(map(self._names.__getitem__, ran.tolist()))
             busy_s = tuple(self.machine.busy_s[ran].tolist()) if self.options.whole_steps else ()
             self._tell(Progressed(names, tuple(self.machine.remaining[ran].tolist()), busy_s))
 
