@@ -29,6 +29,7 @@ TORCH = (
             "block_calls",
             "capture",
             "divided",
+            "draws",
             "layers",
             "measure",
             "memory",

@@ -24,7 +24,7 @@ class BlockCall:
     needs: list[bool]
 
     def fresh(self, all_leaves: bool = False) -> tuple[tuple[Any, ...], dict[str, Any], list[Tensor]]:
-        """Arguments of their own in float64 for one run, and the leaves among them that need gradients (or all do)."""
+        """Arguments of their own on the CPU, in float64, for one run, and the leaves among them that need gradients (or all do)."""
         leaves: list[Tensor] = []
         needs = iter(self.needs)
 
@@ -32,7 +32,7 @@ class BlockCall:
             needed = next(needs)
             if not isinstance(x, Tensor):
                 return x
-            y = x.detach().clone()
+            y = x.detach().cpu().clone()
             if y.is_floating_point():
                 y = y.double()
                 if needed or all_leaves:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from hocket.errors import InputError
+from hocket.profile.draws import Part
 from hocket.profile.tensor_split import Cut, DividedLinear, DividedPart, TensorSplit
 
 Sum = Callable[[Tensor], Tensor]
@@ -84,7 +85,7 @@ class _Shared:
         """The same tensor for every reader of `x`; forgotten after the last of them."""
         if x is not self._given or self._spread is None:
             self._given, self._left = x, self._readers
-            self._spread = _spread(x.as_subclass(Tensor), self._sum)
+            self._spread = _spread(x, self._sum)
         self._left -= 1
         found: Tensor = self._spread
         if self._left <= 0:
@@ -152,16 +153,27 @@ class _Asking:
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """What the module does, on an input that looks narrower."""
         features, width = self._narrow
+        given = [x for x in (*args, *kwargs.values()) if type(x) is Tensor and x.dim() and x.is_floating_point()]
+        inputs: list[Any] = [x for x in given if x.shape[-1] == features]
+        # The same tensor, and no other that shares its memory: whoever follows tensors sees nothing of this.
+        for x in inputs:
+            x.__class__, x._width = _Narrow, width
+        try:
+            return super().forward(*args, **kwargs)  # type: ignore[misc]
+        finally:
+            for x in inputs:
+                x.__class__ = Tensor
 
-        def narrowed(x: Any) -> Any:
-            if not isinstance(x, Tensor) or not x.is_floating_point() or not x.dim() or x.shape[-1] != features:
-                return x
-            y = x.as_subclass(_Narrow)
-            y._width = width
-            return y
 
-        given = {key: narrowed(x) for key, x in kwargs.items()}
-        return super().forward(*(narrowed(x) for x in args), **given)  # type: ignore[misc]
+class _Drawing:
+    """A module that draws dropout masks of divided tensors."""
+
+    _draws: tuple[tuple[int | None, ...], int, int]
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """What the module does, with its part of the masks."""
+        with Part(*self._draws):
+            return super().forward(*args, **kwargs)  # type: ignore[misc]
 
 
 _classes: dict[tuple[type, type], type] = {}
@@ -217,6 +229,10 @@ def divide_part(block: nn.Module, part: DividedPart, width: int, rank: int, tota
         module = _module(block, path)
         module._narrow = (_module(block, first.path).weight.shape[1 - first.cut.dim], width)
         _become(module, _Asking)
+    for draws in part.draws:
+        module = _module(block, draws.path)
+        module._draws = (draws.dims, width, rank)
+        _become(module, _Drawing)
 
 
 def _take(block: nn.Module, linear: DividedLinear, trait: type, width: int, rank: int) -> nn.Module:

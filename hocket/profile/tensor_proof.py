@@ -6,6 +6,7 @@ the input and of every weight must be those of the undivided block, in float64.
 
 import copy
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +16,8 @@ from torch.utils._pytree import tree_leaves
 
 from hocket.profile.block_calls import BlockCall
 from hocket.profile.divided import Sum, cuts_in_block, divide_part, part_of
-from hocket.profile.tensor_split import DividedPart
+from hocket.profile.draws import Dice, Draw, divided_draws, draws_of
+from hocket.profile.tensor_split import DividedDraws, DividedPart
 from hocket.profile.together import Together
 
 TOLERANCE = 1e-9  # of float64, relative to the largest number of the same kind
@@ -38,26 +40,28 @@ class Proof:
         draw = torch.Generator().manual_seed(0)
         # Biases that are zero and norms that are one would hide mistakes.
         self._weights = {
-            id(p): (p.detach().cpu().double() + 0.02 * torch.randn(p.shape, generator=draw, dtype=torch.float64))
-            .to(p.device)
-            .requires_grad_()
+            id(p): (
+                p.detach().cpu().double() + 0.02 * torch.randn(p.shape, generator=draw, dtype=torch.float64)
+            ).requires_grad_()
             for p in block.parameters()
             if p.is_floating_point()
         }
-        self._whole = self._run(self.copy())
+        self._whole: dict[bool, _Run] = {}
 
     def copy(self) -> nn.Module:
-        """The block with weights and buffers of its own in float64, which all copies share."""
+        """The block on the CPU in float64, with weights that all copies share."""
         memo: dict[int, Any] = dict(self._weights)
         for buffer in self.block.buffers():
-            memo[id(buffer)] = buffer.double() if buffer.is_floating_point() else buffer.clone()
+            memo[id(buffer)] = buffer.cpu().double() if buffer.is_floating_point() else buffer.cpu().clone()
         return copy.deepcopy(self.block, memo).eval()
 
-    def _run(self, block: nn.Module) -> _Run:
+    def _run(self, block: nn.Module, dropout: bool) -> _Run:
         args, kwargs, leaves = self.call.fresh()
-        made = [x for x in tree_leaves(block(*args, **kwargs)) if isinstance(x, Tensor) and x.requires_grad]
+        with Dice(2) if dropout else nullcontext():
+            outputs = block.train(dropout)(*args, **kwargs)
+        made = [x for x in tree_leaves(outputs) if isinstance(x, Tensor) and x.requires_grad]
         draw = torch.Generator().manual_seed(1)
-        arriving = [torch.randn(x.shape, generator=draw, dtype=x.dtype).to(x.device) for x in made]
+        arriving = [torch.randn(x.shape, generator=draw, dtype=x.dtype) for x in made]
         weights = dict(block.named_parameters())
         sources = [*leaves, *weights.values()]
         found = torch.autograd.grad(made, sources, arriving, allow_unused=True)
@@ -65,14 +69,39 @@ class Proof:
         inputs, gradients = list(found[: len(leaves)]), found[len(leaves) :]
         return _Run([x.detach() for x in made], inputs, dict(zip(weights, gradients, strict=True)))
 
-    def problem(self, parts: tuple[DividedPart, ...], width: int) -> str:
-        """What is not equal, or does not run, when the block is divided like this; nothing when all is right."""
+    def draws(self, part: DividedPart, width: int) -> tuple[DividedDraws, ...]:
+        """The dropout masks of which every device draws a part.
+
+        Raises:
+            ValueError: other random numbers are drawn in the divided part.
+        """
+        block = self.copy()
+        divide_part(block, part, width, 0, torch.clone)
+        (whole, after), (divided, then) = (self._drawn(one.train()) for one in (self.copy(), block))
+        if not torch.equal(after, then) or len(whole) != len(divided):
+            raise ValueError("random numbers other than those of dropout")
+        return tuple(DividedDraws(path, dims) for path, dims in divided_draws(whole, divided, width).items())
+
+    def _drawn(self, block: nn.Module) -> tuple[tuple[Draw, ...], Tensor]:
+        args, kwargs, _ = self.call.fresh()
+        return draws_of(block, lambda: block(*args, **kwargs))
+
+    def problem(self, parts: tuple[DividedPart, ...], width: int, dropout: bool = False) -> str:
+        """What is not equal, or does not run, when the block is divided like this; nothing when all is right.
+
+        Arguments:
+            dropout: as in training; otherwise as in evaluation.
+        """
 
         def one(rank: int, total: Sum) -> _Run:
             block = self.copy()
             for part in parts:
                 divide_part(block, part, width, rank, total)
-            return self._run(block)
+            return self._run(block, dropout)
+
+        if dropout not in self._whole:
+            self._whole[dropout] = self._run(self.copy(), dropout)
+        whole = self._whole[dropout]
 
         try:
             runs = Together(width).run(one)
@@ -80,10 +109,10 @@ class Proof:
             return f"{type(error).__name__}: {error}".splitlines()[0][:200] if str(error) else type(error).__name__
         cuts = cuts_in_block(self.block, parts)
         for rank, run in enumerate(runs):
-            expected = {n: part_of(g, cuts[n], width, rank) if n in cuts else g for n, g in self._whole.weights.items()}
+            expected = {n: part_of(g, cuts[n], width, rank) if n in cuts else g for n, g in whole.weights.items()}
             problem = (
-                _differs("output", dict(enumerate(self._whole.outputs)), dict(enumerate(run.outputs)))
-                or _differs("gradient of input", dict(enumerate(self._whole.inputs)), dict(enumerate(run.inputs)))
+                _differs("output", dict(enumerate(whole.outputs)), dict(enumerate(run.outputs)))
+                or _differs("gradient of input", dict(enumerate(whole.inputs)), dict(enumerate(run.inputs)))
                 or _differs("gradient of", expected, run.weights)
             )
             if problem:

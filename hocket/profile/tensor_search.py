@@ -95,13 +95,28 @@ class _Search:
                         )  # fmt: skip
                     reasons[row] = reason
                 else:
+                    found = self._with_draws(found)
                     parts.append(found)
                     taken.update(linear.path for linear in found.linears)
-        if len(parts) > 1 and (problem := self.proof.problem(tuple(parts), self.width)):
+        dropout = any(part.draws for part in parts)
+        if len(parts) > 1 and (problem := self.proof.problem(tuple(parts), self.width, dropout)):
             raise RefusedError(self.name, f"parts that are right one by one, and together: {problem}", "equal results")
         whole = "meets no other linear layer whose features could be divided"
         undivided = {path: reasons.get(path, whole) for path in self.linears if path not in taken}
         return BlockSplit((self.name,), tuple(parts), undivided)
+
+    def _with_draws(self, part: DividedPart) -> DividedPart:
+        try:
+            found = replace(part, draws=self.proof.draws(part, self.width))
+            problem = self.proof.problem((found,), self.width, dropout=True) if found.draws else ""
+        except ValueError as error:
+            problem = str(error)
+        if problem:
+            raise RefusedError(
+                f"{self.name}: before {part.row.path}", f"dropout whose mask cannot be divided: {problem}",
+                "dropout of a probability of 0 between these linear layers, or masks of heads or features",
+            )  # fmt: skip
+        return found
 
     def _part(self, row: str, width: int) -> tuple[DividedPart | None, str]:
         """The part that ends with this linear layer, with as few divided attributes as possible, or why there is none."""

@@ -47,6 +47,20 @@ class DividedAttribute:
 
 
 @dataclass(frozen=True)
+class DividedDraws:
+    """Dropout that every device has a part of.
+
+    Attributes:
+        path: of the module that calls it.
+        dims: for each mask that is drawn inside the module, in order, the dimension that is divided; None for one that is
+            whole.
+    """
+
+    path: str
+    dims: tuple[int | None, ...]
+
+
+@dataclass(frozen=True)
 class DividedPart:
     """One part of a block, such as attention or MLP: one all-reduce forward and one backward for each tensor it reads.
 
@@ -55,12 +69,14 @@ class DividedPart:
         row: the linear layer whose products are summed.
         attributes: what is divided besides. narrowed: modules whose input claims to be as narrow as the part of a device,
             because they ask their input how wide they are themselves.
+        draws: dropout between columns and row.
     """
 
     columns: tuple[tuple[DividedLinear, ...], ...]
     row: DividedLinear
     attributes: tuple[DividedAttribute, ...] = ()
     narrowed: tuple[str, ...] = ()
+    draws: tuple[DividedDraws, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.columns or not all(self.columns):

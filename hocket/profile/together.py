@@ -1,6 +1,7 @@
 """Together: the devices of a tensor-parallel group as threads of one process, so that a split can be tried anywhere.
 
 Rules of this file: the sum is made in the order of ranks, so that every run gives the same bits; when one fails, all end.
+Only for tensors on the CPU: a GPU has one thread for all backward passes, which cannot wait for itself.
 """
 
 import threading
@@ -16,13 +17,15 @@ from hocket.profile.divided import Sum
 
 T = TypeVar("T")
 
+_PATIENCE_S = 60.0  # for a device that never comes to a sum that the others make
+
 
 class Together:
     """A group of `width` simulated devices."""
 
     def __init__(self, width: int) -> None:
         self.width = width
-        self._barrier = threading.Barrier(width)
+        self._barrier = threading.Barrier(width, timeout=_PATIENCE_S)
         self._given: list[Tensor] = [torch.empty(0)] * width
 
     def run(self, work: Callable[[int, Sum], T]) -> list[T]:

@@ -9,7 +9,7 @@ from torch import nn
 from hocket.errors import InputError, RefusedError
 from hocket.profile.divided import part_of, whole_of
 from hocket.profile.tensor_search import find_split
-from hocket.profile.tensor_split import Cut, DividedAttribute, TensorSplit
+from hocket.profile.tensor_split import Cut, DividedAttribute, DividedDraws, TensorSplit
 from hocket.zoo.resnet import ResNet
 from tests.profile.transformers_of import NAMES, model_of
 
@@ -132,6 +132,46 @@ def test_a_fused_layer_is_divided_as_it_is_read(interleaved: bool, pieces: int) 
     """Half by half it is divided in pieces, side by side as a whole: values decide, not shapes."""
     (block,) = find_split(in_rows(Pair(Gate(interleaved), fused=2)), 4, torch.randn(4, 8)).blocks
     assert block.parts[0].columns[0][0].cut == Cut(0, pieces)
+
+
+class Noise(nn.Module):
+    """Random numbers that are not dropout's, as many as there are features."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Any shape to the same."""
+        return x + torch.rand_like(x) if self.training else x
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_dropout_of_attention_is_divided_by_heads(name: str) -> None:
+    """Each device draws its heads' part of the mask; what is dropped after the sum is the same everywhere."""
+    model, args, kwargs = model_of(name, dropout=0.2)
+    (block,) = find_split(model, 2, *args, **kwargs).blocks
+    attention, mlp = block.parts
+    (draws,) = attention.draws
+    assert draws.dims[0] == 1
+    assert set(draws.dims[1:]) <= {None}
+    assert mlp.draws == ()
+
+
+def test_dropout_between_linear_layers() -> None:
+    """A dropout module inside the divided part draws by features."""
+    (block,) = find_split(in_rows(Pair(nn.Dropout(0.3))), 2, torch.randn(4, 8)).blocks
+    assert block.parts[0].draws == (DividedDraws("between", (1,)),)
+
+
+@pytest.mark.parametrize(
+    ("between", "reason"),
+    [
+        (nn.Sequential(nn.Dropout(0.3), Gate(False)), "differs"),
+        (nn.Sequential(Noise(), Gate(False)), "random numbers other than those of dropout"),
+    ],
+)
+def test_masks_that_cannot_be_divided(between: nn.Module, reason: str) -> None:
+    """A mask over two pieces has its parts in two places; other random numbers cannot be followed."""
+    with pytest.raises(RefusedError, match=f"mask cannot be divided: .*{reason}") as error:
+        find_split(in_rows(Pair(between, fused=2)), 2, torch.randn(4, 8))
+    assert "down" in error.value.place
 
 
 def test_blocks_that_differ_are_proved_each() -> None:

@@ -14,13 +14,19 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from hocket.profile.capture import Stage, capture
 from hocket.profile.divided import cuts, part_of
+from hocket.profile.job import Job
 from hocket.profile.tensor_search import find_split
 from hocket.run.tensor_parallel import apply_split, as_dtensors
-from tests.profile.transformers_of import NAMES, VOCAB, logits_of, model_of
+from hocket.zoo.gpt import language_loss
+from tests.profile.transformers_of import NAMES, SEQ, VOCAB, logits_of, model_of
 
-# (model, local parameters) by number of processes.
-RUNS = {2: [(name, local) for name in NAMES for local in (False, True)], 4: [("gpt", True)]}
+# (model, local parameters, dropout) by number of processes.
+RUNS = {
+    2: [(name, local, dropout) for name in NAMES for local, dropout in ((False, 0.0), (True, 0.0), (True, 0.2))],
+    4: [("gpt", True, 0.0), ("gpt", True, 0.2)],
+}
 
 
 class Collectives(TorchDispatchMode):
@@ -38,14 +44,15 @@ class Collectives(TorchDispatchMode):
 
 def loss_of(model: nn.Module, args: Any, kwargs: Any) -> Tensor:
     """Of a task whose gradients reach every parameter."""
+    torch.manual_seed(3)
     logits = logits_of(model(*args, **kwargs)).flatten(0, 1)
     return nn.functional.cross_entropy(logits, torch.arange(len(logits)) % VOCAB)
 
 
-def compare(name: str, local: bool, rank: int, width: int) -> dict[str, Any]:
+def compare(name: str, local: bool, dropout: float, rank: int, width: int) -> dict[str, Any]:
     """One model on these processes and on one."""
     mesh = init_device_mesh("cpu", (width,))
-    whole, args, kwargs = model_of(name)
+    whole, args, kwargs = model_of(name, dropout)
     with torch.no_grad():
         for p in whole.parameters():  # biases of zero would hide mistakes
             p += 0.02 * torch.randn_like(p)
@@ -85,12 +92,50 @@ def compare(name: str, local: bool, rank: int, width: int) -> dict[str, Any]:
     }
 
 
+def stages(name: str, rank: int, width: int) -> dict[str, Any]:
+    """The same through captured stages of weight versions, as an engine executes them, with dropout."""
+    whole, args, kwargs = model_of(name, 0.2)
+    model = copy.deepcopy(whole)
+    split = find_split(whole, width, *args, **kwargs)
+    apply_split(model, split, init_device_mesh("cpu", (width,)), local=True)
+    tokens = torch.randint(0, VOCAB, (4, SEQ), generator=torch.Generator().manual_seed(1))
+    loss = language_loss if name == "gpt" else None
+    data = [(t, t) if name == "gpt" else {"input_ids": t, "labels": t} for t in tokens]
+    found = []
+    for one in (whole, model):
+        captured = capture(Job(one, loss, data, torch.optim.SGD, 4))
+        batch = captured.job.batch([0, 1])
+        values = {known: batch[key] for key, known in captured.batch_names.items()}
+        versions: dict[str, Tensor] = {}
+        middle = len(captured.layers) // 2
+        for layers in (range(middle), range(middle, len(captured.layers))):
+            stage = Stage(captured, layers)
+            for key, p in stage.parameters().items():
+                versions.setdefault(key, p.detach().clone().requires_grad_())
+            stage.bind({key: versions[key] for key in stage.parameters()})
+            values.update(stage.run({key: values[key] for key in stage.inputs}, lambda layer: 100 + layer))
+        values[captured.loss_tensor].backward()
+        gradients = {key: p.grad for key, p in versions.items() if p.grad is not None}
+        found.append(
+            ([layer.name for layer in captured.layers], float(values[captured.loss_tensor].detach()), gradients)
+        )
+    (layers, expected, whole_gradients), (same_layers, result, gradients) = found
+    divided = cuts(model, split)
+    largest = max(float(g.abs().max()) for g in whole_gradients.values())
+    wrong = [
+        float((gradients[key] - (part_of(g, divided[key], width, rank) if key in divided else g)).abs().max()) / largest
+        for key, g in whole_gradients.items()
+    ]
+    return {"layers_equal": layers == same_layers, "loss": abs(expected - result), "gradients": max(wrong)}
+
+
 def main(folder: Path, rank: int, width: int) -> None:
     """All models; results as JSON."""
     torch.set_num_threads(1)
     store = dist.FileStore(str(folder / "meeting"), width)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=width)
-    found = {f"{name}, {local}": compare(name, local, rank, width) for name, local in RUNS[width]}
+    found = {str(case): compare(*case, rank, width) for case in RUNS[width]}
+    found["stages"] = {name: stages(name, rank, width) for name in dict.fromkeys(name for name, _, _ in RUNS[width])}
     (folder / f"{rank}.json").write_text(json.dumps(found))
     dist.destroy_process_group()
 
