@@ -14,6 +14,13 @@ _MAX_SHOWN = 40  # characters of a document, in an error about it
 _MAX_GUESSED = 2**16  # characters of a document that is read once more to tell what else it is
 
 
+_TOO_DEEP = "lists or objects inside each other, too deep"
+
+
+def _too_long() -> str:
+    return f"a number of more than {sys.get_int_max_str_digits()} digits"
+
+
 def parse_json(text: bytes | str, place: str) -> Any:
     """Parse JSON as RFC 8259 has it: no NaN or Infinity, no key twice in one object.
 
@@ -33,12 +40,11 @@ def parse_json(text: bytes | str, place: str) -> Any:
     except UnicodeDecodeError as error:
         raise InputError(place, odd_byte(error), "a JSON document") from None
     except RecursionError:
-        raise InputError(place, "lists or objects inside each other, too deep", "a JSON document") from None
+        raise InputError(place, _TOO_DEEP, "a JSON document") from None
     except _Refused as error:
         raise InputError(_odd_place(text, place), str(error), "a JSON document") from None
     except ValueError:
-        found = f"a number of more than {sys.get_int_max_str_digits()} digits"
-        raise InputError(_odd_place(text, place), found, "a JSON document") from None
+        raise InputError(_odd_place(text, place), _too_long(), "a JSON document") from None
 
 
 class _Refused(ValueError):
@@ -112,6 +118,10 @@ def parse_yaml(text: bytes | str, place: str) -> Any:
             shown = lines[at].strip()[:_MAX_SHOWN] if at < len(lines) else "the end of the file"
             problem = " ".join(str(error.problem).split()).removeprefix("found ")
             raise InputError(f"{place}, line {at + 1}", f"{shown!r}: {problem}", "a YAML document") from None
+        if isinstance(error, RecursionError):
+            raise InputError(place, _TOO_DEEP, "a YAML document") from None
+        if str(error).startswith("Exceeds the limit"):
+            raise InputError(place, _too_long(), "a YAML document") from None
         found = re.sub(r' in "<\w+ string>",', "", " ".join(str(error).split()))
         raise InputError(place, found, "a YAML document") from None
     _bound_aliases(data, len(text), place)

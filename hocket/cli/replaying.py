@@ -9,7 +9,7 @@ from hocket.cli.cluster_options import Agnostic, Policy, Times
 from hocket.cli.conditions import Conditions, Policies, Report, Workers
 from hocket.cli.planning import Json
 from hocket.cli.replays import as_json, print_replays, read, read_site, replayed, write_report
-from hocket.cli.world import Bills, Checkpoint, check_tariffs, write_bills
+from hocket.cli.world import Bills, Checkpoint, check_checkpoint, write_bills
 
 Workload = Annotated[
     Path, typer.Argument(help="Jobs: JSON from `hocket cluster generate`, a .trace of Gavel's, Sia's or a Philly CSV.")
@@ -48,7 +48,7 @@ def simulate(
     check_budget([policy], conditions.budget_usd)
     chosen = conditions.policy(policy, agnostic)
     site = read_site(workers, conditions)
-    check_tariffs(site.places, checkpoint_gb)
+    check_checkpoint(site.places, checkpoint_gb, bills)
     work = read(workload, site, jobs, conditions)
     [found] = replayed(work, site, [chosen], conditions, not json, journal)
     if report:

@@ -104,8 +104,8 @@ def world_of(
     return World(priced(own, market, begin_s), happenings(changes, moves), begin_s, places, market.last_s)
 
 
-def check_tariffs(places: "dict[str, PriceKey]", checkpoint_gb: float) -> None:
-    """Refuse checkpoints that would leave a cloud without a tariff: before minutes of work, not after them.
+def check_checkpoint(places: "dict[str, PriceKey]", checkpoint_gb: float, bills: Path | None) -> None:
+    """Refuse checkpoints that would leave a cloud without a tariff, or that no bill tells of: before minutes of work.
 
     Raises:
         InputError: at --checkpoint-gb.
@@ -113,6 +113,8 @@ def check_tariffs(places: "dict[str, PriceKey]", checkpoint_gb: float) -> None:
     from hocket.cluster.prices.transfer import TARIFFS
     from hocket.errors import InputError
 
+    if checkpoint_gb and bills is None:
+        raise InputError("--checkpoint-gb", f"{checkpoint_gb:g}", "bills that tell what it costs", "Add --bills FILE.")
     unknown = next((place.cloud for place in places.values() if place.cloud not in TARIFFS), None)
     if checkpoint_gb and unknown is not None:
         found = f"{checkpoint_gb:g}, and workers in {unknown}, which has no tariff"
