@@ -166,16 +166,18 @@ def _attention(of: _Sizes) -> tuple[tuple[Operator, ...], tuple[Operator, ...], 
 
 def _embedding(of: _Sizes) -> Block:
     model, e = of.model, _ELEMENT
-    forward = (Pass(of.hidden * 2 * e), *(Pass(of.hidden * 3 * e),) * model.learned_positions)
+    added = model.learned_positions + (model.token_types > 0)
+    forward = (Pass(of.hidden * 2 * e), *(Pass(of.hidden * 3 * e),) * added)
+    normed, normed_backward = (Pass(2 * e * of.outside),), (Pass(3 * e * of.outside),)
     dropped = (Pass(of.outside * (2 * e + _MASK)),) if model.dropout else ()
     return Block(
         "embedding",
         "embedding",
-        (*forward, *dropped),
-        (*dropped, Pass(of.hidden * 3 * e)),
+        (*forward, *normed * model.embedding_norm, *dropped),
+        (*dropped, *normed_backward * model.embedding_norm, Pass(of.hidden * 3 * e)),
         model.embedding_parameters(of.tensor),
         of.outside * e,
-        of.outside * (e + _MASK * model.dropout),
+        of.outside * (e * (1 + model.embedding_norm) + _MASK * model.dropout),
         of.outside * e,
         reductions=(1, 0) if of.tensor > 1 else (0, 0),
     )
@@ -184,18 +186,23 @@ def _embedding(of: _Sizes) -> Block:
 def _output(of: _Sizes) -> Block:
     model, e, words = of.model, _ELEMENT, of.rows * of.model.vocabulary / of.tensor
     product = Product(of.rows, model.hidden, model.vocabulary / of.tensor)
-    norm = Pass(2 * e * of.outside)
+    norms = (Pass(2 * e * of.outside),) * (model.last_norm + model.head_transform)
+    norms_backward = (Pass(3 * e * of.outside),) * len(norms)
+    # Every device of a group has the square matrix whole; its activation is a pass.
+    square = Product(of.rows, model.hidden, model.hidden)
+    transform: tuple[Operator, ...] = (square, Pass(2 * e * of.hidden)) * model.head_transform
+    transform_backward: tuple[Operator, ...] = (*square.backward, Pass(3 * e * of.hidden)) * model.head_transform
     # Made exact, the greatest found and taken off, exponents, their sum, quotients; back again once.
     loss = Pass(words * (e + _EXACT * 7))
     loss_backward = Pass(words * (2 * _EXACT + e))
     return Block(
         "output",
         "output",
-        (norm, product, loss),
-        (loss_backward, *product.backward, Pass(3 * e * of.outside)),
+        (*transform, *norms, product, loss),
+        (loss_backward, *product.backward, *norms_backward, *transform_backward),
         model.head_parameters(of.tensor),
         0.0,
-        of.outside * e + words * _EXACT,
+        of.outside * e * len(norms) + of.hidden * e * 2 * model.head_transform + words * _EXACT,
         words * e,
         reductions=(0, 1) if of.tensor > 1 else (0, 0),
     )

@@ -7,8 +7,20 @@ Source: dissertation sections 4.2.3, 4.3.5, 4.5.1 (equations 4.2 and 4.3).
 """
 
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from hocket.errors import InputError
+
+# What no model has, and beyond which nothing is worked out.
+_MOST = {
+    "layers": 2**13,
+    "hidden": 2**20,
+    "heads": 2**16,
+    "vocabulary": 2**26,
+    "sequence": 2**24,
+    "feed_forward": 2**24,
+}
+_MOST.update(positions=2**24, token_types=2**16)
 
 
 @dataclass(frozen=True)
@@ -21,10 +33,16 @@ class Transformer:
         feed_forward: columns of the feed-forward network; 0 for 4 h.
         gated: whether it has two matrices in and one out (Llama), instead of one each.
         biases, learned_positions, dropout: whether the model has them.
+        positions: rows of the table of learned positions; 0 for as many as the sequence.
+        query_biases: whether queries, keys and values have biases, though nothing else has (Qwen2).
+        token_types: rows of the table that tells parts of a sample apart (BERT); 0 for none.
+        embedding_norm, last_norm: whether there is a normalisation behind the embedding, and before the output layer.
+        head_transform: whether the output layer has a square matrix with its normalisation before it, and biases (BERT).
         tied: whether the output layer uses the embedding's weights.
         causal: whether a position sees those before it alone.
         fused_attention: whether scores stay inside of one kernel, which makes them again in the backward.
         fused_passes: whether passes over memory that follow one another are one (section 4.4.2).
+        source: where the sizes were published, for a person.
     """
 
     name: str
@@ -43,15 +61,27 @@ class Transformer:
     causal: bool = True
     fused_attention: bool = False
     fused_passes: bool = True
+    positions: int = 0
+    query_biases: bool = False
+    token_types: int = 0
+    embedding_norm: bool = False
+    last_norm: bool = True
+    head_transform: bool = False
+    source: str = ""
+
+    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
 
     def __post_init__(self) -> None:
-        for key in ("layers", "hidden", "heads", "vocabulary", "sequence"):
-            if getattr(self, key) < 1:
-                raise InputError(key, str(getattr(self, key)), ">= 1")
+        for key, most in _MOST.items():
+            least = 1 if key in ("layers", "hidden", "heads", "vocabulary", "sequence") else 0
+            if not least <= getattr(self, key) <= most:
+                raise InputError(key, str(getattr(self, key)), f"{least} to {most:,}")
         if self.hidden % self.heads:
             raise InputError("heads", f"{self.heads} for a hidden size of {self.hidden}", "a divisor of it")
         if self.heads % self.key_heads:
             raise InputError("kv_heads", f"{self.kv_heads} for {self.heads} heads", "a divisor of it")
+        if self.learned_positions and 0 < self.positions < self.sequence:
+            raise InputError("sequence", str(self.sequence), f"at most {self.positions}, the model's learned positions")
 
     @property
     def key_heads(self) -> int:
@@ -75,19 +105,26 @@ class Transformer:
         divided = (attention + network) / tensor
         norms = 2 * self.hidden * (2 if self.biases else 1)
         if not self.biases:
-            return divided + norms
+            return divided + norms + (self.hidden + 2 * self.key_heads * self.head) / tensor * self.query_biases
         own = self.hidden + 2 * self.key_heads * self.head + self.inner * (2 if self.gated else 1)
         return divided + own / tensor + 2 * self.hidden + norms
 
     def embedding_parameters(self, tensor: int = 1) -> float:
-        """Of tokens, divided among tensor-parallel devices, and of positions."""
-        positions = self.sequence * self.hidden if self.learned_positions else 0
-        return self.vocabulary * self.hidden / tensor + positions
+        """Of tokens, divided among tensor-parallel devices, and of positions and what else all of them have."""
+        rows = (self.positions or self.sequence) if self.learned_positions else 0
+        whole = (rows + self.token_types) * self.hidden + self._norm * self.embedding_norm
+        return self.vocabulary * self.hidden / tensor + whole
 
     def head_parameters(self, tensor: int = 1) -> float:
         """Of the last normalisation and the output layer."""
-        norm = self.hidden * (2 if self.biases else 1)
-        return norm + (0.0 if self.tied else self.vocabulary * self.hidden / tensor)
+        transform = (self.hidden**2 + self.hidden + self._norm) * self.head_transform
+        words = self.vocabulary * (self.hidden * (not self.tied) + self.head_transform)
+        return self._norm * self.last_norm + transform + words / tensor
+
+    @property
+    def _norm(self) -> int:
+        """Parameters of one normalisation."""
+        return self.hidden * (2 if self.biases else 1)
 
     @property
     def parameters(self) -> float:
