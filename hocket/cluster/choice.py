@@ -1,8 +1,8 @@
 """Choice: the entries of a book that run in a round, as settings say how.
 
 First down the order of settings; where that leaves somebody behind and is worth less than the allocation, by debt; where that is
-not enough either, by a search. A search that finds nothing shows an allocation that no rounds can keep: the next one waits twice
-as long, so that it costs little.
+not enough either, by a search. A search that finds nothing shows an allocation that no rounds can keep: then everybody is to have
+as large a part of its own, and the next search waits twice as long, so that it costs little.
 Source: section 5.5 and rounds.py.
 """
 
@@ -15,7 +15,7 @@ from hocket.cluster.book import Book
 from hocket.cluster.floor import Chosen, Claims
 from hocket.cluster.packing import pack
 from hocket.cluster.roster import Roster
-from hocket.cluster.rounds import balanced, by_debt, by_ratio, choose, choose_singles, enough, worth
+from hocket.cluster.rounds import balanced, by_debt, by_delay, by_ratio, choose, choose_singles, enough, worth
 from hocket.cluster.settings import Settings
 
 __all__ = ["Choice"]
@@ -69,14 +69,16 @@ class Choice:
             return chosen
         debt = by_debt(entries, book.received_s, due_s)
         chosen = choose(entries, debt, workers)
-        if balanced(entries, chosen, due_s) or rounds < self.search_at:
+        if balanced(entries, chosen, due_s):
             return chosen
+        if rounds < self.search_at:
+            return choose(entries, by_delay(entries, book.received_s, due_s), workers)
         each = worth(entries, due_s)
         found = pack(entries, each, workers, enough(entries, each))
         if found is None:
             self.search_every = min(2 * self.search_every, _MOST_ROUNDS)
             self.search_at = rounds + self.search_every
-            return chosen
+            return choose(entries, by_delay(entries, book.received_s, due_s), workers)
         self.search_every = 1
         last = np.ones(len(entries), dtype=bool)
         last[found] = False

@@ -11,7 +11,9 @@ that does not depend on the number of rounds as long as, whenever somebody is ow
 what the allocation is: sum of d S >= sum of d X (Block and Levin 1970, the perceptron cycling theorem). With jobs of one worker
 the order by X / f mostly does that; with scale factors, or pairs, often not. `balanced` tells; the order by d is then better, and
 packing.py finds a choice where there is one. An allocation that is no average of possible rounds, as of two jobs of two workers
-each on three workers, three quarters of the time each, is kept by no choice: then those who are owed most go first.
+each on three workers, three quarters of the time each, is kept by no choice. By debt whoever has a small fraction would wait there
+until the debts of the others, which grow faster, end somewhere; so who is owed most of its own fraction goes first, `by_delay`, and
+all come to have as large a part of theirs.
 
 Time that nobody had a right to, because who has one is served or does not fit, is a gift: it is not held against who took it.
 Source: section 5.5; Gelfand et al. 2010 on the theorem.
@@ -25,7 +27,7 @@ import numpy as np
 
 from hocket.cluster.allocation import ALONE
 
-__all__ = ["Entries", "balanced", "by_debt", "by_ratio", "choose", "choose_singles", "enough", "worth"]
+__all__ = ["Entries", "balanced", "by_debt", "by_delay", "by_ratio", "choose", "choose_singles", "enough", "worth"]
 
 _NONE = 1e-9
 # Of a key: two million jobs at a time, and more columns than a file of workers can name.
@@ -121,6 +123,13 @@ def by_debt(entries: Entries, received: np.ndarray, owed: np.ndarray) -> np.ndar
     """Entries by what they are owed; those that are owed nothing by their ratio."""
     due = np.where(owed > _NONE, owed, 0.0)
     return np.lexsort((-entries.fraction / received, -due))  # stable: of alike ones as they stand
+
+
+def by_delay(entries: Entries, received: np.ndarray, owed: np.ndarray) -> np.ndarray:
+    """Entries by how long ago they would have been owed nothing; those that are owed nothing by their ratio."""
+    delay = np.zeros(len(entries))
+    np.divide(owed, entries.fraction, out=delay, where=(owed > _NONE) & (entries.fraction > 0))
+    return np.lexsort((-entries.fraction / received, -delay))
 
 
 def choose(entries: Entries, order: np.ndarray, workers: Sequence[int]) -> np.ndarray:

@@ -217,6 +217,24 @@ def test_what_cannot_be_kept_starves_nobody() -> None:
 
 
 @pytest.mark.parametrize("order", ["ratio", "deficit"])
+def test_of_what_cannot_be_kept_everybody_has_a_part(order: str) -> None:
+    """Jobs of two workers on three, for 0.7, 0.7 and 0.1 of the time: with room for one, each has two thirds of its own.
+
+    By debt alone the last one would wait until the debts of the others, which grow faster, are cut off: a thousand rounds.
+    """
+    drive = driver((3,), fixed((0, 1, 2), (ALONE,) * 3, (0, 0, 0), (0.7, 0.7, 0.1)), fill=False, order=order)
+    start(drive, [2, 2, 2])
+    waits = 0
+    for _ in range(10):
+        before = drive.time_s.get((("2",), 0), 0.0)
+        drive.rounds(40)
+        waits += drive.time_s.get((("2",), 0), 0.0) == before
+    assert waits == 0
+    had = np.array([drive.time_s[(name,), 0] / 360 for name in "012"])
+    assert had == pytest.approx(np.array([0.7, 0.7, 0.1]) / 1.5 * 400, abs=10)
+
+
+@pytest.mark.parametrize("order", ["ratio", "deficit"])
 def test_a_large_job_with_a_small_fraction_is_served_though_allocations_change_all_the_time(order: str) -> None:
     """Among 30 jobs of one worker that come and go each round, a job of 8 workers with X = 1/10 never waits long.
 
