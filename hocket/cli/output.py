@@ -147,7 +147,13 @@ def print_plan(opened: "Opened") -> None:
             ]
         )
     title = f"{plan.strategy} for {plan.model}: batch {plan.batch_size} as {_cut(plan)} on {plan.cluster.name}"
-    print_table(title, ["stage", "layers", "from ... to", "devices", "buckets", "recompute"], rows, right=(0, 1, 4))
+    devices = "devices" if plan.tensor == 1 else f"groups of {plan.tensor}"
+    print_table(title, ["stage", "layers", "from ... to", devices, "buckets", "recompute"], rows, right=(0, 1, 4))
+    if plan.tensor > 1:
+        sent = "in parts, one each" if plan.slices else "whole by each"
+        print(
+            f"tensor-parallel: group k is devices {plan.tensor} k and the {plan.tensor - 1} behind it; borders are sent {sent}"
+        )
     print(opened.updates.sentence(plan.strategy))
     now, then = opened.predicted, plan.predicted
     print(

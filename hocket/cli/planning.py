@@ -153,7 +153,7 @@ def simulate(
     from hocket.files import place_to_write, write_atomic
     from hocket.plan.open import open_plan
     from hocket.typed import as_data
-    from hocket.units import show_number, show_peaks, show_seconds
+    from hocket.units import show_bytes, show_number, show_peaks, show_seconds
 
     for path in (trace, report):
         if path:
@@ -174,6 +174,11 @@ def simulate(
         ["throughput", f"{show_number(summary.samples_per_s)} samples/s"],
         ["bubble", f"{summary.bubble_fraction:.1%} of the ideal time"],
         ["peak memory by device", show_peaks(summary.peak_memory_bytes)],
+        *(
+            [["sent inside of groups", f"{show_bytes(summary.group_bytes)} an iteration"]]
+            if summary.group_bytes
+            else []
+        ),
         ["weight versions by stage", _each(summary.weight_versions)],
         ["instructions simulated", f"{summary.instructions:,} in {show_seconds(summary.wall_s)}"],
     ]

@@ -10,7 +10,7 @@ from hocket.cost.model import CostModel
 from hocket.cost.sizes import PlanSizes
 from hocket.errors import InputError
 from hocket.plan.plan import Plan, Predicted
-from hocket.plan.predict import predict, predict_iteration
+from hocket.plan.predict import predict, predict_iteration, profile_of_group
 from hocket.plan.updates import Updates, updates_of
 from hocket.profile.model import ModelProfile
 from hocket.program.check import check as check_program
@@ -106,7 +106,8 @@ def opened(plan: Plan, folder: Path, place: str = "plan") -> Opened:
 def problems_of(opened: Opened, program: Program) -> tuple[Problem, ...]:
     """Every problem of a program under an opened plan's memory limits."""
     plan, profile = opened.plan, opened.profile
-    costs = CostModel.for_batch(profile, plan.cluster, plan.cuts(profile), plan.batch_size, plan.microbatch_size)
-    capacity = {d: plan.cluster.capacity_bytes(d) for d in program.devices}
-
+    cluster = plan.group.cluster
+    whole = profile_of_group(plan, profile)
+    costs = CostModel.for_batch(whole, cluster, plan.cuts(profile), plan.batch_size, plan.microbatch_size)
+    capacity = {d: cluster.capacity_bytes(d) for d in program.devices}
     return check_program(program, value_bytes=PlanSizes(costs, program), capacity_bytes=capacity)

@@ -5,6 +5,7 @@ the strategy), but for `predicted`, which is what the planner believed when it w
 """
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -12,6 +13,7 @@ from hocket.documents import parse_yaml, seems, write_yaml
 from hocket.errors import InputError, nearest
 from hocket.files import read_bytes, write_atomic
 from hocket.hardware.cluster import Cluster
+from hocket.hardware.groups import Grouped, grouped
 from hocket.passes.borders import Graph, StageCut, stage_shapes
 from hocket.program.program import Program, StageShape
 from hocket.strategies._common import compile_strategy
@@ -27,7 +29,7 @@ class PlanStage:
 
     Attributes:
         layers: names of its layers, in the order of the profile.
-        devices: numbers of its replicas in the cluster.
+        devices: numbers of its replicas in the cluster; of a tensor-parallel plan, numbers of groups.
         recompute: make the stash again before the backward instead of keeping it.
         buckets: names of the layers of each gradient bucket, in the order in which a backward finishes them.
     """
@@ -66,6 +68,9 @@ class Plan:
         microbatch_size: samples; the last microbatch of a batch is smaller when it does not divide the batch.
         stages: in pipeline order.
         cluster: the hardware that it was planned for.
+        tensor: devices of a tensor-parallel group, which are neighbours: group k is devices k x tensor and those behind it.
+        slices: whether a group's members send a part each of what one of them has whole, and gather it again behind the slow
+            link (dissertation section 4.4.1).
     """
 
     strategy: str
@@ -79,6 +84,8 @@ class Plan:
     profile_digest: str = ""
     model_digest: str = ""
     predicted: Predicted | None = None
+    tensor: int = 1
+    slices: bool = False
     format: str = FORMAT
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
@@ -93,21 +100,34 @@ class Plan:
         if self.microbatches > _MAX_MICROBATCHES:
             found = f"{self.batch_size}, {self.microbatches:,} microbatches of {self.microbatch_size}"
             raise InputError("batch_size", found, f"at most {_MAX_MICROBATCHES:,} microbatches")
+        if self.tensor < 1:
+            raise InputError("tensor", str(self.tensor), ">= 1")
+        if self.slices and self.tensor == 1:
+            raise InputError("slices", "true, for groups of one device", "false", "Say `tensor` as well.")
+        groups = self.group.cluster.devices
         if not self.stages:
             raise InputError("stages", "none", "at least one stage")
         for s, stage in enumerate(self.stages):
             if not stage.devices or len(set(stage.devices)) != len(stage.devices):
                 raise InputError(f"stages.{s}.devices", str(list(stage.devices)), "at least one device, each once")
             for device in stage.devices:
-                if not 0 <= device < self.cluster.devices:
-                    limit = self.cluster.devices - 1
-                    raise InputError(f"stages.{s}.devices", f"device {device}", f"0 to {limit}, the cluster's devices")
+                if not 0 <= device < groups:
+                    what = "devices" if self.tensor == 1 else f"groups of {self.tensor} devices"
+                    name = "device" if self.tensor == 1 else "group"
+                    raise InputError(
+                        f"stages.{s}.devices", f"{name} {device}", f"0 to {groups - 1}, the cluster's {what}"
+                    )
             listed = sorted(name for bucket in stage.buckets for name in bucket)
             if stage.buckets and listed != sorted(stage.layers):
                 odd = sorted(set(listed) ^ set(stage.layers)) or [n for n in listed if listed.count(n) > 1]
                 raise InputError(
                     f"stages.{s}.buckets", f"{odd[0]!r} missing, unknown or twice", "each layer of the stage once"
                 )
+
+    @cached_property
+    def group(self) -> Grouped:
+        """The cluster as its groups see it: each is one device of a smaller cluster."""
+        return grouped(self.cluster, self.tensor, self.slices)
 
     @property
     def microbatches(self) -> int:
@@ -161,8 +181,9 @@ class Plan:
         data = as_data(self)
         data["cluster"] = parse_yaml(self.cluster.to_yaml(), "cluster")
         about = ("format", "strategy", "options", "model", "profile", "profile_digest", "model_digest")
-        order = (*about, "batch_size", "microbatch_size", "stages", "cluster", "predicted")
-        slim = {key: data[key] for key in order if key == "model" or data[key] not in (None, "", {})}
+        order = (*about, "batch_size", "microbatch_size", "tensor", "slices", "stages", "cluster", "predicted")
+        plain = {"tensor": 1, "slices": False}
+        slim = {k: data[k] for k in order if k == "model" or not (data[k] in (None, "", {}) or data[k] == plain.get(k))}
         slim["stages"] = [{k: v for k, v in stage.items() if v not in (False, [])} for stage in slim["stages"]]
         return write_yaml(slim)
 

@@ -4,14 +4,17 @@ Rules of this file: a program depends on stages, microbatches and options alone,
 one lowered program; seconds and bytes are asked anew for each plan.
 """
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
 from hocket.cost.compute import Columns
+from hocket.cost.group import of_group
 from hocket.cost.model import CostModel
 from hocket.cost.sizes import PlanSizes
+from hocket.errors import InputError
 from hocket.hardware.cluster import Cluster
 from hocket.passes.borders import StageCut, stage_shapes
 from hocket.plan.columns import column_of
@@ -27,14 +30,38 @@ from hocket.strategies._common import compile_strategy
 from hocket.trace.trace import Trace
 
 
+def profile_of_group(plan: Plan, profile: ModelProfile) -> ModelProfile:
+    """The profile of what the plan's device numbers stand for: a device, or a tensor-parallel group with its reductions.
+
+    Arguments:
+        profile: of one device, as the plan names it.
+
+    Raises:
+        InputError: it is of groups of another width than the plan's.
+    """
+    if profile.tensor != plan.tensor:
+        found = f"{plan.tensor}, but the profile is of one of {profile.tensor} tensor-parallel devices"
+        raise InputError(
+            "tensor", found, f"{profile.tensor}, the profile's", "Plan again, or give the plan its profile."
+        )
+    return of_group(profile, plan.group)
+
+
 def predict(plan: Plan, profile: ModelProfile) -> tuple[Trace, Summary]:
     """What a plan does: the trace of every instruction, and a summary.
 
     Raises:
         InputError: the plan does not fit the profile. RefusedError: its strategy does not support it.
     """
-    outcome = _play(profile, plan.cluster, plan.strategy, plan.options, plan.cuts(profile), _batch(plan), record=True)
-    return outcome.trace, replace(summarize(outcome), peak_memory_bytes=outcome.peak_memory_bytes)
+    whole = profile_of_group(plan, profile)
+    cluster = plan.group.cluster
+    outcome = _play(whole, cluster, plan.strategy, plan.options, plan.cuts(profile), _batch(plan), record=True)
+    summary = replace(
+        summarize(outcome, plan.tensor, plan.slices),
+        peak_memory_bytes=outcome.peak_memory_bytes,
+        group_bytes=_inside_bytes(plan, profile),
+    )
+    return outcome.trace, summary
 
 
 def predict_iteration(plan: Plan, profile: ModelProfile) -> Predicted:
@@ -43,7 +70,29 @@ def predict_iteration(plan: Plan, profile: ModelProfile) -> Predicted:
     Raises:
         InputError: the plan does not fit the profile. RefusedError: its strategy does not support it.
     """
-    return _short(profile, plan.cluster, plan.strategy, plan.options, plan.cuts(profile), _batch(plan))
+    whole = profile_of_group(plan, profile)
+    return _short(whole, plan.group.cluster, plan.strategy, plan.options, plan.cuts(profile), _batch(plan))
+
+
+def _inside_bytes(plan: Plan, profile: ModelProfile) -> float:
+    """What members send each other for one batch: rings of all-reduces, and of gathers where each has received a part."""
+    if plan.tensor == 1:
+        return 0.0
+    cuts = plan.cuts(profile)
+    stage_of = {i: s for s, cut in enumerate(cuts) for i in cut.layers}
+    reduced = gathered = 0.0
+    for size, count in Counter(plan.samples(m) for m in range(plan.microbatches)).items():
+        each = profile.column("reduced_bytes", size)
+        for cut in cuts:
+            for i in cut.layers:
+                forward, backward = profile.layers[i].reductions
+                reduced += count * float(each[i]) * (forward * (1 + cut.recompute) + backward)
+        for tensor, size_bytes in zip(profile.tensors, profile.tensor_bytes(size), strict=True):
+            if plan.slices and tensor.source >= 0:
+                away = {stage_of[i] for i in tensor.targets} - {stage_of[tensor.source]}
+                gathered += count * len(away) * float(size_bytes) * (1 + tensor.gradient)
+    # Each member sends 2 (t - 1) / t of what is reduced, (t - 1) / t of what is gathered.
+    return (plan.tensor - 1) * (2 * reduced + gathered)
 
 
 def predict_choice(situation: Situation, strategy: str, choice: Choice) -> Predicted:

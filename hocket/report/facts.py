@@ -49,7 +49,7 @@ def plural(count: int, noun: str, ending: str = "s") -> str:
 
 def sentence(plan: Plan) -> str:
     """The plan in one sentence."""
-    used = len({device for stage in plan.stages for device in stage.devices})
+    used = plan.tensor * len({device for stage in plan.stages for device in stage.devices})
     again = sum(stage.recompute for stage in plan.stages)
     parts = (
         f"{plan.model} in {plural(len(plan.stages), 'stage')} on {plural(used, 'device')} of {plan.cluster.name}: "
@@ -82,6 +82,10 @@ def chips(plan: Plan) -> tuple[str, ...]:
         shared = ", shared" if level.shared else ""
         rate = show_rate(level.bandwidth_bytes_per_s)
         found.append(f"{level.name}: {level.width} at {rate}{shared}, latency {show_time(level.latency_s)}")
+    if plan.tensor > 1:
+        found.append(
+            f"groups of {plan.tensor} devices, one row each" + (", borders sent in parts" if plan.slices else "")
+        )
     return (*found, *(f"{key} = {value}" for key, value in plan.options.items()))
 
 
@@ -103,7 +107,7 @@ def tiles(plan: Plan, summary: Summary, measured: Trace | None) -> tuple[Tile, .
     """The key figures."""
     peak_device = max(summary.peak_memory_bytes, key=lambda d: (summary.peak_memory_bytes[d], -d), default=None)
     peak = summary.peak_memory_bytes[peak_device] if peak_device is not None else 0.0
-    capacity = plan.cluster.capacity_bytes(peak_device) if peak_device is not None else 0.0
+    capacity = plan.group.cluster.capacity_bytes(peak_device) if peak_device is not None else 0.0
     versions = sorted(set(summary.weight_versions))
     found = [
         Tile("iteration", show_time(summary.iteration_s), f"{plural(plan.batch_size, 'sample')}, predicted"),
@@ -170,7 +174,7 @@ def traffic_table(plan: Plan, summary: Summary, events: Iterable[Event], window:
     rows = []
     for pair, size in found:
         source, target = _pair(pair)
-        level = plan.cluster.levels[plan.cluster.level_between(source, target)].name
+        level = plan.group.cluster.levels[plan.group.cluster.level_between(source, target)].name
         rate = size / summary.iteration_s if summary.iteration_s > 0 else 0.0
         share = f"{busy[pair]:.1%}" if pair in busy else "–"
         rows.append((f"{source} → {target}", level, show_bytes(size), show_rate(rate), share, ""))
@@ -181,6 +185,8 @@ def traffic_table(plan: Plan, summary: Summary, events: Iterable[Event], window:
 def level_table(plan: Plan, summary: Summary) -> Table:
     """Bytes per iteration by level of the cluster."""
     rows = [(name, show_bytes(size)) for name, size in summary.sent_bytes.items()]
+    if summary.group_bytes:
+        rows.append((f"inside groups of {plan.tensor}", show_bytes(summary.group_bytes)))
     if summary.swapped_bytes:
         rows.append(("device ↔ host", show_bytes(summary.swapped_bytes)))
     return Table(("level", "per iteration"), tuple(rows), right=(1,))

@@ -84,7 +84,7 @@ def draw(plan: Plan, trace: Trace, summary: Summary, measured: Trace | None) -> 
         happened = real.events(measured)
         found.append(timeline(plan, measured, real, happened, span_s, title))
         busy.append(("Measured", utilization(happened, real, devices)))
-    capacity = {device: plan.cluster.capacity_bytes(device) for device in devices}
+    capacity = {device: plan.group.cluster.capacity_bytes(device) for device in devices}
     return Drawings(
         window,
         tuple(found),

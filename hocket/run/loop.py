@@ -188,6 +188,9 @@ def train(
     folder = None if isinstance(plan, Plan) else Path(plan).resolve().parent
     if not isinstance(plan, Plan):
         plan = Plan.read(plan)
+    if plan.tensor > 1:
+        found = f"{plan.tensor}, groups that work on a microbatch together"
+        raise InputError("plan: tensor", found, "1: tensor-parallel plans are simulated, not yet trained")
     listener = listener or Quiet(on_step)
     try:
         return _train(job, plan, folder, given, listener)

@@ -29,7 +29,9 @@ class Summary:
         utilization: by device, the share of time in which its compute lane is busy.
         peak_memory_bytes: by device, over the whole run.
         weight_versions, stashes: by stage, how many live at once at most on one of its replicas.
-        sent_bytes: per iteration, by the name of the cluster's level; sent_bytes_between: by "source>target" device.
+        sent_bytes: per iteration, by the name of the cluster's level; sent_bytes_between: by "source>target" device. Of
+            tensor-parallel groups: of all members together, between groups.
+        group_bytes: per iteration, what members of tensor-parallel groups send among each other.
         swapped_bytes: per iteration, between devices and their hosts.
         critical_path: instructions that make a period as long as it is, each released by the one before it.
         makespan_s: of the whole run; instructions: that were simulated; wall_s: that simulating them took.
@@ -49,6 +51,7 @@ class Summary:
     makespan_s: float
     instructions: int
     wall_s: float
+    group_bytes: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -126,10 +129,15 @@ def _busy(outcome: Outcome, first: int, stop: int, whole: bool) -> dict[int, flo
     return busy
 
 
-def summarize(outcome: Outcome) -> Summary:
-    """All figures of a run."""
+def summarize(outcome: Outcome, members: int = 1, slices: bool = False) -> Summary:
+    """All figures of a run.
+
+    Arguments:
+        members: devices of each group that a device of the run stands for. slices: whether each of them sends a part of what
+            crosses stages, and not the whole.
+    """
     steady = steady_state(outcome)
-    levels, between, swapped = _traffic(outcome)
+    levels, between, swapped = _traffic(outcome, members, 1 if slices else members)
     versions, stashes = most_alive(outcome.program, What.WEIGHTS), most_alive(outcome.program, What.STASH)
     period_s, iteration_s = steady.period_s, steady.iteration_s
     return Summary(
@@ -173,8 +181,12 @@ def most_alive(program: Program, what: What) -> tuple[int, ...]:
     return tuple(most)
 
 
-def _traffic(outcome: Outcome) -> tuple[dict[str, float], dict[str, float], float]:
-    """Bytes per iteration by level, by pair of devices, and between devices and hosts."""
+def _traffic(outcome: Outcome, members: int, copies: int) -> tuple[dict[str, float], dict[str, float], float]:
+    """Bytes per iteration by level, by pair of devices, and between devices and hosts.
+
+    Arguments:
+        members: of a group, each of which reduces what is its own. copies: of each message that a group sends.
+    """
     costs, layout, cluster = outcome.costs, outcome.layout, outcome.costs.cluster
     batch, stride = len(costs.samples), layout.skeleton.program.stride
     periodic = layout.repeats > 0
@@ -196,9 +208,9 @@ def _traffic(outcome: Outcome) -> tuple[dict[str, float], dict[str, float], floa
             size = count * costs.bytes_of(one.reads or one.writes, samples) * batch / trained
             if one.kind is Kind.SEND:
                 hops: tuple[tuple[int, int], ...] = ((one.device, one.peer),)
-                each = size
+                each = size * copies
             elif one.kind in COLLECTIVES:
-                hops, each = ring_hops(one.group), ring_bytes(one.kind, len(one.group), size)
+                hops, each = ring_hops(one.group), members * ring_bytes(one.kind, len(one.group), size)
             else:
                 swapped += size if one.kind in (Kind.SWAP_IN, Kind.SWAP_OUT) else 0.0
                 continue
