@@ -34,7 +34,7 @@ class Options:
         known: what the core is told about throughputs, if not the truth; what it is told about pairs is put right as soon as
             they ran.
         estimating: what pairs do is not known but estimated, and learned as they run; for space sharing.
-        entities, budget_usd: for policies that want them.
+        entities, budget_usd: for policies that want them; no entities for those of the workload.
     """
 
     settings: Settings = field(default_factory=Settings)

@@ -98,7 +98,8 @@ class _Simulation:
         kept = known.pairs(self._rows, types, columns).kept if options.space_sharing else None
         self._measured: set[tuple[int, int, int]] | None = set() if options.known and options.space_sharing else None
         self._policy, self.allocations = policy, 0
-        self.core = Core(types, columns, self._asked, options.settings, kept, options.entities, options.budget_usd)
+        entities = options.entities or workload.entities
+        self.core = Core(types, columns, self._asked, options.settings, kept, entities, options.budget_usd)
         self._watcher = watch(self.core) if watch else None
         self.now_s, self.wake_s, self.round_s, self.until_s = 0.0, inf, inf, 0.0
         self.came = self.gone = self.rounds = self.idle = 0

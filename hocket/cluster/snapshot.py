@@ -9,6 +9,7 @@ Source: sections 5.3.1 and 5.4.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import inf
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -48,6 +49,8 @@ class Entity:
     name: str
     weight: float = 1.0
     policy: str = "fairness"
+
+    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
 
     def __post_init__(self) -> None:
         if not LEAST_WEIGHT <= self.weight <= MOST_WEIGHT:

@@ -6,10 +6,11 @@ as_text(workload) and parse(text, place) are inverses; readers/ knows the format
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, ClassVar
 
 from hocket.cluster.job import Job
+from hocket.cluster.snapshot import Entity
 from hocket.documents import parse_json, seems
 from hocket.errors import InputError
 from hocket.lines import with_lines
@@ -17,6 +18,7 @@ from hocket.typed import read_as
 
 FORMAT = "hocket-workload-1"
 MOST_JOBS = 1_000_000
+_KEYS = ("format", "origin", "entities", "jobs")
 
 
 @dataclass(frozen=True)
@@ -26,15 +28,20 @@ class Workload:
     Attributes:
         jobs: of unique names, sorted by arrival.
         origin: where they are from, such as a file or a generator with its seed.
+        entities: whom jobs belong to, for policies that look at that; of unique names.
     """
 
     jobs: tuple[Job, ...]
     origin: str = ""
+    entities: tuple[Entity, ...] = ()
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
 
     def __post_init__(self) -> None:
         check_ids((job.id for job in self.jobs), lambda k: f"jobs.{k}.id")
+        check_ids(
+            (entity.name for entity in self.entities), lambda k: f"entities.{k}.name", "entity of this name", "names"
+        )
         before_s = 0.0
         for k, job in enumerate(self.jobs):
             if job.arrived_s < before_s:
@@ -44,14 +51,16 @@ class Workload:
 
     def part(self, count: int) -> "Workload":
         """The first so many jobs."""
-        return Workload(self.jobs[:count], self.origin)
+        return replace(self, jobs=self.jobs[:count])
 
 
-def check_ids(ids: Iterable[str], place_of: Callable[[int], str]) -> None:
+def check_ids(
+    ids: Iterable[str], place_of: Callable[[int], str], what: str = "job of this id", which: str = "ids"
+) -> None:
     """Refuse an id that stands twice.
 
     Arguments:
-        place_of: where the k-th id stands.
+        place_of: where the k-th id stands. what: has the id, and which: they are, for the message.
 
     Raises:
         InputError: at the second of two.
@@ -59,7 +68,7 @@ def check_ids(ids: Iterable[str], place_of: Callable[[int], str]) -> None:
     seen: set[str] = set()
     for k, name in enumerate(ids):
         if name in seen:
-            raise InputError(place_of(k), f"{name!r}, a second job of this id", "unique ids")
+            raise InputError(place_of(k), f"{name!r}, a second {what}", f"unique {which}")
         seen.add(name)
 
 
@@ -73,7 +82,8 @@ def as_text(workload: Workload) -> str:
     usual = {f.name: f.default for f in fields(Job)}
     rows = [{k: v for k, v in asdict(job).items() if v != usual[k]} for job in workload.jobs]
     lines = ",\n".join(json.dumps(row, separators=(", ", ": ")) for row in rows)
-    head = f'{{"format": "{FORMAT}", "origin": {json.dumps(workload.origin)}, "jobs": ['
+    entities = f'"entities": {json.dumps([asdict(own) for own in workload.entities])}, ' if workload.entities else ""
+    head = f'{{"format": "{FORMAT}", "origin": {json.dumps(workload.origin)}, {entities}"jobs": ['
     return f"{head}\n{lines}\n]}}\n" if rows else f"{head}]}}\n"
 
 
@@ -100,14 +110,18 @@ def parse_data(data: Any, place: str) -> Workload:
         raise InputError(f"{place}: jobs", type(jobs).__name__, "a list of jobs")
     if len(jobs) > MOST_JOBS:
         raise InputError(f"{place}: jobs", f"{len(jobs)}", f"at most {MOST_JOBS}")
-    unknown = next((key for key in data if key not in ("format", "origin", "jobs")), None)
+    entities = data.get("entities", [])
+    if not isinstance(entities, list):
+        raise InputError(f"{place}: entities", type(entities).__name__, "a list of entities")
+    unknown = next((key for key in data if key not in _KEYS), None)
     if unknown is not None:
-        raise InputError(place, f"unknown key {unknown!r}", "one of format, origin, jobs")
+        raise InputError(place, f"unknown key {unknown!r}", f"one of {', '.join(_KEYS)}")
     if not isinstance(data.get("origin", ""), str):
         raise InputError(f"{place}: origin", type(data["origin"]).__name__, "a text")
     found = tuple(read_as(Job, row, f"{place}: jobs.{k}") for k, row in enumerate(jobs))
+    teams = tuple(read_as(Entity, row, f"{place}: entities.{k}") for k, row in enumerate(entities))
     with inside(place):
-        return Workload(found, data.get("origin", ""))
+        return Workload(found, data.get("origin", ""), teams)
 
 
 @contextmanager

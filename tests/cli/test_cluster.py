@@ -1,5 +1,6 @@
 """The cluster's commands, from a generated workload to figures and a report."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -66,6 +67,26 @@ def test_prices_of_the_sample(run: Run) -> None:
     assert all(0 < row["cheapest_usd_per_hour"] <= row["dearest_usd_per_hour"] for row in found["accelerators"])
     assert run("cluster", "prices").code == 0
     assert run("cluster", "prices", "--at", "today").code == 2
+
+
+def test_entities_of_a_workload_count(run: Run, shared: Path) -> None:
+    """One worker and two teams of one job: whose weight is eight times as much has it nearly all the time until it is done."""
+    work = {"job_type": "ResNet-50 (batch size 32)", "steps": 1e5}
+    names = ("research", "product")
+    jobs = [{"id": name, **work, "entity": name} for name in names]
+    teams = [{"name": "research", "weight": 1.0, "policy": "fifo"}, {"name": "product", "weight": 8.0}]
+    document = {"format": "hocket-workload-1", "entities": teams, "jobs": jobs}
+    Path("teams.json").write_text(json.dumps(document), encoding="utf-8")
+    Path("one.yaml").write_text("workers: [{name: v100, workers: 1}]", encoding="utf-8")
+    found = run(
+        "cluster", "simulate", "teams.json", "one.yaml", "-p", "hierarchical", "--journal", "j.log", "--json"
+    ).json
+    document["entities"] = []
+    Path("teams.json").write_text(json.dumps(document), encoding="utf-8")
+    alike = run("cluster", "simulate", "teams.json", "one.yaml", "-p", "hierarchical", "--json").json
+    assert found["makespan_s"] == pytest.approx(alike["makespan_s"])
+    assert found["avg_jct_s"] < 0.9 * alike["avg_jct_s"]
+    assert run("cluster", "replay", "j.log").code == 0
 
 
 def test_an_agnostic_run_is_named_so(run: Run, shared: Path) -> None:

@@ -23,6 +23,7 @@ from hocket.cluster.readers import (
     throughputs_json,
 )
 from hocket.cluster.readers.throughputs_json import packaged
+from hocket.cluster.snapshot import Entity
 from hocket.cluster.workload import Workload, as_text, parse
 from hocket.errors import InputError
 from tests.cluster.gavel import snapshot
@@ -128,11 +129,18 @@ jobs = st.builds(
 )
 
 
-@given(st.lists(jobs, max_size=5, unique_by=lambda job: job.id), st.text(max_size=5))
+entities = st.builds(Entity, st.text(max_size=3), st.floats(1e-3, 1e3), st.sampled_from(["fairness", "fifo"]))
+
+
+@given(
+    st.lists(jobs, max_size=5, unique_by=lambda job: job.id),
+    st.text(max_size=5),
+    st.lists(entities, max_size=3, unique_by=lambda entity: entity.name),
+)
 @settings(max_examples=50, deadline=None)
-def test_writing_and_reading_a_workload_are_inverses(some: list[Job], origin: str) -> None:
-    """Whatever jobs and names."""
-    whole = Workload(tuple(sorted(some, key=lambda job: job.arrived_s)), origin)
+def test_writing_and_reading_a_workload_are_inverses(some: list[Job], origin: str, teams: list[Entity]) -> None:
+    """Whatever jobs, names and entities."""
+    whole = Workload(tuple(sorted(some, key=lambda job: job.arrived_s)), origin, tuple(teams))
     assert parse(as_text(whole), "here") == whole
 
 
@@ -143,6 +151,13 @@ def test_writing_and_reading_a_workload_are_inverses(some: list[Job], origin: st
         ('{"format": "hocket-workload-1", "jobs": 3}', "jobs: found int"),
         ('{"format": "hocket-workload-1", "jobs": [], "x": 1}', "unknown key 'x'"),
         ('{"format": "hocket-workload-1", "jobs": [], "origin": 1}', "origin: found int"),
+        ('{"format": "hocket-workload-1", "jobs": [], "entities": 1}', "entities: found int"),
+        ('{"format": "hocket-workload-1", "jobs": [], "entities": [{"name": "a", "weight": 0}]}', "entity a: weight"),
+        ('{"format": "hocket-workload-1", "jobs": [], "entities": [{"name": "a", "share": 1}]}', "share"),
+        (
+            '{"format": "hocket-workload-1", "jobs": [], "entities": [{"name": "a"}, {"name": "a"}]}',
+            "entities.1.name: found 'a'",
+        ),
         ('{"format": "hocket-workload-1", "jobs": [{"id": "a", "job_type": "A3C"}]}', "jobs.0: steps: found nothing"),
         ("[", "line 1"),
     ],
