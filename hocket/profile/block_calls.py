@@ -6,25 +6,33 @@ it was.
 
 import copy
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Container, Iterable, Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
+from hocket.profile.operations import flatten
+
 
 @dataclass
 class BlockCall:
-    """The arguments of one call of a block, and which of the tensors in them need gradients."""
+    """The arguments of one call of a block, and what else the model does with it.
+
+    Attributes:
+        needs: for each leaf of the arguments, whether it is a tensor that needs a gradient.
+        used: which leaves of what the block returns a gradient comes back to.
+    """
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
-    needs: list[bool]
+    needs: list[bool] = field(default_factory=list)
+    used: frozenset[int] = frozenset()
 
     def fresh(self, all_leaves: bool = False) -> tuple[tuple[Any, ...], dict[str, Any], list[Tensor]]:
-        """Arguments of their own on the CPU, in float64, for one run, and the leaves among them that need gradients (or all do)."""
+        """Arguments for one run, on the CPU in float64, and the leaves among them that need gradients (or all of them)."""
         leaves: list[Tensor] = []
         needs = iter(self.needs)
 
@@ -46,36 +54,69 @@ class BlockCall:
 def calls_of_blocks(model: nn.Module, args: Any, kwargs: Any) -> dict[str, BlockCall]:
     """The first call of each block, by path."""
     calls: dict[str, BlockCall] = {}
-    candidates = _candidates(model)
+    made: dict[str, dict[Any, int]] = {}
+    candidates = {path: model.get_submodule(path) for path in _candidates(model)}
     modes = [(module, module.training) for module in model.modules()]
-    handles = []
+    handles: list[Any] = []
 
-    def keep(path: str, module: nn.Module, given: Any, named: Any) -> None:
+    def keep(path: str, given: Any, named: Any) -> None:
         if path not in calls:
-            calls[path] = BlockCall(*copy.deepcopy((given, dict(named))), [])
+            calls[path] = BlockCall(*copy.deepcopy((given, dict(named))))
 
-    def note(path: str, module: nn.Module, given: Any, named: Any) -> None:
-        if not calls[path].needs:
-            flat = tree_leaves((given, dict(named)))
-            calls[path].needs = [isinstance(x, Tensor) and x.requires_grad for x in flat]
+    def note(path: str, given: Any, named: Any) -> None:
+        if path not in made:
+            calls[path].needs = [_has_gradient(x) for x in tree_leaves((given, dict(named)))]
+
+    def note_result(path: str, result: Any) -> None:
+        made.setdefault(path, {x.grad_fn: i for i, x in enumerate(tree_leaves(result)) if _has_gradient(x)})
 
     try:
         model.eval()
-        for hook, gradients in ((keep, False), (note, True)):  # tensors with a history cannot be copied
-            for path in candidates:
-                module = model.get_submodule(path)
-                bound = lambda m, a, k, path=path, hook=hook: hook(path, m, a, k)  # noqa: E731
-                handles.append(module.register_forward_pre_hook(bound, with_kwargs=True))
-            with torch.set_grad_enabled(gradients), torch.random.fork_rng():
-                model(*args, **kwargs)
-            while handles:
-                handles.pop().remove()
+        for path, module in candidates.items():
+            handles.append(
+                module.register_forward_pre_hook(lambda _, a, k, path=path: keep(path, a, k), with_kwargs=True)
+            )
+        with torch.no_grad(), torch.random.fork_rng():  # tensors with a history cannot be copied
+            model(*args, **kwargs)
+        while handles:
+            handles.pop().remove()
+        for path in calls:
+            module = candidates[path]
+            handles.append(
+                module.register_forward_pre_hook(lambda _, a, k, path=path: note(path, a, k), with_kwargs=True)
+            )
+            handles.append(module.register_forward_hook(lambda _, __, result, path=path: note_result(path, result)))
+        with torch.enable_grad(), torch.random.fork_rng():
+            results = [x.grad_fn for _, x in flatten(model(*args, **kwargs))]
     finally:
         for handle in handles:
             handle.remove()
         for module, mode in modes:
             module.training = mode
+    for path, nodes in made.items():
+        # Attention weights that are returned and not used have a history, and nobody's gradient.
+        used = nearest_nodes(results, nodes) if len(nodes) > 1 else nodes
+        calls[path].used = frozenset(nodes[node] for node in used)
     return calls
+
+
+def nearest_nodes(starts: Iterable[Any], wanted: Container[Any]) -> set[Any]:
+    """Which of the wanted operations these ones of a graph depend on, with none of the others between."""
+    found, done, stack = set(), set(), list(starts)
+    while stack:
+        node = stack.pop()
+        if node is None or node in done:
+            continue
+        done.add(node)
+        if node in wanted:
+            found.add(node)
+        else:
+            stack += [before for before, _ in node.next_functions]
+    return found
+
+
+def _has_gradient(x: Any) -> bool:
+    return isinstance(x, Tensor) and x.requires_grad
 
 
 def _candidates(model: nn.Module) -> list[str]:

@@ -165,6 +165,23 @@ class _Asking:
                 x.__class__ = Tensor
 
 
+class _Summing:
+    """A module with weights that meet divided features: each device has a part of their gradients."""
+
+    _summed: tuple[tuple[str, ...], Sum]
+    _parameters: dict[str, Any]
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """What the module does."""
+        names, total = self._summed
+        whole = {name: self._parameters[name] for name in names}
+        self._parameters.update({name: _spread(p, total) for name, p in whole.items()})
+        try:
+            return super().forward(*args, **kwargs)  # type: ignore[misc]
+        finally:
+            self._parameters.update(whole)
+
+
 class _Drawing:
     """A module that draws dropout masks of divided tensors."""
 
@@ -229,6 +246,13 @@ def divide_part(block: nn.Module, part: DividedPart, width: int, rank: int, tota
         module = _module(block, path)
         module._narrow = (_module(block, first.path).weight.shape[1 - first.cut.dim], width)
         _become(module, _Asking)
+    owners: dict[str, list[str]] = {}
+    for name in part.summed:
+        owners.setdefault(name.rpartition(".")[0], []).append(name.rpartition(".")[2])
+    for path, names in owners.items():
+        module = _module(block, path)
+        module._summed = (tuple(names), total)
+        _become(module, _Summing)
     for draws in part.draws:
         module = _module(block, draws.path)
         module._draws = (draws.dims, width, rank)

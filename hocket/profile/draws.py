@@ -112,6 +112,7 @@ def _as_one(function: Callable[..., Tensor], place: Place, args: Any, kwargs: An
     return _WHOLE[function](place.dropped, *args, **kwargs)
 
 
+_RANDOM = (torch.rand, torch.randn, torch.bernoulli, Tensor.bernoulli_, Tensor.uniform_, Tensor.normal_)
 _WHOLE: dict[Any, Callable[..., Tensor]] = {dropout: _drop, scaled_dot_product_attention: _attend}
 _ATTENTION = functional.scaled_dot_product_attention, scaled_dot_product_attention
 _PROBABILITY: dict[Any, Callable[..., float]] = {
@@ -149,11 +150,18 @@ class Part(_Dropping):
 
 
 class Dice(_Dropping):
-    """Masks from a generator of its own, so that simulated devices do not take turns at one."""
+    """Random numbers from a generator of its own, so that simulated devices do not take turns at one."""
 
     def __init__(self, seed: int) -> None:
         super().__init__()
         self._draw = torch.Generator().manual_seed(seed)
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is functional.multi_head_attention_forward:  # draws where nobody sees it
+            kwargs = {**(kwargs or {}), "training": False}
+        elif func in _RANDOM:
+            kwargs = {**(kwargs or {}), "generator": self._draw}
+        return super().__torch_function__(func, types, args, kwargs)
 
     def dropped(self, x: Tensor, p: float) -> Tensor:
         """Any mask."""

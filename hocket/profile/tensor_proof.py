@@ -32,6 +32,19 @@ class _Run:
     weights: dict[str, Tensor]
 
 
+@dataclass(frozen=True)
+class Problem:
+    """What is not equal, or does not run; `weight` is the name of the weight whose gradient it is about."""
+
+    text: str
+    weight: str = ""
+
+    @property
+    def is_a_difference(self) -> bool:
+        """Whether it ran, and gave something else."""
+        return " differs by " in self.text
+
+
 class Proof:
     """Runs one block, whole and divided, on the arguments of one call."""
 
@@ -59,7 +72,7 @@ class Proof:
         args, kwargs, leaves = self.call.fresh()
         with Dice(2) if dropout else nullcontext():
             outputs = block.train(dropout)(*args, **kwargs)
-        made = [x for x in tree_leaves(outputs) if isinstance(x, Tensor) and x.requires_grad]
+        made = [x for i, x in enumerate(tree_leaves(outputs)) if i in self.call.used]
         draw = torch.Generator().manual_seed(1)
         arriving = [torch.randn(x.shape, generator=draw, dtype=x.dtype) for x in made]
         weights = dict(block.named_parameters())
@@ -86,8 +99,8 @@ class Proof:
         args, kwargs, _ = self.call.fresh()
         return draws_of(block, lambda: block(*args, **kwargs))
 
-    def problem(self, parts: tuple[DividedPart, ...], width: int, dropout: bool = False) -> str:
-        """What is not equal, or does not run, when the block is divided like this; nothing when all is right.
+    def problem(self, parts: tuple[DividedPart, ...], width: int, dropout: bool = False) -> Problem | None:
+        """What is wrong when the block is divided like this; None when all is equal.
 
         Arguments:
             dropout: as in training; otherwise as in evaluation.
@@ -106,7 +119,7 @@ class Proof:
         try:
             runs = Together(width).run(one)
         except Exception as error:  # whatever a model does with sizes that it was not made for
-            return f"{type(error).__name__}: {error}".splitlines()[0][:200] if str(error) else type(error).__name__
+            return Problem(told(error))
         cuts = cuts_in_block(self.block, parts)
         for rank, run in enumerate(runs):
             expected = {n: part_of(g, cuts[n], width, rank) if n in cuts else g for n, g in whole.weights.items()}
@@ -115,22 +128,28 @@ class Proof:
                 or _differs("gradient of input", dict(enumerate(whole.inputs)), dict(enumerate(run.inputs)))
                 or _differs("gradient of", expected, run.weights)
             )
-            if problem:
+            if problem is not None:
                 return problem
-        return ""
+        return None
 
 
-def _differs(what: str, expected: Mapping[Any, Tensor], found: Mapping[Any, Tensor]) -> str:
+def told(error: Exception) -> str:
+    """An error of somebody else's code, in one line."""
+    return f"{type(error).__name__}: {error}".splitlines()[0][:200] if str(error) else type(error).__name__
+
+
+def _differs(what: str, expected: Mapping[Any, Tensor], found: Mapping[Any, Tensor]) -> Problem | None:
     if expected.keys() != found.keys():
-        return f"{what}: {len(found)} tensors instead of {len(expected)}"
+        return Problem(f"{what}: {len(found)} tensors instead of {len(expected)}")
     largest = max((float(x.abs().max()) for x in expected.values() if x.numel()), default=0.0)
     for name, x in expected.items():
         y = found[name]
         if x.shape != y.shape:
-            return f"{what} {name} has the shape {tuple(y.shape)} instead of {tuple(x.shape)}"
+            return Problem(f"{what} {name} has the shape {tuple(y.shape)} instead of {tuple(x.shape)}")
         if x.numel():
             scale = max(float(x.abs().max()), 1e-3 * largest)
             difference = float((x - y).abs().max())
             if not difference <= TOLERANCE * scale:
-                return f"{what} {name} differs by {difference / scale if scale else difference:.1g}"
-    return ""
+                text = f"{what} {name} differs by {difference / scale if scale else difference:.1g}"
+                return Problem(text, name if isinstance(name, str) else "")
+    return None

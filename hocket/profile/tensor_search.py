@@ -15,11 +15,13 @@ import torch
 from torch import Tensor, nn
 
 from hocket.errors import RefusedError
-from hocket.profile.block_calls import BlockCall, alike, calls_of_blocks, has_matrix, numbers
-from hocket.profile.tensor_proof import TOLERANCE, Proof
+from hocket.profile.block_calls import BlockCall, alike, calls_of_blocks, has_matrix, nearest_nodes, numbers
+from hocket.profile.divided import cuts_in_block
+from hocket.profile.tensor_proof import TOLERANCE, Problem, Proof, told
 from hocket.profile.tensor_split import BlockSplit, Cut, DividedAttribute, DividedLinear, DividedPart, TensorSplit
 
 _MOST_ATTRIBUTES = 3  # that must be divided at once
+_MOST_SUMMED = 4  # weights of norms and the like inside one part
 _OTHER_WIDTHS = (2, 3, 4, 5, 7)  # tried to say why a width does not work
 
 
@@ -100,33 +102,46 @@ class _Search:
                     taken.update(linear.path for linear in found.linears)
         dropout = any(part.draws for part in parts)
         if len(parts) > 1 and (problem := self.proof.problem(tuple(parts), self.width, dropout)):
-            raise RefusedError(self.name, f"parts that are right one by one, and together: {problem}", "equal results")
-        whole = "meets no other linear layer whose features could be divided"
-        undivided = {path: reasons.get(path, whole) for path in self.linears if path not in taken}
+            found_ = f"parts that are right one by one, and together: {problem.text}"
+            raise RefusedError(self.name, found_, "equal results")
+        divided = cuts_in_block(self.block, tuple(parts))
+        undivided = {
+            name: reasons.get(_parent(name), "no linear layer that meets another one")
+            for name, p in self.block.named_parameters()
+            if p.dim() > 1 and name not in divided
+        }
         return BlockSplit((self.name,), tuple(parts), undivided)
 
     def _with_draws(self, part: DividedPart) -> DividedPart:
         try:
             found = replace(part, draws=self.proof.draws(part, self.width))
-            problem = self.proof.problem((found,), self.width, dropout=True) if found.draws else ""
+            problem = self.proof.problem((found,), self.width, dropout=True) if found.draws else None
         except ValueError as error:
-            problem = str(error)
-        if problem:
+            problem = Problem(str(error))
+        if problem is not None:
             raise RefusedError(
-                f"{self.name}: before {part.row.path}", f"dropout whose mask cannot be divided: {problem}",
+                f"{self.name}: before {part.row.path}", f"dropout whose mask cannot be divided: {problem.text}",
                 "dropout of a probability of 0 between these linear layers, or masks of heads or features",
             )  # fmt: skip
         return found
 
     def _part(self, row: str, width: int) -> tuple[DividedPart | None, str]:
         """The part that ends with this linear layer, with as few divided attributes as possible, or why there is none."""
-        reason = ""
+        reason: Problem | None = None
         for part in self._proposals(row, width):
             problem = self.proof.problem((part,), width)
-            if not problem:
+            while problem is not None and self._may_sum(problem.weight, part):
+                part = replace(part, summed=(*part.summed, problem.weight))
+                problem = self.proof.problem((part,), width)
+            if problem is None:
                 return part, ""
-            reason = reason or problem
-        return None, reason
+            if reason is None or (problem.is_a_difference and not reason.is_a_difference):
+                reason = problem
+        return None, reason.text if reason else ""
+
+    def _may_sum(self, weight: str, part: DividedPart) -> bool:
+        divided = cuts_in_block(self.block, (part,))
+        return bool(weight) and weight not in (*divided, *part.summed) and len(part.summed) < _MOST_SUMMED
 
     def _proposals(self, row: str, width: int) -> Iterator[DividedPart]:
         linear = self.linears[row]
@@ -187,7 +202,10 @@ class _Search:
             if has_matrix(module):
                 module.register_forward_hook(lambda _, given, made, path=path: note(path, given, made))
         args, kwargs, _ = self.proof.call.fresh(all_leaves=True)
-        block(*args, **kwargs)
+        try:
+            block(*args, **kwargs)
+        except Exception as error:
+            raise RefusedError(self.name, told(error), "a block that runs alone, on the CPU in float64") from error
         once = {path: runs[0] for path, runs in seen.items() if len(runs) == 1}
         ways = {path: _features_out(block.get_submodule(path), *run) for path, run in once.items()}
         nodes = {once[path][1].grad_fn: path for path, way in ways.items() if way is not None}
@@ -214,18 +232,8 @@ def _features_out(module: nn.Module, x: Tensor, y: Tensor) -> int | None:
 
 def _sources(x: Tensor, nodes: Mapping[Any, str]) -> tuple[str, ...]:
     """The nearest of these operations that a tensor depends on, in the order in which they ran."""
-    found: set[str] = set()
-    stack, done = [x.grad_fn], set()
-    while stack:
-        node = stack.pop()
-        if node is None or node in done:
-            continue
-        done.add(node)
-        if node in nodes:
-            found.add(nodes[node])
-        else:
-            stack += [before for before, _ in node.next_functions]
-    return tuple(path for path in nodes.values() if path in found)
+    found = nearest_nodes([x.grad_fn], nodes)
+    return tuple(path for node, path in nodes.items() if node in found)
 
 
 def _parent(path: str) -> str:

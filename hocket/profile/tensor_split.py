@@ -70,6 +70,8 @@ class DividedPart:
         attributes: what is divided besides. narrowed: modules whose input claims to be as narrow as the part of a device,
             because they ask their input how wide they are themselves.
         draws: dropout between columns and row.
+        summed: weights between columns and row that every device has whole, such as a norm of heads: their gradients are
+            summed, each by an all-reduce of its own.
     """
 
     columns: tuple[tuple[DividedLinear, ...], ...]
@@ -77,6 +79,7 @@ class DividedPart:
     attributes: tuple[DividedAttribute, ...] = ()
     narrowed: tuple[str, ...] = ()
     draws: tuple[DividedDraws, ...] = ()
+    summed: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.columns or not all(self.columns):
@@ -95,7 +98,7 @@ class BlockSplit:
     Attributes:
         paths: of the blocks, by the model's names.
         parts: in the order in which they run.
-        undivided: linear layers of a block that every device has whole, with the reason.
+        undivided: matrices of a block that every device has whole, with the reason.
     """
 
     paths: tuple[str, ...]
@@ -121,7 +124,7 @@ class TensorSplit:
     def all_reduces(self) -> tuple[int, int]:
         """How many all-reduces one microbatch takes, forward and backward, when every block runs once."""
         parts = [(len(block.paths), part) for block in self.blocks for part in block.parts]
-        return sum(n for n, _ in parts), sum(n * len(part.columns) for n, part in parts)
+        return sum(n for n, _ in parts), sum(n * len((*part.columns, *part.summed)) for n, part in parts)
 
     def as_data(self) -> dict[str, Any]:
         """Plain data, ready for JSON or YAML."""

@@ -116,15 +116,59 @@ def in_rows(*blocks: nn.Module) -> nn.Module:
 @pytest.mark.parametrize(
     ("between", "reason"),
     [
-        (nn.LayerNorm(16), r"0\.down RuntimeError: .*normalized_shape"),
-        (nn.Softmax(-1), r"0\.down output 0 differs"),
-        (nn.PReLU(), r"0\.down gradient of between\.weight differs"),
+        (nn.LayerNorm(16), r"0\.down\.weight RuntimeError: .*normalized_shape"),
+        (nn.Softmax(-1), r"0\.down\.weight output 0 differs"),
     ],
 )
 def test_what_mixes_features_is_not_divided(between: nn.Module, reason: str) -> None:
-    """A norm over the divided features, or a weight that every device would have another gradient of."""
+    """A norm over the divided features is another function."""
     with pytest.raises(RefusedError, match=reason):
         find_split(in_rows(Pair(between)), 2, torch.randn(4, 8))
+
+
+def test_a_weight_that_meets_divided_features_is_summed() -> None:
+    """It stays whole, and its gradient is the sum over devices: one more all-reduce backward."""
+    split = find_split(in_rows(Pair(nn.PReLU())), 2, torch.randn(4, 8))
+    assert split.blocks[0].parts[0].summed == ("between.weight",)
+    assert split.all_reduces == (1, 2)
+
+
+class Telling(Pair):
+    """A block that returns its inner features as well."""
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """(samples, 8) to the same and to (samples, 16)."""
+        inner = self.between(self.up(x))
+        return x + self.down(inner), inner
+
+
+class Listening(nn.Module):
+    """Blocks whose second result is used or not."""
+
+    def __init__(self, uses: bool) -> None:
+        super().__init__()
+        self.blocks, self.uses = nn.ModuleList([Telling(nn.GELU())]), uses
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(samples, 8) to (samples,)."""
+        x, inner = self.blocks[0](x)
+        return x.sum(-1) + inner.sum(-1) if self.uses else x.sum(-1)
+
+
+def test_results_that_nobody_uses_need_not_be_equal() -> None:
+    """Such as attention weights, of which every device has some heads."""
+    assert find_split(Listening(False), 2, torch.randn(4, 8)).all_reduces == (1, 1)
+    with pytest.raises(RefusedError, match=r"output 1 has the shape \(4, 8\) instead of \(4, 16\)"):
+        find_split(Listening(True), 2, torch.randn(4, 8))
+
+
+def test_matrices_outside_linear_layers_stay_whole() -> None:
+    """PyTorch's own attention keeps its weights to itself: the MLP is divided, and the split says what is not."""
+    layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.1, batch_first=True)
+    split = find_split(nn.TransformerEncoder(layer, 2, enable_nested_tensor=False), 2, torch.randn(2, 5, 8))
+    (block,) = split.blocks
+    assert [part.row.path for part in block.parts] == ["linear2"]
+    assert set(block.undivided) == {"self_attn.in_proj_weight", "self_attn.out_proj.weight"}
 
 
 @pytest.mark.parametrize(("interleaved", "pieces"), [(True, 1), (False, 2)])
