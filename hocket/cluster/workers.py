@@ -6,12 +6,12 @@ Source: section 5.3.1 (placement sensitivity).
 """
 
 from dataclasses import dataclass
-from math import isfinite
 from typing import Any, ClassVar, NamedTuple
 
 from hocket.errors import InputError
 
 MOST_WORKERS = 1_000_000
+LEAST_PRICE, MOST_PRICE = 1e-12, 1e9  # dollars an hour; what is beyond reason leaves the floats in sums and quotients
 
 
 @dataclass(frozen=True)
@@ -47,8 +47,9 @@ class WorkerType:
             raise InputError(f"{place}: workers", str(self.workers), f">= 0, and at most {MOST_WORKERS}")
         if self.per_server < 1:
             raise InputError(f"{place}: per_server", str(self.per_server), ">= 1")
-        if not (isfinite(self.price_usd_per_hour) and self.price_usd_per_hour >= 0):
-            raise InputError(f"{place}: price_usd_per_hour", str(self.price_usd_per_hour), "a number >= 0")
+        if not (self.price_usd_per_hour == 0 or LEAST_PRICE <= self.price_usd_per_hour <= MOST_PRICE):
+            expected = f"a number >= 0: none, or from {LEAST_PRICE:g} to {MOST_PRICE:g}"
+            raise InputError(f"{place}: price_usd_per_hour", str(self.price_usd_per_hour), expected)
 
     @property
     def table_name(self) -> str:

@@ -92,6 +92,8 @@ def throughputs(value: str) -> Callable[[], None]:
         # numbers beyond reason, in whatever file
         (job(4, "steps", 1e300), SIMULATE.format("jobs.json"), ["jobs.json, line 6: jobs.4: job 4: steps", "found 1e+300", "1e+18"]),
         (job(4, "steps", 1e-320), SIMULATE.format("jobs.json"), ["jobs.json, line 6: jobs.4: job 4: steps", "found 1e-320"]),
+        (edit("workers.yaml", ("price_usd_per_hour: 2", "price_usd_per_hour: 1e308")), SIMULATE.format("jobs.json"), ["workers.yaml, line 2: workers.0: worker type v100: price_usd_per_hour", "found 1e+308"]),
+        (edit("workers.yaml", ("price_usd_per_hour: 2", "price_usd_per_hour: 1e-308")), SIMULATE.format("jobs.json"), ["workers.yaml, line 2: workers.0: worker type v100: price_usd_per_hour", "found 1e-308"]),
         (job(4, "weight", 1e308), SIMULATE.format("jobs.json"), ["jobs.json, line 6: jobs.4: job 4: weight", "found 1e+308"]),
         (write("t.trace", TRACE.format(steps=9, arrived=0) + TRACE.format(steps=9, arrived="1e300")), SIMULATE.format("t.trace"), ["t.trace, line 2: job 1: arrived_s", "found 1e+300"]),
         (write("t.trace", TRACE.format(steps="1e-320", arrived=0)), SIMULATE.format("t.trace"), ["t.trace, line 1: job 0: steps", "found 1e-320"]),

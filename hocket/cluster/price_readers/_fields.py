@@ -12,6 +12,7 @@ from hocket.errors import InputError, nearest
 from hocket.files import read_text
 
 MAX_TEXT_BYTES = 64 * 2**20
+_LEAST_USD = 1e-6
 _ACCELERATOR = re.compile(r"[a-z0-9][a-z0-9 ._+-]{0,39}")
 
 
@@ -47,14 +48,14 @@ def day(text: str, place: str) -> float:
 
 
 def dollars(text: str, place: str) -> float:
-    """A price > 0, with or without a dollar sign.
+    """A price > 0, with or without a dollar sign, and no less than a millionth.
 
     Raises:
         InputError: anything else.
     """
     bare = text.strip().removeprefix("$")
     value = float(bare) if re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,20})?|\.[0-9]{1,20}", bare) else 0.0
-    if value <= 0:
+    if value < _LEAST_USD:
         raise InputError(place, repr(text[:40]), "dollars an hour, > 0")
     return value
 

@@ -48,6 +48,7 @@ def test_an_instance_that_was_never_sold_is_no_offer(tmp_path: Path) -> None:
     [
         ("Date,NC6\n1/2/1970,free\n", r"us_east\.csv, line 2: NC6: found 'free'"),
         ("Date,NC6\n1/2/1970,$0\n", r"line 2: NC6"),
+        ("Date,NC6\n1/2/1970,$0.00000000001\n", r"line 2: NC6"),
         ("Date,NC6\n1970-01-02,$1\n", r"line 2: Date"),
         ("Date,NC6\n1/2/1970,$1\n1/2/1970,$1\n", r"line 3: Date"),
         ("Date,NC6\n1/2/1970,$1\n1/3/1970,$1\n1/2/1970,$2\n", r"line 4: Date.*each day once"),
