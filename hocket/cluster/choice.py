@@ -15,7 +15,7 @@ from hocket.cluster.book import Book
 from hocket.cluster.floor import Chosen, Claims
 from hocket.cluster.packing import pack
 from hocket.cluster.roster import Roster
-from hocket.cluster.rounds import balanced, by_debt, by_delay, by_ratio, choose, choose_singles, enough, worth
+from hocket.cluster.rounds import balanced, by_debt, by_delay, by_ratio, choose, choose_by_type, enough, worth
 from hocket.cluster.settings import Settings
 
 __all__ = ["Choice"]
@@ -60,10 +60,10 @@ class Choice:
             chosen = choose(entries, by_debt(entries, book.received_s, due_s), workers)
         else:
             types = self._queues(len(workers))
-            if types is not None and entries.single:
-                chosen = choose_singles(entries, book.received_s, book.owed_s, workers, types)
+            if types is None:
+                chosen = choose(entries, by_ratio(entries, book.received_s, book.owed_s), workers)
             else:
-                chosen = choose(entries, by_ratio(entries, book.received_s, book.owed_s, types), workers)
+                chosen = choose_by_type(entries, book.received_s, book.owed_s, workers, types)
         after = settings.balance_after
         if after is None or due_s.max(initial=0.0) <= after * settings.round_s or balanced(entries, chosen, due_s):
             return chosen

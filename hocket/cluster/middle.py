@@ -120,20 +120,16 @@ def _entries(shares: Shares, often: np.ndarray, times: np.ndarray) -> Entries:
     if (second == ALONE).all():
         return spread(shares.group, first, second, column, times[kept])
     order = np.argsort(shares.group, kind="stable")[np.count_nonzero(shares.group < 0) :]
-    members = np.split(order, np.cumsum(shares.count.astype(np.int64))[:-1])
-    both = list(zip(first.tolist(), second.tolist(), strict=True))
-    own = {two: _jobs(members, *two) for two in dict.fromkeys(both)}
-    lengths = np.array([len(own[two][0]) for two in both])
-    jobs, beside = (np.concatenate([own[two][part] for two in both]) for part in (0, 1))
-    return jobs, beside, np.repeat(column, lengths), np.repeat((times / often)[kept], lengths)
-
-
-def _jobs(members: list[np.ndarray], a: int, b: int) -> tuple[np.ndarray, np.ndarray]:
-    """The jobs of a group, or all pairs of two groups."""
-    if b == ALONE:
-        return members[a], np.full(len(members[a]), ALONE)
-    if a == b:
-        row, other = np.triu_indices(len(members[a]), 1)
-        return members[a][row], members[a][other]
-    one, two = np.repeat(members[a], len(members[b])), np.tile(members[b], len(members[a]))
-    return np.minimum(one, two), np.maximum(one, two)
+    size = shares.count.astype(np.int64)
+    begins = np.cumsum(size) - size
+    pairs = second != ALONE
+    across = np.where(pairs, size[second], 1)
+    each = size[first] * across  # of one group with itself, each pair twice and each job with itself, to be left out
+    own = np.repeat(np.arange(len(kept)), each)
+    row, other = np.divmod(np.arange(len(own)) - np.repeat(np.cumsum(each) - each, each), across[own])
+    wanted = (first != second)[own] | (row < other)
+    own, row, other = own[wanted], row[wanted], other[wanted]
+    one, two = order[begins[first[own]] + row], order[begins[second[own]] + other]
+    both = pairs[own]
+    one, two = np.where(both, np.minimum(one, two), one), np.where(both, np.maximum(one, two), ALONE)
+    return one, two, column[own], (times / often)[kept][own]

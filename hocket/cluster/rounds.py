@@ -27,7 +27,7 @@ import numpy as np
 
 from hocket.cluster.allocation import ALONE
 
-__all__ = ["Entries", "balanced", "by_debt", "by_delay", "by_ratio", "choose", "choose_singles", "enough", "worth"]
+__all__ = ["Entries", "balanced", "by_debt", "by_delay", "by_ratio", "choose", "choose_by_type", "enough", "worth"]
 
 _NONE = 1e-9
 # Of a key: two million jobs at a time, and more columns than a file of workers can name.
@@ -96,15 +96,12 @@ class Entries:
         return np.flatnonzero(~(self.fraction > 0))
 
 
-def by_ratio(
-    entries: Entries, received: np.ndarray, owed: np.ndarray, types: Sequence[int] | None = None
-) -> np.ndarray:
+def by_ratio(entries: Entries, received: np.ndarray, owed: np.ndarray) -> np.ndarray:
     """Entries by falling priority X / f; of one priority who is owed most first, then who has most, then who came first.
 
     Arguments:
         received: time, by entry, > 0: a share of a round is counted in advance, so that new entries start by X.
         owed: time, by entry.
-        types: in this order, each with its own queue; None for one queue of all.
     """
     due, fraction = entries.due
     order = due[np.lexsort((-owed[due], fraction / received[due]))]  # stable: of alike ones as in `due`
@@ -112,11 +109,7 @@ def by_ratio(
     if len(others):
         gifts = owed[others]
         order = np.concatenate([order, others[np.argsort(-gifts, kind="stable")] if gifts.any() else others])
-    if types is None:
-        return order
-    place = np.empty(max(types, default=0) + 1, dtype=np.int16)  # of so few bits, sorting is counting
-    place[list(types)] = np.arange(len(types))
-    return order[np.argsort(place[entries.type[order]], kind="stable")]
+    return order
 
 
 def by_debt(entries: Entries, received: np.ndarray, owed: np.ndarray) -> np.ndarray:
@@ -163,25 +156,38 @@ def choose(entries: Entries, order: np.ndarray, workers: Sequence[int]) -> np.nd
     return np.array(chosen, dtype=np.int64)
 
 
-def choose_singles(
+def choose_by_type(
     entries: Entries, received: np.ndarray, owed: np.ndarray, workers: Sequence[int], types: Sequence[int]
 ) -> np.ndarray:
-    """What `choose` makes of `by_ratio` where entries are single: so only those are sorted whose jobs are idle by then.
+    """What `choose` makes of `by_ratio` where types have queues of their own, one after the other.
+
+    Of a queue only those are sorted whose jobs are idle by then; of single entries as many run as there are workers.
 
     Arguments:
-        received, owed, types: as for `by_ratio`. workers: as for `choose`.
+        received, owed: as for `by_ratio`. workers: as for `choose`. types: in this order.
     """
     queued, first, fraction, begins = entries.queued
+    second = entries.second[queued] if entries.paired else None
     rank, gifts = fraction / received[queued], -owed[queued]
-    idle = np.ones(entries.jobs, dtype=bool)
+    idle = np.ones(entries.jobs + 1, dtype=bool)  # the last one is nobody, who is never busy
     chosen: list[np.ndarray] = []
     for kind in types:
-        if kind + 1 < len(begins) and workers[kind]:
-            there = begins[kind] + idle[first[begins[kind] : begins[kind + 1]]].nonzero()[0]
-            took = there[np.lexsort((gifts[there], rank[there]))[: workers[kind]]]
-            idle[first[took]] = False
-            chosen.append(took)
-    return queued[np.concatenate(chosen)] if chosen else np.zeros(0, dtype=np.int64)
+        if kind + 1 >= len(begins) or not workers[kind]:
+            continue
+        queue = slice(begins[kind], begins[kind + 1])
+        free = idle[first[queue]] if second is None else idle[first[queue]] & idle[second[queue]]
+        there = begins[kind] + free.nonzero()[0]
+        took = queued[there[np.lexsort((gifts[there], rank[there]))]]
+        if entries.single:
+            took = took[: workers[kind]]
+        else:
+            took = choose(entries, took, [count * (other == kind) for other, count in enumerate(workers)])
+        idle[entries.first[took]] = False
+        if second is not None:
+            idle[entries.second[took]] = False
+            idle[ALONE] = True
+        chosen.append(took)
+    return np.concatenate(chosen) if chosen else np.zeros(0, dtype=np.int64)
 
 
 def _could(entries: Entries, order: np.ndarray, busy: bytearray, free: list[int]) -> np.ndarray:

@@ -11,7 +11,7 @@ from hocket.cluster import rounds
 from hocket.cluster.allocation import ALONE
 from hocket.cluster.job import Job
 from hocket.cluster.policies import max_min_fairness
-from hocket.cluster.rounds import Entries, balanced, by_debt, by_ratio, choose, choose_singles, enough, worth
+from hocket.cluster.rounds import Entries, balanced, by_debt, by_ratio, choose, choose_by_type, enough, worth
 from hocket.cluster.snapshot import Active, Snapshot
 from hocket.cluster.workers import Column, WorkerType
 from tests.cluster.drive import Driver, driver, fixed
@@ -279,22 +279,20 @@ def test_priority_is_the_fraction_by_what_was_received() -> None:
 def test_types_have_their_own_queues() -> None:
     """In the order that is given, each type's queue comes whole, with whom it owes nothing, before the next."""
     every = entries([(0, ALONE, 0, 1, 0.2), (1, ALONE, 1, 1, 0.9), (2, ALONE, 1, 1, 0.0)], 3)
-    assert by_ratio(every, np.ones(3), np.zeros(3), [1, 0]).tolist() == [1, 2, 0]
+    assert choose_by_type(every, np.ones(3), np.zeros(3), [3, 3], [1, 0]).tolist() == [1, 2, 0]
     assert by_ratio(every, np.ones(3), np.zeros(3)).tolist() == [1, 0, 2]
 
 
-@given(st.integers(0, 10**6), st.integers(1, 40), st.booleans(), st.booleans())
-def test_the_order_is_that_of_one_sort_by_all_keys(seed: int, count: int, queues: bool, gifts: bool) -> None:
-    """By type, ratio, what is owed, fraction and place, many of them alike: entries are sorted once a book, and again by less."""
+@given(st.integers(0, 10**6), st.integers(1, 40), st.booleans())
+def test_the_order_is_that_of_one_sort_by_all_keys(seed: int, count: int, gifts: bool) -> None:
+    """By ratio, what is owed, fraction and place, many of them alike: entries are sorted once a book, and again by less."""
     rng = np.random.default_rng(seed)
     types, first, none = rng.integers(0, 3, count), np.arange(count), np.full(count, ALONE)
     fraction, received = rng.choice([0.0, 0.25, 0.5], count), rng.choice([1.0, 2.0], count)
     owed = np.where((fraction > 0) | gifts, rng.choice([-1.0, 0.0, 3.0], count), 0.0)
     every = Entries(first, none, types, types, np.ones(count, dtype=np.int64), fraction, count)
-    order = rng.permutation(3).tolist() if queues else None
-    places = np.zeros(count) if order is None else np.argsort(order)[types]
-    plain = np.lexsort([first, -fraction, -owed, -fraction / received, places])
-    assert by_ratio(every, received, owed, order).tolist() == plain.tolist()
+    plain = np.lexsort([first, -fraction, -owed, -fraction / received])
+    assert by_ratio(every, received, owed).tolist() == plain.tolist()
 
 
 def test_balance_compares_with_the_allocation() -> None:
@@ -308,20 +306,26 @@ def test_balance_compares_with_the_allocation() -> None:
     assert not balanced(every, np.array([1, 2]), due)
 
 
-@given(st.integers(0, 10**6), st.integers(0, 30), st.booleans())
-def test_jobs_of_one_worker_are_chosen_as_down_the_whole_order(seed: int, jobs: int, gifts: bool) -> None:
-    """The same entries in the same order, many of them alike, whether or not all have room, in any order of types."""
+@given(st.integers(0, 10**6), st.integers(0, 30), st.booleans(), st.booleans(), st.booleans())
+def test_queues_of_types_are_chosen_as_down_the_whole_order(
+    seed: int, jobs: int, gifts: bool, large: bool, paired: bool
+) -> None:
+    """The same entries in the same order, many of them alike, whether or not all have room, in any order of types; of jobs of
+    several workers and of pairs too."""
     rng = np.random.default_rng(seed)
     first, types = np.nonzero(rng.random((jobs, 3)) < 0.7)
     count = len(first)
+    beside = (first + rng.integers(1, max(jobs, 2), count)) % max(jobs, 1)
+    second = np.where(paired & (beside != first) & (rng.random(count) < 0.5), beside, ALONE)
     fraction, received = rng.choice([0.0, 0.25, 0.5], count), rng.choice([1.0, 2.0], count)
     owed = np.where((fraction > 0) | gifts, rng.choice([-1.0, 0.0, 3.0], count), 0.0)
-    ones = np.ones(count, dtype=np.int64)
-    every = Entries(first, np.full(count, ALONE), types, types, ones, fraction, jobs)
+    need = rng.integers(1, 4, count) if large else np.ones(count, dtype=np.int64)
+    every = Entries(first, second, types, types, need, fraction, jobs)
     order, workers = rng.permutation(3).tolist(), rng.integers(0, 12, 3).tolist()
-    plain = choose(every, by_ratio(every, received, owed, order), workers)
-    assert choose_singles(every, received, owed, workers, order).tolist() == plain.tolist()
-    assert every.single == (count > 0)
+    ranked = by_ratio(every, received, owed)
+    plain = choose(every, ranked[np.argsort(np.argsort(order)[types[ranked]], kind="stable")], workers)
+    assert choose_by_type(every, received, owed, workers, order).tolist() == plain.tolist()
+    assert every.single == (count > 0 and need.max() == 1 and second.max() == ALONE)
 
 
 def test_entries_are_single_where_no_queue_has_a_job_twice() -> None:
