@@ -72,7 +72,7 @@ def solve(
     table = read_throughputs(throughputs) if space_sharing or chosen.options.space_sharing else None
     there = replace(gavel_snapshot.read(snapshot, table, mixed), budget_usd=budget_usd)
     built_s = time.perf_counter()
-    with by_options():
+    with by_options(str(snapshot)):
         found = chosen.allocate(there)
     solved_s = time.perf_counter()
     took = {"build_s": built_s - start_s, "solve_s": solved_s - built_s} if times else {}

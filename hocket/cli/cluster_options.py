@@ -141,13 +141,19 @@ def check_outputs(outputs: Mapping[str, Path | None], inputs: Sequence[Path | No
 
 
 @contextmanager
-def by_options() -> Iterator[None]:
-    """Whatever an option made wrong is told at the option."""
+def by_options(place: str = "") -> Iterator[None]:
+    """Whatever an option made wrong is told at the option.
+
+    Arguments:
+        place: of the file that the rest is in, where there is one only.
+    """
     from hocket.errors import InputError
 
     try:
         yield
     except InputError as error:
+        if error.place not in _OPTIONS and place:
+            raise InputError(f"{place}: {error.place}", error.found, error.expected, error.next_step) from None
         if error.place not in _OPTIONS:
             raise
         raise InputError(_OPTIONS[error.place], error.found, error.expected, error.next_step) from None

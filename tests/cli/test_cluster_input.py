@@ -85,6 +85,7 @@ def throughputs(value: str) -> Callable[[], None]:
         (write("p.csv", "timestamp,duration,num_gpus\n2017-10-09 07:01:55,-66,1\n"), SIMULATE.format("p.csv"), ["p.csv, line 2, duration", "'-66'"]),
         (job(11, "arrived_s", 1e300), SIMULATE.format("jobs.json"), ["jobs.json, line 13: jobs.11: job 11: arrived_s", "found 1e+300"]),
         (job(4, "steps", 1e17), SIMULATE.format("jobs.json"), ["jobs.json: job 4: steps", "found 1e+17, which take", "years"]),
+        (edit("snapshot.json", ('"v100": 2.0,', '"v100": 0.0,')), "solve snapshot.json -p min_cost", ["snapshot.json: worker type v100: price_usd_per_hour: found 0.0"]),
         # what is no number
         (job(4, "steps", True), SIMULATE.format("jobs.json"), ["jobs.json, line 6: jobs.4: steps", "found True", "expected a number"]),
         (job(4, "steps", "12"), SIMULATE.format("jobs.json"), ["jobs.json, line 6: jobs.4: steps", "found '12'", "expected a number"]),
