@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
+from hocket.errors import RefusedError
 from hocket.profile.block_calls import BlockCall
 from hocket.profile.divided import Sum, cuts_in_block, divide_part, part_of
 from hocket.profile.draws import Dice, Draw, divided_draws, draws_of
@@ -50,6 +51,10 @@ class Proof:
 
     def __init__(self, block: nn.Module, call: BlockCall) -> None:
         self.block, self.call = block, call
+        if any(t.is_meta for t in (*block.parameters(), *block.buffers())):
+            raise RefusedError(
+                "model", "tensors without numbers (on meta)", "a model on a device: a split is proved by trying"
+            )
         draw = torch.Generator().manual_seed(0)
         # Biases that are zero and norms that are one would hide mistakes.
         self._weights = {

@@ -8,7 +8,7 @@ is known here.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import combinations
+from itertools import combinations, product
 from typing import Any
 
 import torch
@@ -151,10 +151,10 @@ class _Search:
         end = DividedLinear(row, Cut(1 - linear.features_out))
         columns = [
             tuple(
-                tuple(DividedLinear(path, Cut(self.linears[path].features_out, pieces)) for path in group)
+                tuple(DividedLinear(path, Cut(self.linears[path].features_out, pieces[path])) for path in group)
                 for group in groups.values()
             )
-            for pieces in self._pieces(row)
+            for pieces in (dict(zip(linear.sources, option, strict=True)) for option in self._pieces(row))
         ]
         paths = (*linear.sources, row)
         attributes = [
@@ -170,12 +170,11 @@ class _Search:
                     for groups_ in columns:
                         yield DividedPart(groups_, end, divided, narrowed)
 
-    def _pieces(self, row: str) -> tuple[int, ...]:
-        """A linear layer that makes a multiple of what the row reads may be a fused one."""
-        sources = self.linears[row].sources
-        made = self._weight(sources[0]).shape[self.linears[sources[0]].features_out]
+    def _pieces(self, row: str) -> Iterator[tuple[int, ...]]:
+        """For each column: one that makes a multiple of what the row reads may be a fused one."""
         read = self._weight(row).shape[1 - self.linears[row].features_out]
-        return (made // read, 1) if len(sources) == 1 and made > read and made % read == 0 else (1,)
+        made = [self._weight(path).shape[self.linears[path].features_out] for path in self.linears[row].sources]
+        return product(*((n // read, 1) if n > read and n % read == 0 else (1,) for n in made))
 
     def _owners(self, paths: tuple[str, ...]) -> list[str]:
         """The modules around these linear layers, up to the one that is around all of them."""

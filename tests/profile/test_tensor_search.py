@@ -237,6 +237,56 @@ def test_a_model_without_blocks_is_refused(model: nn.Module, given: torch.Tensor
         find_split(model, 2, given)
 
 
+def test_a_model_without_numbers_is_refused() -> None:
+    """On meta nothing can be tried."""
+    with torch.device("meta"):
+        model = in_rows(Pair(nn.GELU()))
+    with pytest.raises(RefusedError, match="on meta"):
+        find_split(model, 2, torch.randn(4, 8, device="meta"))
+
+
+class Reading(nn.Module):
+    """Attention to another sequence, with keys and values of one linear layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heads = 4
+        self.q, self.kv, self.out = nn.Linear(8, 8), nn.Linear(6, 16), nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor, memory: torch.Tensor) -> torch.Tensor:
+        """(samples, seq, 8) and (samples, source, 6) to the first shape."""
+        q = self.q(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        k, v = self.kv(memory).unflatten(-1, (2, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        return x + self.out(nn.functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
+
+
+class Translator(nn.Module):
+    """Blocks that all read one memory, whose gradient they sum."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.memory, self.blocks = nn.Linear(6, 6), nn.ModuleList(Reading() for _ in range(2))
+
+    def forward(self, x: torch.Tensor, memory: torch.Tensor) -> torch.Tensor:
+        """(samples, seq, 8) and (samples, source, 6) to the first shape."""
+        memory = self.memory(memory)
+        for block in self.blocks:
+            x = block(x, memory)
+        return x
+
+
+def test_columns_that_read_different_tensors() -> None:
+    """Each tensor has a backward all-reduce of its own, and each column its own pieces."""
+    split = find_split(Translator(), 4, torch.randn(2, 3, 8), torch.randn(2, 5, 6))
+    (part,) = split.blocks[0].parts
+    assert [[(linear.path, linear.cut) for linear in group] for group in part.columns] == [
+        [("q", Cut(0))],
+        [("kv", Cut(0, 2))],
+    ]
+    assert part.attributes == (DividedAttribute("", "heads", 4),)
+    assert split.all_reduces == (2, 4)
+
+
 def test_one_device_needs_no_split() -> None:
     """Width 1 is refused, in a file as well."""
     model, args, _ = model_of("gpt")
