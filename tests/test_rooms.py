@@ -44,6 +44,7 @@ TORCH = (
             "timing",
             "together",
             "trace",
+            "traits",
             "verify",
         )
     ),

@@ -16,10 +16,11 @@ from torch.utils._pytree import tree_leaves
 
 from hocket.errors import RefusedError
 from hocket.profile.block_calls import BlockCall
-from hocket.profile.divided import Sum, cuts_in_block, divide_part, part_of
+from hocket.profile.divided import cuts_in_block, divide_part, part_of
 from hocket.profile.draws import Dice, Draw, divided_draws, draws_of
 from hocket.profile.tensor_split import DividedDraws, DividedPart
 from hocket.profile.together import Together
+from hocket.profile.traits import Sum
 
 TOLERANCE = 1e-9  # of float64, relative to the largest number of the same kind
 

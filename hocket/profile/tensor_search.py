@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from hocket.errors import RefusedError
 from hocket.profile.block_calls import BlockCall, alike, calls_of_blocks, has_matrix, nearest_nodes, numbers
-from hocket.profile.divided import cuts_in_block
+from hocket.profile.divided import cuts, cuts_in_block
 from hocket.profile.tensor_proof import TOLERANCE, Problem, Proof, told
 from hocket.profile.tensor_split import BlockSplit, Cut, DividedAttribute, DividedLinear, DividedPart, TensorSplit
 
@@ -53,7 +53,21 @@ def find_split(model: nn.Module, width: int, /, *args: Any, **kwargs: Any) -> Te
     if not blocks:
         found_ = "; ".join(reasons[:3]) or "no repeated module with two linear layers that runs once per forward"
         raise RefusedError("model", found_, "transformer blocks: linear layers in pairs, side by side or in a row")
-    return TensorSplit(width, tuple(blocks))
+    split = TensorSplit(width, tuple(blocks))
+    _refuse_ties(model, split)
+    return split
+
+
+def _refuse_ties(model: nn.Module, split: TensorSplit) -> None:
+    names: dict[int, list[str]] = {}
+    for name, p in model.named_parameters(remove_duplicate=False):
+        names.setdefault(id(p), []).append(name)
+    divided = cuts(model, split)
+    for tied in names.values():
+        if len(tied) > 1 and not divided.keys().isdisjoint(tied):
+            raise RefusedError(
+                f"parameter {tied[0]}", f"shared with {tied[1]}", "weights of one linear layer where divided"
+            )
 
 
 @dataclass(frozen=True)

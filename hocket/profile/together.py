@@ -13,7 +13,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from hocket.profile.divided import Sum
+from hocket.profile.traits import Sum
 
 T = TypeVar("T")
 

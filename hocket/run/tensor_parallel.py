@@ -14,8 +14,9 @@ from torch.distributed.tensor import DTensor, Shard
 from torch.distributed.tensor.placement_types import Placement, _StridedShard
 
 from hocket.errors import InputError
-from hocket.profile.divided import Sum, cuts, divide
+from hocket.profile.divided import cuts, divide
 from hocket.profile.tensor_split import Cut, TensorSplit
+from hocket.profile.traits import Sum
 
 
 def apply_split(model: nn.Module, split: TensorSplit, mesh: DeviceMesh, *, local: bool = False) -> None:
