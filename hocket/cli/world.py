@@ -1,7 +1,7 @@
 """What a simulation is told about the world: estimates of what jobs do beside each other, prices, spot workers that come and go."""
 
 from collections.abc import Sequence
-from math import inf
+from math import inf, isnan, nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
@@ -92,11 +92,20 @@ def world_of(
     if not found:
         step = "In the file of workers, say for instance `offer: aws/us-east-1a/p3.2xlarge, spot: true`."
         raise InputError("--prices", "no type of workers with an `offer`", "one at least", step)
-    series = [offer.spot if t.spot else offer.on_demand for t, offer in found]
-    first_s = max(s.times_s[0] for s in series if s is not None)
-    begin_s = first_s if begins is None else moment_of(begins, "--from")
-    if begins is not None and begin_s < first_s:
-        raise InputError("--from", repr(begins), f"{show_moment(first_s)} or later, when all offers have a price")
+    series = [(offer.key, s) for t, offer in found if (s := offer.spot if t.spot else offer.on_demand) is not None]
+    first_s = max(s.times_s[0] for _, s in series)
+    if begins is None:
+        moments = sorted({first_s, *(when for _, s in series for when in s.times_s if when > first_s)})
+        begin_s = next((when for when in moments if not any(isnan(s.at(when)) for _, s in series)), nan)
+        if isnan(begin_s):
+            raise InputError(str(folder), "no moment at which all offers are on sale", "one at least")
+    else:
+        begin_s = moment_of(begins, "--from")
+        if begin_s < first_s:
+            raise InputError("--from", repr(begins), f"{show_moment(first_s)} or later, when all offers have a price")
+        gone = next((key for key, s in series if isnan(s.at(begin_s))), None)
+        if gone is not None:
+            raise InputError("--from", repr(begins), f"a moment at which {gone} is on sale")
     logs = [one for _, log in read_availability(folder) for one in log]
     changes = price_changes(own, market, begin_s, inf)
     moves = comings(own, logs, begin_s, inf, overhead_s)

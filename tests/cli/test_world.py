@@ -79,6 +79,27 @@ def test_an_offer_that_nobody_sells_is_told_with_its_file(run: Run, jobs: str) -
     assert found.err.startswith("error: workers.yaml: worker type spot: offer: found 'aws/us-east-1x/p3.2xlarge'")
 
 
+def test_a_run_begins_when_all_offers_are_on_sale(run: Run, jobs: str) -> None:
+    """As early as can be; who names a moment at which one is not is told so, and so is who has offers that never meet."""
+    prices = Path("market/azure/cost/us_east.csv")
+    prices.parent.mkdir(parents=True)
+    (prices.parent.parent / "instance_mapping.csv").write_text("Instance,GPU type,# GPUs\nA,V100,1\nB,V100,1\n")
+    spot = "  - {{name: {0}, workers: 2, spot: true, accelerator: v100, offer: azure/us-east/{0}}}\n"
+    Path("workers.yaml").write_text("workers:\n" + spot.format("A") + spot.format("B"))
+    begin_s = 1577923200.0  # 2 January
+    gaps = "1/3/2020,,2.0\n1/4/2020,1.0,\n1/5/2020,1.0,2.0\n"
+    for first, day in (("1.0,2.0", 0), ("1.0,", 3)):
+        prices.write_text(f"Date,A,B\n1/2/2020,{first}\n{gaps}")
+        assert run(*f"{jobs} --prices market --bills bills.json".split()).code == 0
+        assert json.loads(Path("bills.json").read_text())["begin_s"] == begin_s + day * 86400
+    found = run(*f"{jobs} --prices market --from 2020-01-03".split())
+    assert (found.code, found.json["error"]["place"]) == (2, "--from")
+    assert found.json["error"]["expected"] == "a moment at which azure/us-east/A is on sale"
+    prices.write_text("Date,A,B\n1/2/2020,1.0,\n1/3/2020,,2.0\n")
+    found = run(*f"{jobs} --prices market".split())
+    assert (found.code, found.json["error"]["place"]) == (2, "market")
+
+
 def test_checkpoints_of_a_cloud_without_a_tariff_are_refused_before_anything_runs(run: Run, jobs: str) -> None:
     """Without checkpoints there is nothing to charge."""
     folder = Path("market/skypilot/verda")
