@@ -12,13 +12,11 @@ from typing import Final
 import numpy as np
 
 from hocket.cluster.allocation import ALONE, Allocation, Reason, Reasons
-from hocket.cluster.policies._refusals import refusal
-from hocket.cluster.policies._turns import in_stretches, one_by_one, worth_of
+from hocket.cluster.policies._refusals import refusal, refusals
+from hocket.cluster.policies._turns import served
 from hocket.cluster.snapshot import Snapshot
 
 _WORTHWHILE = 1.5
-_INDEX = np.dtype(np.int64)
-_FEW = 128  # in line: up to here it is quicker to look at one after the other
 _KNOWN = 512  # entries: up to here what is alike in all answers is made once
 _FIRST, _ALONE, _ALWAYS = np.arange(_KNOWN), np.full(_KNOWN, ALONE), np.ones(_KNOWN)
 for _part in (_FIRST, _ALONE, _ALWAYS):
@@ -30,31 +28,35 @@ class Queued:
     """Who runs where.
 
     Attributes:
+        order: all that can run, the first in line first; a range for all jobs, as they stand.
+        refused: why each of the others can run nowhere, by index.
         jobs, columns: those who run, without those who joined them, in the order of the line.
         worth: the sum of what they do alone, in parts of their fastest, each times how many stand in line from it on.
         pairs: who joined whom: the one that ran, and the one that came.
         stuck: who it was that nothing fitted.
     """
 
+    order: Final[Sequence[int]]
+    refused: Final[dict[int, str]]
     jobs: Final[Sequence[int]]
     columns: Final[np.ndarray]
     worth: Final[float]
     pairs: Final[Sequence[tuple[int, int]]]
     stuck: Final[int | None]
 
-    def allocation(self, snapshot: Snapshot, objective: float, refused: dict[int, str]) -> Allocation:
+    def allocation(self, snapshot: Snapshot, objective: float) -> Allocation:
         """All the time for those who run, with reasons for all."""
-        size, reasons = len(self.columns), Reasons(len(snapshot.jobs), lambda: _reasons(snapshot, self, refused))
+        size, reasons = len(self.columns), Reasons(len(snapshot.jobs), lambda: _reasons(snapshot, self))
         first, alone, always = all_the_time(size)
         if not self.pairs and isinstance(self.jobs, range):
-            return Allocation(first, alone, self.columns, always, objective, 0.0, reasons, refused)
+            return Allocation(first, alone, self.columns, always, objective, 0.0, reasons, self.refused)
         host = np.array(self.jobs, dtype=np.int64)
         guests = dict(self.pairs)
         guest = np.array([guests.get(j, ALONE) for j in self.jobs], dtype=np.int64)
         first = np.where(guest == ALONE, host, np.minimum(host, guest))
         second = np.where(guest == ALONE, ALONE, np.maximum(host, guest))
         turn = np.argsort(first)
-        return Allocation(first[turn], second[turn], self.columns[turn], always, objective, 0.0, reasons, refused)
+        return Allocation(first[turn], second[turn], self.columns[turn], always, objective, 0.0, reasons, self.refused)
 
 
 def all_the_time(size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -67,37 +69,44 @@ def _entries(size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return _FIRST[:size], _ALONE[:size], _ALWAYS[:size]
 
 
-def queue(snapshot: Snapshot, order: Sequence[int], scale: Sequence[int], overtake: bool, untouched: int = 0) -> Queued:
+def queue(snapshot: Snapshot, order: Sequence[int], overtake: bool, untouched: int = 0) -> Queued:
     """Who runs.
 
     Arguments:
-        order: jobs that can run, the first in line first; a range for all, as they stand. scale: their scale factors.
+        order: jobs, the first in line first, those that can run nowhere at any place; a range for all, as they stand.
         overtake: whether others go on where one fits nowhere; if not, all behind it wait.
         untouched: so many of the first in line are never joined by another.
     """
-    free = [own.workers for own in snapshot.types]
-    most = len(order) if overtake else sum(free)  # each takes one worker at least
-    steps = snapshot.able[:most] if isinstance(order, range) else snapshot.able[list(order[:most])]
-    if overtake or len(steps) <= _FEW:
-        found, passed, worth = one_by_one(snapshot, steps, scale, free, overtake)
-        columns = np.fromiter(found, _INDEX, len(found))
-    else:
-        found, passed = in_stretches(snapshot, steps, scale, free)
-        columns = np.array(found, dtype=np.int64)
-        worth = worth_of(steps, columns, len(order))
-    size = len(found)
-    jobs, stuck = order[:size], order[passed[0]] if passed else None
-    overtaken = bool(passed) and passed[0] < size
-    if overtaken:
-        out = set(passed)
-        jobs = [order[place] for place in range(size + len(passed)) if place not in out]
+    refused: dict[int, str] = {}
+    found = _served(snapshot, order, overtake)
+    if found is None:
+        refused = refusals(snapshot)
+        order = [j for j in order if j not in refused]
+        found = _served(snapshot, order, overtake)
+        assert found is not None
+    columns, size, worth = found
+    jobs, waiting, stuck = order[:size], order[size:], None
+    if size < len(columns):
+        passed = (columns < 0).nonzero()[0].tolist()
+        stuck = order[passed[0]]
+        if passed[0] < size:
+            out = set(passed)
+            jobs = [order[place] for place in range(len(columns)) if place not in out]
+            waiting = [*[order[place] for place in passed], *order[len(columns) :]]
+        columns = columns[columns >= 0]
     pairs: Sequence[tuple[int, int]] = ()
     if snapshot.pairs is not None:
-        waiting = order[size:]
-        if overtaken:
-            waiting = [*[order[place] for place in passed], *order[size + len(passed) :]]
-        pairs = _joined(snapshot, jobs, found, waiting, order[:untouched], overtake)
-    return Queued(jobs, columns, worth, pairs, stuck)
+        pairs = _joined(snapshot, jobs, columns.tolist(), waiting, order[:untouched], overtake)
+    return Queued(order, refused, jobs, columns, worth, pairs, stuck)
+
+
+def _served(snapshot: Snapshot, order: Sequence[int], overtake: bool) -> tuple[np.ndarray, int, float] | None:
+    """`served`, of those in this order."""
+    steps, scale = snapshot.throughputs, snapshot.scale_factors
+    if not isinstance(order, range):
+        steps, scale = steps.take(order, axis=0), [scale[j] for j in order]
+    workers, kind = [own.workers for own in snapshot.types], [own.type for own in snapshot.columns]
+    return served(steps, scale, workers, kind, overtake)
 
 
 def _joined(
@@ -150,7 +159,7 @@ def _worthwhile(
     return [kind for _, kind in sorted(both)]
 
 
-def _reasons(snapshot: Snapshot, found: Queued, refused: dict[int, str]) -> tuple[Reason, ...]:
+def _reasons(snapshot: Snapshot, found: Queued) -> tuple[Reason, ...]:
     """What each job has, and why."""
     best = snapshot.throughputs.max(axis=1, initial=0.0)
     names = [snapshot.column_name(c) for c in range(len(snapshot.columns))]
@@ -168,6 +177,6 @@ def _reasons(snapshot: Snapshot, found: Queued, refused: dict[int, str]) -> tupl
         told[j] = (first if snapshot.throughputs[j, c] >= best[j] else second)[c]
     for host, guest in found.pairs:
         told[host] = told[guest] = beside
-    for j, why in refused.items():
+    for j, why in found.refused.items():
         told[j] = refusal(why)
     return tuple(told)

@@ -1,115 +1,111 @@
-"""Turns: who runs where, if one after the other in a line has the fastest workers that are left."""
+"""Turns: who runs where, if one after the other in a line has the fastest workers that are left.
 
-from collections.abc import Sequence
+`serve` is in the part of Python that runs as it stands and that numba compiles: both give the same bits. Compiled it is through
+in a microsecond where plain Python takes three to ten, but to load it takes 0.25 s of processor time, and to compile it, once
+on a machine, another half. So a process begins with the plain one, and goes over when it has done what would have paid for that.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
 
 import numpy as np
 
-from hocket.cluster.snapshot import Snapshot
+PLAIN_WORK = 1_000_000  # jobs in the lines of a process: about 0.25 s of plain Python
+# What a line where nobody overtakes is taken to count for: whoever wants such queues calls the policy itself, again and again;
+# others are asked for by simulations, each once, with much to do in between.
+STRICT_WORK = 62_500
+_INDEX = np.dtype(np.int64)
+_Serve = Callable[[Any, Any, int, bool, Any], tuple[int, int, float]]
+_worked = 0
 
-_LEAST = np.nextafter(0.0, 1.0)  # no throughput is less, but 0
 
+def served(
+    steps: np.ndarray, scale: Sequence[int], workers: list[int], kind: list[int], overtake: bool
+) -> tuple[np.ndarray, int, float] | None:
+    """Columns of those whose turn comes, in the order of the line, -1 of those whom nothing fits; how many run; their worth.
 
-def one_by_one(
-    snapshot: Snapshot, steps: np.ndarray, scale: Sequence[int], free: list[int], overtake: bool
-) -> tuple[list[int], list[int], float]:
-    """Columns of those who run, places of those whom nothing fitted, and what the former are worth.
+    None if somebody in line can run nowhere, not even if all workers are free.
 
     Arguments:
-        steps: throughputs of those in line, a row each. free: workers of each type; those that are taken are taken off.
+        steps: throughputs of those in line; shape (line, columns). scale: their scale factors.
+        workers: of each type. kind: each column's type.
+        overtake: whether others go on where one fits nowhere; if not, it is the last one whose turn comes.
     """
-    kind = [own.type for own in snapshot.columns]
-    speeds = steps.T.tolist()  # a list for each column
-    ways = list(enumerate(kind))
-    chosen = steps.argmax(1).tolist() if len(steps) else []
-    passed: list[int] = []
-    lost, line, place = 0.0, len(scale), -1  # lost: of what all would be worth on their fastest
-    for place, c in enumerate(chosen):
-        needs = scale[place]
-        own = kind[c]
-        left = free[own] - needs
-        if left < 0:
-            # As `_next`, without a call: this is where most of the time of a short line goes.
-            best, most = speeds[c][place], 0.0
-            for other, its in ways:
-                if free[its] >= needs and speeds[other][place] > most:
-                    c, most = other, speeds[other][place]
-            if not most:
-                passed.append(place)
-                lost += line - place
-                if overtake:
-                    continue
-                break
-            if most < best:
-                lost += (line - place) * (1.0 - most / best)
-            chosen[place] = c
-            own = kind[c]
-            left = free[own] - needs
-        free[own] = left
-        if not left:
-            if not any(free):
-                break
-            if overtake:  # everybody whom nothing fits looks at all that are left
-                ways = [(other, its) for other, its in ways if free[its]]
-    end = place + 1
-    if overtake and passed:
-        out = set(passed)
-        found = [c for place, c in enumerate(chosen[:end]) if place not in out]
+    global _worked
+    table, line = [*workers, *kind, *scale], len(steps)
+    fast = None
+    if _worked < PLAIN_WORK:
+        _worked += line if overtake else STRICT_WORK
+    elif (fast := compiled()) is not None:
+        try:
+            figures = np.fromiter(table, _INDEX, len(table))
+        except OverflowError:  # somebody asks for more workers than can be counted so
+            fast = None
+    if fast is None:
+        found = [0] * line
+        end, run, worth = serve(steps.tolist(), table, len(workers), overtake, found)
+        columns = np.fromiter(found, _INDEX, line)
     else:
-        found = chosen[: end - len(passed)]
-    return found, passed, end * (2 * line - end + 1) / 2 - lost
+        columns = np.empty(line, _INDEX)
+        end, run, worth = fast(np.ascontiguousarray(steps, float), figures, len(workers), overtake, columns)
+    return None if end < 0 else (columns[:end], run, worth)
 
 
-def in_stretches(
-    snapshot: Snapshot, steps: np.ndarray, scale: Sequence[int], free: list[int]
-) -> tuple[list[int], list[int]]:
-    """As `one_by_one`, of a long line where nobody overtakes.
+def serve(steps: Any, table: Any, types: int, overtake: bool, found: Any) -> tuple[int, int, float]:
+    """How many have had their turn (-1: somebody can run nowhere), how many of them run, and what that is worth.
 
-    Fastest columns are looked up for all who are left whenever a type is full; one by one only for those who do not fit there.
+    Arguments: as `served` has them; table: workers of the types, then types of the columns, then scale factors of those in line.
+        found: columns, written for those who have had their turn.
     """
-    free = [*free, 0]
-    kind = [*[own.type for own in snapshot.columns], len(free) - 1]
-    most = len(steps)
-    able = np.empty((most, len(kind)))
-    able[:, :-1] = steps
-    able[:, -1] = _LEAST  # the last column is for those who run nowhere: it has no worker
-    found: list[int] = []
-    while len(found) < most:
-        begin, full = len(found), -1
-        for c, needs in zip(able[begin:].argmax(axis=1).tolist(), scale[begin:most], strict=True):
-            own = kind[c]
-            left = free[own] - needs
-            if left < 0:
-                place = len(found)
-                c = _next(able[place].tolist(), free, kind, needs)
-                if c < 0:
-                    return found, [place]
+    line = len(steps)
+    columns = len(table) - types - line
+    workers, kind, scale = table[:types], table[types : types + columns], table[types + columns :]
+    left = workers.copy()
+    free = sum(left)
+    end, run = 0, 0
+    lost = 0.0  # of what all would be worth on their fastest
+    while end < line and free > 0 and (overtake or run == end):
+        speeds, needs = steps[end], scale[end]
+        best, most, at = 0.0, 0.0, -1  # most: on workers that are left
+        for c in range(columns):
+            speed = speeds[c]
+            if speed > most:
                 own = kind[c]
-                left = free[own] - needs
-            found.append(c)
-            free[own] = left
-            if not left:
-                full = own
+                if needs <= left[own]:
+                    most, at = speed, c
+                elif speed > best and needs <= workers[own]:
+                    best = speed
+        if most > best:
+            best = most
+        if best == 0.0:
+            return -1, 0, 0.0
+        if at < 0:
+            lost += line - end
+        else:
+            left[kind[at]] -= needs
+            free -= needs
+            run += 1
+            if most < best:
+                lost += (line - end) * (1.0 - most / best)
+        found[end] = at
+        end += 1
+    for j in range(end, line):
+        for c in range(columns):
+            if steps[j][c] > 0.0 and scale[j] <= workers[kind[c]]:
                 break
-        if full < 0 or not any(free):
-            break
-        for c, own in enumerate(kind):
-            if own == full:
-                able[len(found) :, c] = 0.0
-    return found, []
+        else:
+            return -1, 0, 0.0
+    return end, run, end * (2 * line - end + 1) / 2 - lost
 
 
-def worth_of(steps: np.ndarray, columns: np.ndarray, line: int) -> float:
-    """What the first ones in a line of so many are worth on these columns."""
-    size = len(columns)
-    served, every = steps[:size], np.arange(size)
-    does = served[every, columns] / served.max(axis=1)
-    return float(does @ np.arange(line, line - size, -1.0))
+@cache
+def compiled() -> _Serve | None:
+    """`serve` compiled by numba; None where that is not installed, or has no folder for what it compiles."""
+    try:
+        from numba import njit
 
-
-def _next(steps: list[float], free: list[int], kind: list[int], needs: int) -> int:
-    """The fastest column with enough workers, -1 for none."""
-    best, most = -1, 0.0
-    for c, speed in enumerate(steps):
-        if speed > most and free[kind[c]] >= needs:
-            best, most = c, speed
-    return best
+        fast: _Serve = njit(cache=True)(serve)
+    except (ImportError, RuntimeError):
+        return None
+    return fast

@@ -16,7 +16,7 @@ from hocket.cluster.policies._answer import answer
 from hocket.cluster.policies._lines import Lines
 from hocket.cluster.policies._queue import Queued, queue
 from hocket.cluster.policies._ranks import Ranks
-from hocket.cluster.policies._refusals import fastest, refusals
+from hocket.cluster.policies._refusals import fastest
 from hocket.cluster.policies._roles import many, sum_of
 from hocket.cluster.policies._shares import Shares
 from hocket.cluster.policies._windows import spread
@@ -84,28 +84,21 @@ def _with_pairs(snapshot: Snapshot) -> Allocation:
 
 
 def _queued(snapshot: Snapshot) -> Allocation:
-    refused, order = refusals(snapshot), _in_turn(snapshot)
-    scale = snapshot.scale_factors
-    if refused:
-        order = [j for j in order if j not in refused]
-    if not isinstance(order, range):
-        scale = [scale[j] for j in order]
-    found = queue(snapshot, order, scale, overtake=False)
-    worth = found.worth + _shared(snapshot, order, found) if found.pairs else found.worth
-    return found.allocation(snapshot, worth, refused)
+    found = queue(snapshot, _in_turn(snapshot), overtake=False)
+    return found.allocation(snapshot, found.worth + _shared(snapshot, found) if found.pairs else found.worth)
 
 
-def _shared(snapshot: Snapshot, order: Sequence[int], found: Queued) -> float:
+def _shared(snapshot: Snapshot, found: Queued) -> float:
     """What it adds to the objective of a queue that some share workers."""
     assert snapshot.pairs is not None
     steps, kept, classes = snapshot.able, snapshot.pairs.kept, snapshot.pairs.classes
-    best, place = fastest(snapshot), {j: k for k, j in enumerate(order)}
+    best, place = fastest(snapshot), {j: k for k, j in enumerate(found.order)}
     column, worth = dict(zip(found.jobs, found.columns.tolist(), strict=True)), 0.0
     for host, guest in found.pairs:
         c = column[host]
         for one, other in ((host, guest), (guest, host)):
             part = kept[classes[one], classes[other], c] - (1.0 if one == host else 0.0)
-            worth += float(part * steps[one, c] / best[one]) * (len(order) - place[one])
+            worth += float(part * steps[one, c] / best[one]) * (len(place) - place[one])
     return worth
 
 

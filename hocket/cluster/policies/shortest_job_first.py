@@ -9,7 +9,7 @@ import numpy as np
 
 from hocket.cluster.allocation import Allocation
 from hocket.cluster.policies._queue import queue
-from hocket.cluster.policies._refusals import fastest, refusals
+from hocket.cluster.policies._refusals import fastest
 from hocket.cluster.session import Session
 from hocket.cluster.snapshot import Snapshot
 
@@ -20,12 +20,8 @@ PAPER = "Dissertation section 5.4.2"
 
 def allocate(snapshot: Snapshot, session: Session | None = None) -> Allocation:
     """The allocation; its objective is the seconds until the first job is finished."""
-    refused = refusals(snapshot)
     steps = fastest(snapshot)
     needs_s = np.full(len(steps), np.inf)
     np.divide(snapshot.remaining_steps, steps, out=needs_s, where=steps > 0)
-    order = [j for j in np.argsort(needs_s, kind="stable").tolist() if j not in refused]
-    scale = [snapshot.scale_factors[j] for j in order]
-    found = queue(snapshot, order, scale, overtake=True, untouched=1)
-    shortest_s = float(needs_s[order[0]]) if order else 0.0
-    return found.allocation(snapshot, shortest_s, refused)
+    found = queue(snapshot, np.argsort(needs_s, kind="stable").tolist(), overtake=True, untouched=1)
+    return found.allocation(snapshot, float(needs_s[found.order[0]]) if found.order else 0.0)
