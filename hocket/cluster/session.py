@@ -7,7 +7,7 @@ completed by the solver, and the answer is as good as from none.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from hocket.cluster.policies._shares import Shares
 from hocket.cluster.snapshot import Snapshot
 
 _LOWER, _BASIC = 0, 1
+PROVED = 1e-6  # a gap that is no more is none
 WORTH = 2_000  # entries: a smaller program is solved sooner from nothing
 
 
@@ -223,5 +224,9 @@ def solved(
 
 
 def answered(session: Session | None, snapshot: Snapshot, attempt: Callable[[], Allocation]) -> Allocation:
-    """What the attempt gives, or what the session makes of it if there is one."""
-    return attempt() if session is None else session.answered(snapshot, attempt)
+    """What the attempt gives, or what the session makes of it if there is one; it says so if it is not proved to be the best."""
+    found = attempt() if session is None else session.answered(snapshot, attempt)
+    if found.gap <= PROVED:
+        return found
+    far = f"it is proved to within {found.gap:.0e} of the best only"
+    return replace(found, note=f"{found.note}; {far}" if found.note else far)

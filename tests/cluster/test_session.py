@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from hocket.cluster import session as module
-from hocket.cluster.allocation import ALONE
+from hocket.cluster.allocation import ALONE, Allocation
 from hocket.cluster.job import Job
 from hocket.cluster.named import policy_named
 from hocket.cluster.policies import max_min_fairness, max_sum_throughput
 from hocket.cluster.policies._lp import SolverTrouble
-from hocket.cluster.session import Session
+from hocket.cluster.session import Session, answered
 from hocket.cluster.snapshot import Active, Pairs, Snapshot
 from hocket.cluster.workers import Column, WorkerType
 
@@ -113,6 +113,15 @@ def test_what_stands_is_what_was_answered(rest: Literal["most", "middle"], monke
     found = policy(there)
     assert "here: it gave up" in found.note
     assert found.dense(there) == pytest.approx(before[2:])
+
+
+def test_an_answer_that_is_not_proved_says_so() -> None:
+    """With a session and without; one that is proved to a millionth says nothing."""
+    there, none = unlike(3), np.zeros(0, dtype=np.int64)
+    for session in (None, Session()):
+        for gap, note in ((1e-6, ""), (2e-3, "it is proved to within 2e-03 of the best only")):
+            found = Allocation(none, none, none, np.zeros(0), 1.0, gap)
+            assert answered(session, there, lambda found=found: found).note == note  # type: ignore[misc]
 
 
 def test_without_a_last_allocation_the_trouble_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

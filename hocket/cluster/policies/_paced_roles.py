@@ -20,7 +20,8 @@ from hocket.cluster.policies._shares import Shares
 from hocket.cluster.snapshot import Pairs, Snapshot
 
 _STEPS = 50
-_CLOSE = 1e-12  # relative: where a job is nearly over a small step of the pace is a large one of what it asks for
+_CLOSE = 1e-12  # relative: a pace that is so near is that one, if jobs have enough of what they ask for:
+_ENOUGH = 1e-7  # where a job is nearly over a small step of the pace is a large one of that
 _ROOMS = (1e-9, 1e-8, 1e-7)  # that a pace gets, so that rounding does not put it out of reach
 
 
@@ -56,7 +57,8 @@ def paced(shares: Shares, pairs: Pairs, pace: Pace, place: str) -> Paced:
         roles.after(Aim(np.zeros(shares.groups), due(now)))
         found = roles.best(place)
         later = _beyond(found, own, now, np.where(due(now) > 0, shares.count, 0.0))
-        if found.note or later <= now * (1 + _CLOSE):
+        enough = -found.objective >= 1 - _ENOUGH
+        if found.note or later <= now or (enough and later <= now * (1 + _CLOSE)):
             break
         now, duals = later, found.duals
     else:
