@@ -16,7 +16,6 @@ from torch.distributed.tensor.placement_types import Placement, _StridedShard
 from hocket.errors import InputError
 from hocket.profile.divided import cuts, divide
 from hocket.profile.tensor_split import Cut, TensorSplit
-from hocket.profile.traits import Sum
 
 
 def apply_split(model: nn.Module, split: TensorSplit, mesh: DeviceMesh, *, local: bool = False) -> None:
@@ -31,7 +30,7 @@ def apply_split(model: nn.Module, split: TensorSplit, mesh: DeviceMesh, *, local
     """
     if mesh.ndim != 1 or mesh.size() != split.width:
         raise InputError("mesh", f"shape {tuple(mesh.shape)}", f"one dimension of {split.width} devices")
-    divide(model, split, mesh.get_local_rank(), summed_over(mesh.get_group()))
+    divide(model, split, mesh.get_local_rank(), GroupSum(mesh.get_group()))
     if not local:
         for name, tensor in as_dtensors(model, split, mesh).items():
             path, _, key = name.rpartition(".")
@@ -64,15 +63,28 @@ def as_dtensors(
     return found
 
 
-def summed_over(group: dist.ProcessGroup) -> Sum:
-    """The sum of a tensor over the processes of a group."""
+class GroupSum:
+    """The sum of a tensor over the processes of a group: what a divided model communicates.
 
-    def total(tensor: Tensor) -> Tensor:
+    Until it joins a group the device is alone and sums are copies: that is enough to capture the model.
+    """
+
+    def __init__(self, group: dist.ProcessGroup | None = None) -> None:
+        self._group = group
+
+    def join(self, group: dist.ProcessGroup) -> None:
+        """From now on, sum over these processes."""
+        self._group = group
+
+    def __call__(self, tensor: Tensor) -> Tensor:
+        """A new tensor; every process of the group calls it for the same tensors in the same order."""
         mine = tensor.detach().clone(memory_format=torch.contiguous_format)
-        dist.all_reduce(mine, group=group)
+        if self._group is not None:
+            self._group.allreduce([mine]).wait()
         return mine
 
-    return total
+    def __deepcopy__(self, memo: object) -> "GroupSum":
+        return self  # a copy of the model sums over the same group
 
 
 def _placement(cut: Cut) -> Placement:

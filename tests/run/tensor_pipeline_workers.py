@@ -1,0 +1,95 @@
+"""Real processes for pipelines of tensor-parallel stages: each stage is two processes, each of which runs a pipeline's device."""
+
+import copy
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from hocket.profile.capture import capture
+from hocket.profile.divided import cuts, divide
+from hocket.profile.tensor_search import find_split
+from hocket.run.engines.torch_dist import Worker
+from hocket.run.observe import Unobserved
+from hocket.run.tensor_parallel import GroupSum
+from tests.run.plans import Case, captured
+
+WIDTH = 2
+_PATIENCE = timedelta(seconds=60)
+
+# (case, model, optimizer, repetitions of the period)
+RUNS: list[tuple[Case, str, str, int]] = [
+    (Case("flush", (1, 1), recompute=True), "gpt", "adam", 3),
+    (Case("pipedream", (1, 1)), "gpt untied", "momentum", 8),
+    (Case("two_bw", (1, 1)), "gpt", "adam", 4),
+    (Case("interleaved", (1, 1), rounds=2), "gpt untied", "adam", 3),
+]
+
+
+class Losses(Unobserved):
+    """Keeps the losses."""
+
+    def __init__(self) -> None:
+        self.found: list[tuple[int, float, int]] = []
+
+    def loss(self, microbatch: int, value: float, samples: int) -> None:
+        """Keep it."""
+        self.found.append((microbatch, value, samples))
+
+
+class Counted(GroupSum):
+    """Counts sums over the group."""
+
+    calls = 0
+
+    def __call__(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Count it."""
+        self.calls += self._group is not None
+        return super().__call__(tensor)
+
+
+def main(folder: Path, stage: int, rank: int) -> None:
+    """All runs of one device; weights and losses as files."""
+    torch.set_num_threads(1)
+    dist.init_process_group(
+        "gloo", store=dist.FileStore(str(folder / f"pipeline-{rank}"), 2), rank=stage, world_size=2, timeout=_PATIENCE
+    )
+    group: Any = dist.ProcessGroupGloo(dist.FileStore(str(folder / f"stage-{stage}"), WIDTH), rank, WIDTH, _PATIENCE)
+    for number, (case, model, optimizer, repeats) in enumerate(RUNS):
+        job = captured(model, optimizer).job
+        args, kwargs, _, _ = job.split(job.batch([0, 1]))
+        split = find_split(job.model, WIDTH, *args, **kwargs)
+        divided, sums = copy.deepcopy(job.model), Counted()
+        divide(divided, split, rank, sums)
+        graph = capture(replace(job, model=divided), 2)
+        plan = case.plan(captured(model, optimizer))  # made for the whole model
+        program = plan.compile(graph)
+        sums.join(group)
+        losses = Losses()
+        worker = Worker(graph, plan, program, program.devices[stage], observer=losses)
+        worker.run(repeats)
+        weights = {name: tensor.clone() for name, tensor in worker.state()["weights"].items()}
+        torch.save(weights, folder / f"{number}-{stage}-{rank}.pt")
+        found = cuts(divided, split)
+        facts = {"cuts": {name: (cut.dim, cut.pieces) for name, cut in found.items()}, "sums": sums.calls}
+        (folder / f"{number}-{stage}-{rank}.json").write_text(json.dumps({**facts, "losses": losses.found}))
+    dist.destroy_process_group()
+
+
+def run(folder: Path) -> None:
+    """Two stages of `WIDTH` processes."""
+    top = Path(__file__).resolve().parents[2]
+    command = [sys.executable, "-m", "tests.run.tensor_pipeline_workers", str(folder)]
+    places = [(stage, rank) for stage in range(2) for rank in range(WIDTH)]
+    workers = [subprocess.Popen([*command, str(stage), str(rank)], cwd=top) for stage, rank in places]
+    assert [worker.wait(180) for worker in workers] == [0] * len(workers)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))
