@@ -77,19 +77,18 @@ class Machine:
         place, running, held, alone = self.place, self.running, self.held, self.alone
         starting, speeds, from_s, self._jobs = self._starting, self._speeds, self._from_s, None
         own, first = self._own, len(starting)
-        for command in starts:
-            lease = command.lease
-            number, column, names = lease.number, lease.column, lease.jobs
+        for lease, overhead_s, _ in starts:
+            number, names, column, _, _ = lease
             if len(names) == 1:
                 j = place[names[0]]
                 jobs = own[j]
                 speeds.append(alone[j][column])
-                from_s.append(now_s + command.overhead_s[0])
+                from_s.append(now_s + overhead_s[0])
                 running[j] = number
             else:
                 jobs = tuple([place[name] for name in names])
                 speeds += self.speeds(jobs, column)
-                from_s += [now_s + lost_s for lost_s in command.overhead_s]
+                from_s += [now_s + lost_s for lost_s in overhead_s]
                 running.update(dict.fromkeys(jobs, number))
             held[number] = jobs, lease
             starting += jobs
@@ -190,21 +189,24 @@ class Machine:
         self._over(ended, now_s)
 
     def _over(self, ended: Sequence[Held], now_s: float) -> None:
-        type_of, paid = self._type_of, self._paid
-        for (jobs, lease), cost_usd in zip(ended, self._pay(ended, now_s), strict=True):
-            self.spans.append((jobs, type_of[lease.column], len(lease.workers), lease.began_s, now_s, cost_usd))
-            if paid:
-                paid.pop(lease.number, None)
+        type_of = self._type_of
+        self.spans += [
+            (jobs, type_of[column], len(workers), began_s, now_s, cost_usd)
+            for (jobs, (_, _, column, workers, began_s)), cost_usd in zip(ended, self._pay(ended, now_s), strict=True)
+        ]
+        if self._paid:
+            for _, lease in ended:
+                self._paid.pop(lease.number, None)
 
     def _pay(self, leases: Iterable[Held], now_s: float) -> list[float]:
         """Pay up to now; what each lease has cost in all."""
         worker_s, cost_usd, prices, type_of, paid = self.worker_s, self.cost_usd, self.prices, self._type_of, self._paid
         found = []
-        for jobs, lease in leases:
-            kind, paid_s, before_usd = type_of[lease.column], lease.began_s, 0.0
-            if paid and lease.number in paid:
-                paid_s, before_usd = paid[lease.number]
-            amount = (now_s - paid_s) * len(lease.workers) / len(jobs)
+        for jobs, (number, _, column, workers, paid_s) in leases:
+            kind, before_usd = type_of[column], 0.0
+            if number in paid:
+                paid_s, before_usd = paid[number]
+            amount = (now_s - paid_s) * len(workers) / len(jobs)
             each_usd = amount * prices[kind] / _PER_HOUR
             for j in jobs:
                 worker_s[j][kind] += amount
