@@ -211,7 +211,7 @@ def draws_of(module: nn.Module, run: Callable[[], Any]) -> tuple[tuple[Draw, ...
     """The masks that a run of a module would draw, and the state of other random numbers after it, from a fixed one."""
     listing = _Listing()
     with torch.random.fork_rng(devices=[]), _followed(module, listing.inside), listing:
-        torch.manual_seed(0)
+        torch.default_generator.manual_seed(0)
         run()
         return tuple(listing.found), torch.get_rng_state()
 

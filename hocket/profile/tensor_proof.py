@@ -94,12 +94,17 @@ class Proof:
         Raises:
             ValueError: other random numbers are drawn in the divided part.
         """
-        block = self.copy()
-        divide_part(block, part, width, 0, torch.clone)
+        block = self._part((part,), width, 0, torch.clone)
         (whole, after), (divided, then) = (self._drawn(one.train()) for one in (self.copy(), block))
         if not torch.equal(after, then) or len(whole) != len(divided):
             raise ValueError("random numbers other than those of dropout")
         return tuple(DividedDraws(path, dims) for path, dims in divided_draws(whole, divided, width).items())
+
+    def _part(self, parts: tuple[DividedPart, ...], width: int, rank: int, total: Sum) -> nn.Module:
+        block = self.copy()
+        for part in parts:
+            divide_part(block, part, width, rank, total)
+        return block
 
     def _drawn(self, block: nn.Module) -> tuple[tuple[Draw, ...], Tensor]:
         args, kwargs, _ = self.call.fresh()
@@ -113,10 +118,7 @@ class Proof:
         """
 
         def one(rank: int, total: Sum) -> _Run:
-            block = self.copy()
-            for part in parts:
-                divide_part(block, part, width, rank, total)
-            return self._run(block, dropout)
+            return self._run(self._part(parts, width, rank, total), dropout)
 
         if dropout not in self._whole:
             self._whole[dropout] = self._run(self.copy(), dropout)
