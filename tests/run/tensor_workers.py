@@ -5,6 +5,7 @@ import hashlib
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,12 @@ class Collectives(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def loss_of(model: nn.Module, args: Any, kwargs: Any) -> Tensor:
+def local_of(tensor: Any) -> Tensor:
+    """The part of this process."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def loss_of(model: Callable[..., Any], args: Any, kwargs: Any) -> Tensor:
     """Of a task whose gradients reach every parameter."""
     torch.manual_seed(3)
     logits = logits_of(model(*args, **kwargs)).flatten(0, 1)
@@ -68,6 +74,9 @@ def compare(name: str, local: bool, dropout: float, rank: int, width: int) -> di
     expected.backward()
     divided = cuts(model, split)
     gradients = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+    versions = {name: p.detach().clone().requires_grad_() for name, p in model.named_parameters()}
+    loss_of(lambda *a, **k: torch.func.functional_call(model, versions, a, k), args, kwargs).backward()
+    versions_equal = all(torch.equal(local_of(versions[n].grad), local_of(g)) for n, g in gradients.items())
     wrong, weights_equal, same = 0.0, True, hashlib.sha256()
     largest = max(float(p.grad.abs().max()) for p in whole.parameters() if p.grad is not None)
     for key, tensor in as_dtensors(model, split, mesh, gradients).items():
@@ -88,6 +97,7 @@ def compare(name: str, local: bool, dropout: float, rank: int, width: int) -> di
         "loss": abs(float(loss.detach()) - float(expected.detach())),
         "gradients": wrong,
         "gradients_missing": sorted({n for n, p in whole.named_parameters() if p.grad is not None} ^ set(gradients)),
+        "versions_equal": versions_equal,
         "names_equal": [n for n, _ in model.named_parameters()] == [n for n, _ in whole.named_parameters()],
         "weights_equal": weights_equal,
         "dtensors": sum(isinstance(p, DTensor) for p in model.parameters()),

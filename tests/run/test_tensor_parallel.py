@@ -25,6 +25,9 @@ def test_equal_to_one_process(width: int, tmp_path: Path) -> None:
             assert result["gradients_missing"] == [], name
             assert result["same"] == found[0][name]["same"], name  # or whole weights would drift apart
             assert result["names_equal"], name
+            assert result["versions_equal"], (
+                name
+            )  # a dictionary of weights, DTensors or local, as well as the model's own
             assert result["weights_equal"], name
             assert result["dtensors"] == (0 if "True" in name else result["divided"]), name
             assert result["expected"] == [4, 4], name
