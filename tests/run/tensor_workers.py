@@ -49,6 +49,11 @@ def local_of(tensor: Any) -> Tensor:
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
+def error(found: Tensor, expected: Tensor, largest: float) -> float:
+    """Relative to the tensor's largest entry; gradients that are zero but for rounding count by the model's largest."""
+    return float((found - expected).abs().max()) / max(float(expected.abs().max()), 1e-4 * largest)
+
+
 def loss_of(model: Callable[..., Any], args: Any, kwargs: Any) -> Tensor:
     """Of a task whose gradients reach every parameter."""
     torch.manual_seed(3)
@@ -81,13 +86,13 @@ def compare(name: str, local: bool, dropout: float, rank: int, width: int) -> di
     largest = max(float(p.grad.abs().max()) for p in whole.parameters() if p.grad is not None)
     for key, tensor in as_dtensors(model, split, mesh, gradients).items():
         original = dict(whole.named_parameters())[key]
-        wrong = max(wrong, float((tensor.full_tensor() - original.grad).abs().max()) / largest)
+        wrong = max(wrong, error(tensor.full_tensor(), original.grad, largest))
         part = as_dtensors(model, split, mesh)[key]
         weights_equal &= torch.equal(part.full_tensor(), original)
         weights_equal &= torch.equal(part.to_local(), part_of(original, divided[key], width, rank))
     for key, p in whole.named_parameters():
         if key not in divided and p.grad is not None:
-            wrong = max(wrong, float((gradients[key] - p.grad).abs().max()) / largest)
+            wrong = max(wrong, error(gradients[key], p.grad, largest))
             same.update(gradients[key].numpy().tobytes())
     return {
         "same": same.hexdigest(),
@@ -136,7 +141,7 @@ def stages(name: str, rank: int, width: int) -> dict[str, Any]:
     divided = cuts(model, split)
     largest = max(float(g.abs().max()) for g in whole_gradients.values())
     wrong = [
-        float((gradients[key] - (part_of(g, divided[key], width, rank) if key in divided else g)).abs().max()) / largest
+        error(gradients[key], part_of(g, divided[key], width, rank) if key in divided else g, largest)
         for key, g in whole_gradients.items()
     ]
     return {"layers_equal": layers == same_layers, "loss": abs(expected - result), "gradients": max(wrong)}
