@@ -28,7 +28,7 @@ class Scope:
 
 _RATES = {"single": (7.2, 8.4), "multiple": (3.2, 3.6)}
 QUICK = Scope({"single": (1000, 1500), "multiple": (500, 750)}, (500, 750), (0,), {}, 200)
-ALL = Scope({"single": (4000, 5000), "multiple": (2000, 3000)}, (1000, 1500), (0, 1, 2), _RATES, 500)
+ALL = Scope({"single": (4000, 5000), "multiple": (4000, 5000)}, (1000, 1500), (0, 1, 2), _RATES, 500)
 HIGH = {"single": 5.6, "multiple": 2.6}  # jobs an hour of the CDFs, Figures 5.9b, 5.10b and 5.11b
 
 
