@@ -138,12 +138,15 @@ class Captured:
         raise InputError("layer", repr(layer), f"one of {', '.join(x.name for x in self.layers)}")
 
 
-def capture(job: Job, microbatch_size: int = _BASE_SIZE, *, max_layers: int = 64) -> Captured:
+def capture(
+    job: Job, microbatch_size: int = _BASE_SIZE, *, max_layers: int = 64, like: Captured | None = None
+) -> Captured:
     """Capture a job's model and loss as layers; the model is left as it was.
 
     Arguments:
         microbatch_size: number of samples; `Captured.for_size` gives the other sizes.
         max_layers: neighbours are joined until there are at most this many layers.
+        like: another model of the same structure, whose layers are to be found again: a divided model's costs are others.
 
     Raises:
         CaptureError: the model cannot be cut into layers; names the module and the reason.
@@ -152,7 +155,7 @@ def capture(job: Job, microbatch_size: int = _BASE_SIZE, *, max_layers: int = 64
         raise InputError("microbatch_size", str(microbatch_size), ">= 1")
     if max_layers < 1:
         raise InputError("max_layers", str(max_layers), ">= 1")
-    choices = Choices(max_layers)
+    choices = Choices(max_layers) if like is None else like.choices
     while True:
         try:
             trace = _record(job, _BASE_SIZE, choices)
@@ -160,7 +163,8 @@ def capture(job: Job, microbatch_size: int = _BASE_SIZE, *, max_layers: int = 64
         except CaptureError as error:
             choices = _yielding(job, choices, error)
     graph = Graph(trace, _buffers_of(job))
-    choices = replace(choices, joined=choose(graph, pieces(graph), max_layers))
+    if like is None:
+        choices = replace(choices, joined=choose(graph, pieces(graph), max_layers))
     sizes: dict[int, Captured] = {}
     base = _build(job, _BASE_SIZE, graph, choices, sizes)
     sizes[_BASE_SIZE] = base

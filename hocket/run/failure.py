@@ -63,8 +63,8 @@ def describe(error: BaseException, at_s: float, place: str, debug: bool = False)
     return found | {"text": text[:_MAX_CHARACTERS], "trace": "".join(shown.format())[-_MAX_CHARACTERS:], "peer": peer}
 
 
-def understand(rank: int, event: Mapping[str, Any]) -> Failure:
-    """The failure that a report describes."""
+def understand(rank: int, event: Mapping[str, Any], name: str = "") -> Failure:
+    """The failure that a report of a worker (of this name, if it has another than its number) describes."""
     at_s, peer = float(event["at_s"]), bool(event["peer"])
     kind = getattr(errors, str(event["kind"]), None)
     if "input" in event:
@@ -73,7 +73,7 @@ def understand(rank: int, event: Mapping[str, Any]) -> Failure:
     if "trace" not in event:
         ours = kind if isinstance(kind, type) and issubclass(kind, HocketError) else WorkerLost
         return Failure(rank, at_s, peer, ours(str(event["text"])))
-    text = f"worker {rank} failed {event['place']}: {event['text']}"
+    text = f"{name or f'worker {rank}'} failed {event['place']}: {event['text']}"
     # Once more below a long traceback, where people look first.
     last = text.strip().splitlines()[0]
     return Failure(rank, at_s, peer, WorkerLost(f"{text}\n{str(event['trace']).rstrip()}\n{last}"))

@@ -35,7 +35,7 @@ from hocket.plan.plan import Plan
 from hocket.profile.job import Job, load_job
 from hocket.run.collect import Collector
 from hocket.run.failure import Failure, describe, first_cause, understand
-from hocket.run.loop import INTERRUPTED, Listener, Options, Summary, devices_of, number_in, predicted_now
+from hocket.run.loop import INTERRUPTED, Listener, Options, Summary, devices_of, number_in, predicted_now, worker_name
 from hocket.run.meeting import meet
 from hocket.run.progress import Progress, State, agreed_stop
 from hocket.run.work import Seat, work
@@ -67,7 +67,8 @@ def join(
     collector = None
     if rank == 0:
         collector = Collector(replace(plan, predicted=predicted_now(plan, folder_of_plan, listener)), listener)
-    together = _Together(PrefixStore("watch", store.clone()), rank, workers, progress, options, collector)  # type: ignore[attr-defined]
+    names = [worker_name(plan, each) for each in range(workers)]
+    together = _Together(PrefixStore("watch", store.clone()), rank, names, progress, options, collector)  # type: ignore[attr-defined]
     with together.watching():
         try:
             job = job if isinstance(job, Job) else load_job(job)
@@ -109,13 +110,14 @@ class _Together:
 
     store: Store
     rank: int
-    workers: int
+    names: list[str]
     progress: Progress
     options: Options
     collector: Collector | None
     done: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        self.workers = len(self.names)
         self._news: deque[dict[str, Any]] = deque()
         self._sent = 0
         self._taken = dict.fromkeys(range(self.workers), 0)
@@ -179,7 +181,7 @@ class _Together:
         end_s = time.monotonic() + 2 * self.options.silence_s
         while not self.store.check([key]):
             if time.monotonic() > end_s:
-                raise WorkerLost(f"worker {self.rank} is done, but the others do not report their end")
+                raise WorkerLost(f"{self.names[self.rank]} is done, but the others do not report their end")
             time.sleep(_POLL_S)
 
     def explain(self, error: BaseException) -> BaseException:
@@ -187,7 +189,7 @@ class _Together:
         if isinstance(error, KeyboardInterrupt):
             return error
         event = describe(error, time.time(), self.progress.place, self.options.debug)
-        failure = understand(self.rank, event)
+        failure = understand(self.rank, event, self.names[self.rank])
         self._try_set(f"failed/{self.rank}", json.dumps(event))
         if not failure.peer:
             return error if isinstance(error, HocketError) else failure.error
@@ -197,7 +199,7 @@ class _Together:
             time.sleep(_BEAT_S)
             found = [failure, *self._failures()]
         cause = first_cause(found)
-        return failure.error if cause.peer else WorkerLost(f"worker {cause.rank} failed: {cause.error}")
+        return failure.error if cause.peer else WorkerLost(f"{self.names[cause.rank]} failed: {cause.error}")
 
     # -- the thread
 
@@ -278,7 +280,7 @@ class _Together:
         if beats != self._left_beats:
             self._left_beats, self._left_s = beats, now_s
         elif now_s - self._left_s > self.options.silence_s and not self.store.check([f"failed/{self._left}"]):
-            text = f"worker {self._left} has not answered for {now_s - self._left_s:.0f} s; resume with --resume"
+            text = f"{self.names[self._left]} has not answered for {now_s - self._left_s:.0f} s; resume with --resume"
             self._try_set("gone", text)
 
     def _failures(self) -> list[Failure]:
@@ -287,7 +289,7 @@ class _Together:
             for rank in range(self.workers):
                 key = f"failed/{rank}"
                 if rank != self.rank and self.store.check([key]):
-                    found.append(understand(rank, parse_json(self.store.get(key), f"worker {rank}")))
+                    found.append(understand(rank, parse_json(self.store.get(key), f"worker {rank}"), self.names[rank]))
         except RuntimeError:  # the store is gone
             return found
         return found
@@ -299,5 +301,5 @@ class _Together:
             return
 
     def _leave(self, text: str) -> None:
-        print(f"hocket: worker {self.rank} {self.progress.place}: {text}", file=sys.stderr, flush=True)
+        print(f"hocket: {self.names[self.rank]} {self.progress.place}: {text}", file=sys.stderr, flush=True)
         os._exit(WorkerLost.exit_code)

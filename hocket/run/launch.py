@@ -41,7 +41,7 @@ from hocket.profile.job import Job
 from hocket.run.collect import Collector
 from hocket.run.cores import cores_of
 from hocket.run.failure import Failure, first_cause, understand
-from hocket.run.loop import Listener, Options, Summary, devices_of, predicted_now
+from hocket.run.loop import Listener, Options, Summary, devices_of, predicted_now, worker_name
 from hocket.run.orders import Orders, Wanted
 from hocket.run.progress import Progress, State, hold_all
 
@@ -79,7 +79,8 @@ def launch(job: Job | Path, plan: Plan, folder_of_plan: Path | None, options: Op
         workers: list[_Worker] = []
         try:
             for rank in range(len(devices)):
-                workers.append(_start(folder, wanted, options, rank, len(devices), places[rank] if places else ()))
+                cores = places[rank] if places else ()
+                workers.append(_start(folder, wanted, options, rank, len(devices), cores, worker_name(plan, rank)))
             # While they load torch. They keep the plan as it is written: its digest goes into checkpoints.
             watched = replace(plan, predicted=predicted_now(plan, folder_of_plan, listener))
             with _Watch(workers, watched, options, listener) as watch:
@@ -93,6 +94,7 @@ class _Worker:
     """One worker as the watcher sees it. `silent_s`: looked for so long without seeing a heartbeat."""
 
     rank: int
+    called: str
     process: "subprocess.Popen[bytes]"
     page: Progress
     reports: int
@@ -108,10 +110,12 @@ class _Worker:
     @property
     def name(self) -> str:
         """For people."""
-        return f"worker {self.rank} (pid {self.process.pid})"
+        return f"{self.called} (pid {self.process.pid})"
 
 
-def _start(folder: Path, job: Wanted, options: Options, rank: int, workers: int, cores: tuple[int, ...]) -> _Worker:
+def _start(
+    folder: Path, job: Wanted, options: Options, rank: int, workers: int, cores: tuple[int, ...], called: str
+) -> _Worker:
     page = Progress.create(folder / f"progress-{rank}")
     log = folder / f"worker-{rank}.log"
     reports, report_to = os.pipe()
@@ -155,7 +159,7 @@ def _start(folder: Path, job: Wanted, options: Options, rank: int, workers: int,
         os.close(report_to)
         os.close(control_from)
     os.set_blocking(reports, False)
-    return _Worker(rank, process, page, reports, control, log)
+    return _Worker(rank, called, process, page, reports, control, log)
 
 
 def _end(workers: Sequence[_Worker]) -> None:
@@ -233,7 +237,7 @@ class _Watch:
             event = parse_json(line, worker.name)
             if event["event"] == "error":
                 worker.failed = True
-                self.failures.append(understand(worker.rank, event))
+                self.failures.append(understand(worker.rank, event, worker.called))
             else:
                 worker.done = worker.done or event["event"] == "done"
                 self._collector.take(worker.rank, event)

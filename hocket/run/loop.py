@@ -188,9 +188,6 @@ def train(
     folder = None if isinstance(plan, Plan) else Path(plan).resolve().parent
     if not isinstance(plan, Plan):
         plan = Plan.read(plan)
-    if plan.tensor > 1:
-        found = f"{plan.tensor}, groups that work on a microbatch together"
-        raise InputError("plan: tensor", found, "1: tensor-parallel plans are simulated, not yet trained")
     listener = listener or Quiet(on_step)
     try:
         return _train(job, plan, folder, given, listener)
@@ -281,8 +278,20 @@ def shows_the_run() -> bool:
 
 
 def devices_of(plan: Plan) -> tuple[int, ...]:
-    """The plan's devices, ascending; worker i is the i-th of them."""
-    return tuple(sorted({device for stage in plan.stages for device in stage.devices}))
+    """The plan's devices in the cluster, ascending; worker i is the i-th of them.
+
+    Of a tensor-parallel plan those of all groups: device d is member d % t of group d // t, worker i member i % t.
+    """
+    named = sorted({device for stage in plan.stages for device in stage.devices})
+    return tuple(group * plan.tensor + member for group in named for member in range(plan.tensor))
+
+
+def worker_name(plan: Plan, rank: int) -> str:
+    """A worker, for people: its number, and where it works in a tensor-parallel group."""
+    if plan.tensor == 1:
+        return f"worker {rank}"
+    group, member = divmod(devices_of(plan)[rank], plan.tensor)
+    return f"worker {rank}, member {member} of group {group}"
 
 
 def _options(steps: int, options: dict[str, Any]) -> Options:

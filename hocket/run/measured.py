@@ -25,7 +25,7 @@ def write_trace(
     very long runs the end is written.
 
     Arguments:
-        meta: of the trace, the same on every worker; to it come `peak_memory_bytes` ({device as text: bytes}), of a run with
+        meta: of the trace, the same on every worker (`tensor`: members of a tensor-parallel group); to it come `peak_memory_bytes` ({device as text: bytes}), of a run with
             several segments `segments_s` (when each began), of a very long one `left_out` (how many older events are not here).
         device, peak_memory_bytes: of this worker.
 
@@ -48,7 +48,8 @@ def write_trace(
         parts = [path.with_name(f".{path.name}.{rank}.part") for rank in range(board.workers)]
         found = [event for one in parts for event in Trace.read(one).events]
         start_s = min((event.start_s for event in found), default=0.0)
-        moved = [replace(e, start_s=e.start_s - start_s, end_s=e.end_s - start_s) for e in met(found)]
+        members = int(meta.get("tensor", 1))
+        moved = [replace(e, start_s=e.start_s - start_s, end_s=e.end_s - start_s) for e in met(found, members)]
         problem = _saved(Trace.of(moved, meta=meta | _told(facts, start_s)), path)
     problems += [fact["problem"] for fact in board.share({"problem": problem})]
     part.unlink(missing_ok=True)
@@ -69,17 +70,24 @@ def _told(facts: Sequence[Mapping[str, Any]], start_s: float) -> dict[str, Any]:
     return found
 
 
-def met(events: Iterable[Event]) -> list[Event]:
+def met(events: Iterable[Event], members: int = 1) -> list[Event]:
     """The events, with transfers as in a simulated trace: send and receive at once, when both sides and their lanes are free.
 
     A worker records when it posted a transfer, and of a receive when it found that it was over: the wait for the other side,
     and for the message before, is no transfer. Needs one clock for all workers.
+
+    Arguments:
+        members: of a tensor-parallel group; those of one number (device % members) send to each other.
     """
     events = list(events)
-    times: dict[str, tuple[float, float]] = {}
+    times: dict[tuple[int, str], tuple[float, float]] = {}
+
+    def what_of(event: Event) -> tuple[int, str]:
+        return event.device % members, event.name.partition(" ")[2]
+
     for event in events:
         if event.kind in _MEET:
-            what = event.name.partition(" ")[2]
+            what = what_of(event)
             start_s, end_s = times.get(what, (event.start_s, event.end_s))
             times[what] = max(start_s, event.start_s), min(end_s, event.end_s)
     free_s: dict[tuple[int, str], float] = {}
@@ -87,7 +95,7 @@ def met(events: Iterable[Event]) -> list[Event]:
     for place in sorted(range(len(events)), key=lambda place: events[place].start_s):
         event = events[place]
         if event.kind in _MEET:
-            start_s, end_s = times[event.name.partition(" ")[2]]
+            start_s, end_s = times[what_of(event)]
             lane = event.device, event.lane
             start_s = min(end_s, max(start_s, free_s.get(lane, start_s)))
             free_s[lane] = end_s

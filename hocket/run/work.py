@@ -14,14 +14,16 @@ import torch
 import torch.distributed as dist
 from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]
 
-from hocket.errors import InputError, InternalError
+from hocket.errors import InputError, InternalError, RefusedError
 from hocket.plan.plan import Plan
 from hocket.plan.updates import Updates, updates_of
 from hocket.profile.capture import capture
 from hocket.profile.job import Job
+from hocket.profile.tensor_split import TensorSplit
 from hocket.program.check import prove
 from hocket.program.program import Program
 from hocket.run.board import Board
+from hocket.run.division import Division, split_of
 from hocket.run.engines.torch_dist import Worker
 from hocket.run.loop import Options, check_workers, devices_of
 from hocket.run.measured import MAX_EVENTS, write_trace
@@ -58,19 +60,24 @@ def work(job: Job, plan: Plan, options: Options, seat: Seat, progress: Progress,
     if plan.batch_size != job.batch_size:
         hint = f"Plan again with --batch {job.batch_size}, or give the job batch_size={plan.batch_size}."
         raise InputError("batch_size", f"{plan.batch_size} in the plan", f"{job.batch_size}, as in the job", hint)
-    number = devices[seat.rank]
+    # Members of a tensor-parallel group do what their group's number says, each as a device of its own.
+    number, (group, member) = devices[seat.rank], divmod(devices[seat.rank], plan.tensor)
     device = device_of(plan, number, options.device, seat.local_rank)
-    captured = capture(job, plan.microbatch_size)
+    board = Board(PrefixStore("board", seat.store), seat.rank, seat.workers)
+    captured, division = capture(job, plan.microbatch_size), None
+    if plan.tensor > 1:
+        division = Division(job, _agreed_split(job, plan, board), member)
+        captured = capture(division.job, plan.microbatch_size, like=captured)
     program = plan.compile(captured)
     prove(program)
     pace = Pace(program.admitted, program.stride, plan.microbatches)
-    board = Board(PrefixStore("board", seat.store), seat.rank, seat.workers)
     speak: Report = report if seat.rank == 0 else _silent
-    watched = Watched(progress, report, program, number, pace)
+    # Losses are the same on all members of a group: the first one reports them.
+    watched = Watched(progress, report if member == 0 else _silent, program, group, pace)
     with _group(seat, device):
         recording = Recording(program, number, MAX_EVENTS // seat.workers) if options.trace is not None else None
         record = recording is not None
-        engine = Worker(captured, plan, program, number, device, observer=watched, record=record)
+        engine = Worker(captured, plan, program, group, device, observer=watched, record=record, division=division)
         keeper = _keeper(job, plan, options, board)
         start = keeper.resume(engine, speak) if keeper is not None else 0
         runs = list(segments(pace, start, options.steps, _every(options, start)))
@@ -78,6 +85,9 @@ def work(job: Job, plan: Plan, options: Options, seat: Seat, progress: Progress,
         checkpoint = str(keeper.path) if keeper is not None and keeper.path is not None else None
         speak({"event": "start", "first": start, "steps": end, "checkpoint": checkpoint})
         updates = updates_of(plan.strategy, plan.shapes(captured), plan.batch_size, plan.microbatch_size, plan.options)
+        if division is not None:
+            for text in _notes_of(division, plan):
+                speak({"event": "note", "text": text})
         for text in _notes(options, plan.strategy, updates, program, runs, start, end):
             speak({"event": "note", "text": text})
         step = start
@@ -99,7 +109,9 @@ def work(job: Job, plan: Plan, options: Options, seat: Seat, progress: Progress,
                 break
         peak_bytes = engine.peak_memory_bytes
         if options.trace is not None and recording is not None:
-            meta = {"source": "measured", "program": program.name}
+            meta: dict[str, Any] = {"source": "measured", "program": program.name}
+            if plan.tensor > 1:
+                meta["tensor"] = plan.tensor
             write_trace(Path(options.trace), recording, board, meta, number, peak_bytes)
         # Nobody leaves while another may still want something from it.
         board.share({"step": step})
@@ -110,8 +122,43 @@ def work(job: Job, plan: Plan, options: Options, seat: Seat, progress: Progress,
             "iteration_s": watched.iteration_s,
             "peak_memory_bytes": peak_bytes,
             "stopped": watched.stopped and step < end,
+            "all_reduces": [division.reduction.forward, division.reduction.backward] if division else [],
         }
     )
+
+
+def _agreed_split(job: Job, plan: Plan, board: Board) -> TensorSplit:
+    """How the model is divided, as the first worker finds it.
+
+    Raises:
+        RefusedError: it cannot be: on every worker the same error.
+    """
+    fact: dict[str, Any] = {}
+    if board.rank == 0:
+        try:
+            fact["split"] = split_of(job, plan.tensor).as_data()
+        except RefusedError as error:
+            fact["refused"] = [error.place, error.found, error.expected, error.next_step]
+    found = board.share(fact)[0]
+    if "refused" in found:
+        raise RefusedError(*found["refused"])
+    return TensorSplit.read(found["split"])
+
+
+def _notes_of(division: Division, plan: Plan) -> Iterator[str]:
+    """What there is to know of a model that is divided."""
+    split = division.split
+    blocks = sum(len(kind.paths) for kind in split.blocks)
+    forward, backward = split.all_reduces
+    yield (
+        f"{blocks} blocks are divided over groups of {split.width} workers: "
+        f"{forward} all-reduces forward and {backward} backward a microbatch"
+    )
+    for kind in split.blocks:
+        for name, reason in kind.undivided.items():
+            yield f"{kind.paths[0]}: {name} is whole on every member: {reason}"
+    if plan.slices:
+        yield "slices: not while training; every member sends its counterpart all of a border"
 
 
 def _check_model(job: Job, plan: Plan) -> None:

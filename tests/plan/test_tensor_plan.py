@@ -1,7 +1,6 @@
 """Plans of tensor-parallel groups: text, predictions, bytes, and what does not fit."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -11,7 +10,6 @@ from hocket.plan.mesh import Mesh, Plane
 from hocket.plan.open import Opened, problems_of
 from hocket.plan.plan import Plan, PlanStage
 from hocket.plan.predict import predict, predict_choice, predict_iteration
-from hocket.run.loop import train
 from tests.plan.test_mesh import A100, GPT, SERVERS, source
 
 PROFILE = analytic(GPT, A100, tensor=2, microbatch_sizes=(1, 2))
@@ -81,7 +79,7 @@ def test_it_is_checked() -> None:
     assert any("device" in problem.message for problem in problems_of(small, small.program))
 
 
-def test_another_width_than_the_profile(tmp_path: Path) -> None:
+def test_another_width_than_the_profile() -> None:
     """Refused with both numbers."""
     plan = replace(PLAN, tensor=1, slices=False)
     with pytest.raises(InputError, match=r"^tensor: found 1, but the profile is of one of 2 tensor-parallel devices"):
@@ -105,11 +103,3 @@ def test_groups_that_do_not_fit(changes: dict[str, int], message: str) -> None:
     """Told where they stand."""
     with pytest.raises(InputError, match=message):
         replace(PLAN, **changes)  # type: ignore[arg-type]
-
-
-def test_it_is_not_trained_yet(tmp_path: Path) -> None:
-    """Refused in one sentence, before anything starts."""
-    with pytest.raises(
-        InputError, match=r"^plan: tensor: found 2, .*; expected 1: tensor-parallel plans are simulated"
-    ):
-        train(tmp_path / "job.py", PLAN, steps=1)

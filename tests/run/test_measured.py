@@ -46,6 +46,19 @@ def test_a_transfer_begins_behind_the_one_before_it_and_ends_when_either_side_kn
     assert [(e.start_s, e.end_s) for e in met(events)] == [(1.0, 3.0), (3.0, 5.0), (1.0, 3.0), (3.0, 5.0)]
 
 
+def test_members_of_groups_meet_their_counterparts() -> None:
+    """Groups of two: device 0 sends to 2 what is called the same between 1 and 3, at another time."""
+    events = [
+        Event(device, lane, f"{kind} 0 #0 act.0>1#0", kind, 0, 0, start_s + device % 2 * 10, end_s + device % 2 * 10)
+        for device in range(4)
+        for lane, kind, start_s, end_s in (
+            [("send>1", Kind.SEND, 4.0, 5.0)] if device < 2 else [("receive<0", Kind.RECEIVE, 0.0, 6.0)]
+        )
+    ]
+    found = [(e.device, e.start_s, e.end_s) for e in met(events, members=2)]
+    assert found == [(0, 4.0, 5.0), (1, 14.0, 15.0), (2, 4.0, 5.0), (3, 14.0, 15.0)]
+
+
 def test_the_trace_knows_the_measured_peaks(tmp_path: Path) -> None:
     """What each device held at most stands in the trace's meta, beside what the trace is of; nothing else is left there."""
     recording = recorded(100, [(1.0, 4.0)])

@@ -4,6 +4,10 @@ Rules of this file: groups are made by all workers in the same order, with the c
 anything runs. Workers of one machine whose tensors live on its processor share memory for their messages (_shared.py). For
 others gloo matches messages by tag and pair, so that one group carries all point-to-point lanes. NCCL ignores tags and runs
 what goes between two devices one after the other: there every direction of a pair has a group of its own.
+
+With tensor-parallel groups of t members the program's devices are groups, and worker r is member r % t of the (r // t)-th.
+Messages and collectives of the program go between members of one number, as if each number had a program of its own; what the
+members of a group sum among themselves has a process group of its own.
 """
 
 from collections.abc import Callable
@@ -13,6 +17,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from hocket.errors import InternalError
 from hocket.program.instruction import Kind
 from hocket.program.program import Program
 from hocket.run.engines._connect import connect
@@ -30,14 +35,17 @@ class TransferError(Exception):
 class Groups:
     """Point-to-point and collectives between the devices of a program."""
 
-    def __init__(self, program: Program, number: int, device: torch.device, shared_memory: bool = True) -> None:
+    def __init__(
+        self, program: Program, number: int, device: torch.device, shared_memory: bool = True, width: int = 1
+    ) -> None:
         """Make them: a collective call.
 
         Arguments:
             shared_memory: whether messages go through memory where they can.
+            width: members of a tensor-parallel group.
         """
-        self._device = device
-        self._rank = {d: rank for rank, d in enumerate(program.devices)}
+        self._device, self._width, self._member = device, width, dist.get_rank() % width
+        self._place = {d: place for place, d in enumerate(program.devices)}
         self._number, self._nccl = number, device.type == "cuda"
         pairs: set[tuple[int, int]] = set()
         collectives: set[tuple[int, ...]] = set()
@@ -46,50 +54,94 @@ class Groups:
                 pairs.add((instruction.device, instruction.peer))
             elif instruction.group:
                 collectives.add(instruction.group)
+        self._inside = self._inside_made(program.devices)
         self._collectives = {group: self._made(group) for group in sorted(collectives)}
         self._pairs: dict[tuple[int, int], dist.ProcessGroup] = {}
         if self._nccl:
             self._pairs = {pair: self._made(tuple(sorted(pair))) for pair in sorted(pairs)}
             self._connect(device)
             return
-        ranks = sorted((self._rank[a], self._rank[b]) for a, b in pairs)
+        ranks = [(self._rank(a, k), self._rank(b, k)) for a, b in sorted(pairs) for k in range(width)]
         self._outboxes, self._inboxes, joined = connect(ranks if shared_memory else ())
-        if apart := [pair for pair in sorted(pairs) if (self._rank[pair[0]], self._rank[pair[1]]) not in joined]:
-            whole = self._made(program.devices)
+        # The same on every worker: what one pair of members cannot do the others of these two devices do not do either.
+        apart = [
+            (a, b) for a, b in sorted(pairs) if {(self._rank(a, k), self._rank(b, k)) for k in range(width)} - joined
+        ]
+        if apart:
+            whole = dist.new_group(list(range(dist.get_world_size())))
             self._pairs = dict.fromkeys(apart, whole)
 
+    def _rank(self, device: int, member: int) -> int:
+        return self._place[device] * self._width + member
+
     def _made(self, devices: tuple[int, ...]) -> dist.ProcessGroup:
-        return dist.new_group([self._rank[d] for d in devices])
+        """The group among members of this worker's number; one for each other number is made on the way."""
+        groups = [dist.new_group([self._rank(d, k) for d in devices]) for k in range(self._width)]
+        return groups[self._member]
+
+    def _inside_made(self, devices: tuple[int, ...]) -> dist.ProcessGroup | None:
+        """The group of this worker's fellow members; one for each other device is made on the way."""
+        if self._width == 1:
+            return None
+        groups = {d: dist.new_group([self._rank(d, k) for k in range(self._width)]) for d in devices}
+        return groups[self._number]
 
     def _connect(self, device: torch.device) -> None:
         # NCCL connects at first use, which blocks all members: here, where the order is the same for everybody.
         for devices, group in (*self._collectives.items(), *self._pairs.items()):
             if self._number in devices:
                 dist.all_reduce(torch.zeros(1, device=device), group=group)
+        if self._inside is not None:
+            dist.all_reduce(torch.zeros(1, device=device), group=self._inside)
 
     def send(self, message: Tensor, peer: int) -> Work | None:
         """Begin to send a contiguous tensor: over when the peer has it, or when the GPU has sent it (NCCL); None if it is."""
         group = self._pairs.get((self._number, peer))
         if group is None:
-            return _begun(lambda: self._outboxes[self._rank[peer]].send(message))
-        return _begun(lambda: group.send([message], self._place(peer), _TAG))
+            return _begun(lambda: self._outboxes[self._rank(peer, self._member)].send(message))
+        return _begun(lambda: group.send([message], self._rank_of(peer), _TAG))
 
     def receive(self, layout: Layout, peer: int) -> tuple[Tensor, Work]:
         """Begin to receive a message: where it will be, and its work."""
         group = self._pairs.get((peer, self._number))
         if group is None:
-            memory, work = _begun(lambda: self._inboxes[self._rank[peer]].post(layout.size_bytes))
+            memory, work = _begun(lambda: self._inboxes[self._rank(peer, self._member)].post(layout.size_bytes))
             return layout.within(memory), work
         message = layout.empty(self._device)
-        return message, _begun(lambda: group.recv([message], self._place(peer), _TAG))
+        return message, _begun(lambda: group.recv([message], self._rank_of(peer), _TAG))
 
     def all_reduce(self, tensor: Tensor, devices: tuple[int, ...]) -> Work:
         """Begin to replace a contiguous tensor by the sum of all members' tensors."""
         return _begun(lambda: self._collectives[devices].allreduce([tensor]))
 
-    def _place(self, peer: int) -> int:
+    def total(self, tensor: Tensor) -> Tensor:
+        """The sum of a tensor over the members of this worker's tensor-parallel group, as a new tensor, waited for.
+
+        This waits inside of a forward or backward, and cannot deadlock. Members of a group have the same compute lane, so they
+        come to the same sums in the same order, from compute's thread alone (a backward on a processor runs there, too);
+        transfers are begun by that thread but never waited for inside of an instruction, and have process groups,
+        connections and threads of their own. So an instruction of all members together waits for no more than what
+        each alone reads: were one stuck for ever, the program of one member would be as well.
+        """
+        found = tensor.detach().clone(memory_format=torch.contiguous_format)
+        finish(_begun(lambda: self._members.allreduce([found])))
+        return found
+
+    def gathered(self, tensor: Tensor) -> list[Tensor]:
+        """A tensor of each member of this worker's tensor-parallel group, all of one shape, by number."""
+        found = [torch.empty_like(tensor, memory_format=torch.contiguous_format) for _ in range(self._width)]
+        finish(_begun(lambda: self._members.allgather([found], [tensor.contiguous()])))
+        return found
+
+    @property
+    def _members(self) -> dist.ProcessGroup:
+        if self._inside is None:
+            raise InternalError("a sum over the members of a group of one")
+        return self._inside
+
+    def _rank_of(self, peer: int) -> int:
         """The peer's rank in the group that carries the messages."""
-        return int(peer > self._number) if self._nccl else self._rank[peer]
+        return int(peer > self._number) if self._nccl else self._rank(peer, self._member)
 
 
 def _begun(begin: Callable[[], T]) -> T:

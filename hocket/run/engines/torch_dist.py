@@ -6,6 +6,8 @@ goes and waits for what it reads, see _transfers.py. What an instruction means i
     worker = Worker(captured, plan, program, number)  # a collective call: every rank of the default process group
     worker.run(repeats, position)                     # a segment: prologue, periods, epilogue
     worker.state(); worker.load(state)                # between segments: one version of every stage's weights
+
+Every member of a tensor-parallel group runs its group's instructions, on its divided model (division.py).
 """
 
 import time
@@ -24,7 +26,8 @@ from hocket.program.over import Ends
 from hocket.program.program import Program
 from hocket.program.window import windows
 from hocket.run.device import Device
-from hocket.run.engines._groups import Groups
+from hocket.run.division import Division
+from hocket.run.engines._groups import Groups, TransferError
 from hocket.run.engines._handover import Handover
 from hocket.run.engines._lanes import lanes_of, walk
 from hocket.run.engines._memory import Memory
@@ -42,12 +45,12 @@ class PeerLost(WorkerLost):
         peers: devices on the other side; step: counted from 0; instruction: the transfer.
     """
 
-    def __init__(self, device: int, peers: tuple[int, ...], step: int, instruction: Instruction, reason: str) -> None:
+    def __init__(
+        self, who: str, others: str, peers: tuple[int, ...], step: int, instruction: Instruction, reason: str
+    ) -> None:
         self.peers, self.step, self.instruction = peers, step, instruction
-        others = ", ".join(map(str, peers))
         super().__init__(
-            f"device {device}: lost device {others} at step {step + 1} in `{instruction.name}` "
-            f"on lane {instruction.lane}: {reason}"
+            f"{who}: lost {others} at step {step + 1} in `{instruction.name}` on lane {instruction.lane}: {reason}"
         )
 
 
@@ -71,22 +74,27 @@ class Worker:
         observer: Observer | None = None,
         record: bool = False,
         shared_memory: bool = True,
+        division: Division | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         """Join the others: a collective call, made by all ranks of the default process group.
 
         Arguments:
-            number: which device of the program; that of rank r is program.devices[r].
+            number: which device of the program; that of rank r is program.devices[r // plan.tensor].
             device: where its tensors live; with NCCL a CUDA device.
             record: keep the times of every instruction.
             shared_memory: send messages between processors of one machine through its memory.
+            division: of a tensor-parallel plan: by which `captured` was divided.
 
         Raises:
-            InputError: the group has not as many members as the program has devices.
+            InputError: there are not as many workers as the plan has devices.
         """
-        if dist.get_world_size() != len(program.devices):
+        workers = len(program.devices) * plan.tensor
+        if dist.get_world_size() != workers:
             found = f"{dist.get_world_size()} workers"
-            raise InputError("workers", found, f"{len(program.devices)}, one for each device of the plan")
+            raise InputError("workers", found, f"{workers}, one for each device of the plan")
+        if (division.split.width if division else 1) != plan.tensor:
+            raise InternalError(f"a model that is not divided by {plan.tensor}, as the plan is")
         self.program, self.plan, self.position = program, plan, 0
         self.number = number
         self._observer: Observer = observer or Unobserved()
@@ -96,7 +104,10 @@ class Worker:
         self._layouts = Layouts(captured, plan, {s: runner.part for s, runner in self.device.stages.items()})
         self._lanes = lanes_of(program, self.number)
         self._handover = Handover(self.device.device)
-        self._groups = Groups(program, self.number, self.device.device, shared_memory)
+        self._groups = Groups(program, self.number, self.device.device, shared_memory, plan.tensor)
+        self._division = division
+        if division is not None:
+            division.reduction.bind(self._groups.total)
         self._losses: list[tuple[int, Tensor, int]] = []
         self._memory = Memory(self.device)
         self._windows = {lane: window for (d, lane), window in windows(program).items() if d == number}
@@ -161,10 +172,13 @@ class Worker:
             observer.runs(instruction)
             start_s = clock()
             early: set[Value] = set()
+            publish = None
             if routes and instruction.kind is Kind.BACKWARD:
-                device.execute(instruction, store, self._publisher(instruction, routes, early, transfers))
-            else:
-                device.execute(instruction, store)
+                publish = self._publisher(instruction, routes, early, transfers)
+            try:
+                device.execute(instruction, store, publish)
+            except TransferError as error:  # a sum over the members of the group
+                raise self._lost(instruction, error) from error
             if self._losses:
                 self._report(instruction)
             if self._record:
@@ -207,7 +221,10 @@ class Worker:
     def _lost(self, instruction: Instruction, error: Exception) -> PeerLost:
         peers = (instruction.peer,) if instruction.peer >= 0 else instruction.group
         others = tuple(p for p in peers if p != self.number)
-        return PeerLost(self.number, others, self.step_of(instruction), instruction, str(error))
+        noun = "device" if self._division is None else "group"
+        who = f"{noun} {self.number}" + (f" member {self._division.member}" if self._division else "")
+        lost = f"{noun} {', '.join(map(str, others))}" if others else "another member"
+        return PeerLost(who, lost, others, self.step_of(instruction), instruction, str(error))
 
     def step_of(self, instruction: Instruction) -> int:
         """In which step (batch) of the whole training an instruction of this segment is, from 0."""
@@ -218,12 +235,21 @@ class Worker:
     # -- between segments
 
     def state(self) -> dict[str, dict[str, Any]]:
-        """This device's weights, buffers and optimizer state by global name; see Device.state."""
-        return self.device.state()
+        """This device's weights, buffers and optimizer state by global name, whole; see Device.state.
+
+        For members of a tensor-parallel group a collective call, after which each has all of it.
+        """
+        found, division = self.device.state(), self._division
+        if division is None:
+            return found
+        try:
+            return division.whole(found, self._groups.gathered)
+        except TransferError as error:
+            raise WorkerLost(f"group {self.number} member {division.member}: lost another member: {error}") from error
 
     def load(self, state: Mapping[str, Mapping[str, Any]]) -> None:
-        """Go on from a state; entries of other devices are ignored."""
-        self.device.load(state)
+        """Go on from a state, of whole tensors; entries of other devices are ignored."""
+        self.device.load(state if self._division is None else self._division.part(state))
 
     @property
     def peak_memory_bytes(self) -> int:

@@ -1,0 +1,164 @@
+"""Real workers of tensor-parallel plans: members of groups as forks of one process, which has captured the model.
+
+`python -m tests.run.engines.tensor_workers FOLDER NAME ...` runs these cases one after the other.
+"""
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from hocket.plan.plan import Plan
+from hocket.profile.capture import Captured, capture
+from hocket.profile.tensor_split import TensorSplit
+from hocket.run.division import Division, split_of
+from hocket.run.engines.torch_dist import Worker
+from hocket.run.observe import Unobserved
+from tests.run.engines.workers import Noted
+from tests.run.plans import Case, captured
+
+WIDTH = 2
+
+
+@dataclass(frozen=True)
+class Run:
+    """A case, and how often its period is repeated; `gloo`: no message goes through memory."""
+
+    case: Case
+    repeats: int = 5
+    dtype: str = "float64"
+    gloo: bool = False
+
+    def whole(self) -> Captured:
+        """The undivided model."""
+        return captured("gpt", "adam", getattr(torch, self.dtype))
+
+    def plan(self) -> Plan:
+        """The plan, of groups."""
+        return replace(self.case.plan(self.whole()), tensor=WIDTH)
+
+    @property
+    def workers(self) -> int:
+        """How many: those of all groups."""
+        return WIDTH * sum(self.case.widths)
+
+
+# By depth x members x replicas.
+RUNS = {
+    "1x2x1": Run(Case("flush", (1,))),
+    "1x2x1 float32": Run(Case("flush", (1,)), dtype="float32"),
+    "2x2x1": Run(Case("flush", (1, 1), recompute=True)),
+    "2x2x1 gloo": Run(Case("flush", (1, 1), batch_size=7), gloo=True),
+    "2x2x1 interleaved": Run(Case("interleaved", (1, 1), rounds=2)),
+    "2x2x1 two_bw": Run(Case("two_bw", (1, 1)), 8),
+    "1x2x2": Run(Case("data_parallel", (2,))),
+    "2x2x2": Run(Case("flush", (2, 2))),
+}
+
+
+def run(folder: Path, name: str, rank: int, graphs: list[Captured], divisions: list[Division]) -> None:
+    """One worker of one case: its weights and what there is to know of it."""
+    chosen, member = RUNS[name], rank % WIDTH
+    plan, noted = chosen.plan(), Noted(None)
+    program = plan.compile(graphs[member])
+    worker = Worker(
+        graphs[member],
+        plan,
+        program,
+        program.devices[rank // WIDTH],
+        observer=noted,
+        shared_memory=not chosen.gloo,
+        division=divisions[member],
+    )
+    worker.run(chosen.repeats)
+    counts = [divisions[member].reduction.forward, divisions[member].reduction.backward]
+    state = worker.state()
+    torch.save(state["weights"], folder / f"{rank}.pt")
+    fact = {"device": worker.number, "losses": list(noted.losses), "all_reduces": counts}
+    # Another segment, from the whole state that the first one left.
+    worker.load({**state, "weights": {key: tensor.clone() for key, tensor in state["weights"].items()}})
+    worker.run(1, worker.position)
+    torch.save(worker.state()["weights"], folder / f"{rank}-more.pt")
+    (folder / f"{rank}.json").write_text(json.dumps(fact))
+    dist.destroy_process_group()
+
+
+def be_killed(folder: Path, rank: int, graphs: list[Captured], divisions: list[Division]) -> None:
+    """Train until the last member of the last group dies; the others note what ends them and when."""
+    chosen, member = RUNS["2x2x1"], rank % WIDTH
+    plan = chosen.plan()
+    program = plan.compile(graphs[member])
+
+    class Dying(Unobserved):
+        def goes_on(self, periods: int) -> bool:
+            if periods == 4 and rank == chosen.workers - 1:
+                (folder / "died").write_text(str(time.monotonic()))
+                os.kill(os.getpid(), 9)
+            return True
+
+    number = program.devices[rank // WIDTH]
+    worker = Worker(graphs[member], plan, program, number, observer=Dying(), division=divisions[member])
+    try:
+        worker.run(100_000)
+    except Exception as error:
+        fact = {"kind": type(error).__name__, "text": str(error), "at_s": time.monotonic()}
+        (folder / f"error-{rank}.json").write_text(json.dumps(fact))
+
+
+def forked(folder: Path, workers: int, work: Callable[[int], None]) -> list[int]:
+    """Do this as so many processes that meet in a folder; their exit codes."""
+    folder.mkdir()
+    children = []
+    for rank in range(workers):
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                store = dist.FileStore(str(folder / "meeting"), workers)
+                limit = timedelta(seconds=60)
+                dist.init_process_group("gloo", store=store, rank=rank, world_size=workers, timeout=limit)
+                work(rank)
+                code = 0
+            finally:
+                sys.stderr.flush()
+                os._exit(code)
+        children.append(child)
+    return [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+
+
+def one(folder: Path, name: str, splits: dict[str, TensorSplit]) -> None:
+    """One case; `killed` is one of its own."""
+    chosen = RUNS["2x2x1" if name == "killed" else name]
+    whole = chosen.whole()
+    if chosen.dtype not in splits:
+        splits[chosen.dtype] = TensorSplit.read(split_of(whole.job, WIDTH).as_data())
+    divisions = [Division(whole.job, splits[chosen.dtype], member) for member in range(WIDTH)]
+    graphs = [capture(d.job, chosen.case.microbatch_size, like=whole) for d in divisions]
+
+    def work(rank: int) -> None:
+        if name == "killed":
+            be_killed(folder, rank, graphs, divisions)
+        else:
+            run(folder, name, rank, graphs, divisions)
+
+    codes = forked(folder, chosen.workers, work)
+    (folder / "codes.json").write_text(json.dumps([codes, splits[chosen.dtype].all_reduces]))
+
+
+def main(folder: Path, names: list[str]) -> None:
+    """All of these cases."""
+    torch.set_num_threads(1)
+    splits: dict[str, TensorSplit] = {}
+    for name in names:
+        one(folder / name, name, splits)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2:])

@@ -1,0 +1,113 @@
+"""Tensor-parallel groups in the distributed engine: what one process gives, whatever the depth, width and replicas."""
+
+import json
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from hocket.program.instruction import Kind
+from hocket.run.engines.inline import Result, run_inline
+from tests.run.engines.tensor_workers import RUNS, WIDTH
+from tests.run.plans import Case, assert_same_losses, assert_same_weights
+
+TOLERANCE = {"float64": 1e-8, "float32": 1e-4}
+Found = dict[str, tuple[list[dict[str, Any]], list[dict[str, Tensor]], list[dict[str, Tensor]], list[int]]]
+
+
+def start(folder: Path, *names: str) -> None:
+    """Run these cases."""
+    top = Path(__file__).resolve().parents[3]
+    command = [sys.executable, "-m", "tests.run.engines.tensor_workers", str(folder), *names]
+    subprocess.run(command, cwd=top, check=True, timeout=300)
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Found:
+    """Facts, weights and weights after one more segment, by rank, and the all-reduces of a microbatch, of every case."""
+    folder, found = tmp_path_factory.mktemp("groups"), {}
+    start(folder, *RUNS)
+    for name, chosen in RUNS.items():
+        codes, counts = json.loads((folder / name / "codes.json").read_text())
+        ranks = range(chosen.workers)
+        assert codes == [0 for _ in ranks]
+        facts = [json.loads((folder / name / f"{rank}.json").read_text()) for rank in ranks]
+        weights = [torch.load(folder / name / f"{rank}.pt", weights_only=True) for rank in ranks]
+        more = [torch.load(folder / name / f"{rank}-more.pt", weights_only=True) for rank in ranks]
+        found[name] = facts, weights, more, counts
+    return found
+
+
+@cache
+def alone(name: str) -> tuple[Result, dict[str, Tensor], dict[str, Tensor]]:
+    """The undivided model by the same rule on one device of each stage: losses, weights, weights after one more segment."""
+    chosen = RUNS[name]
+    case = chosen.case
+    # Synchronous rules give the same on one device.
+    stages = case.widths if case.strategy == "two_bw" else (1,)
+    strategy = case.strategy if case.strategy == "two_bw" else "flush"
+    graph = chosen.whole()
+    plan = Case(strategy, stages, case.batch_size, case.microbatch_size).plan(graph)
+    program = plan.compile(graph)
+    first = run_inline(graph, plan, program, chosen.repeats)
+    weights = {n: t.clone() for tensors in first.weights.values() for n, t in tensors.items()}
+    more = run_inline(graph, plan, program, 1, first.position, first.devices)
+    return first, weights, {n: t for tensors in more.weights.values() for n, t in tensors.items()}
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_losses_are_those_of_one_process(results: Found, name: str) -> None:
+    """Every microbatch has the loss that it has without groups, stages and replicas, and on each member the same."""
+    facts, *_ = results[name]
+    members = [sorted(tuple(x) for fact in facts[k::WIDTH] for x in fact["losses"]) for k in range(WIDTH)]
+    assert len(members[0]) >= 20
+    assert all(losses == members[0] for losses in members)
+    assert_same_losses(members[0], alone(name)[0].losses, TOLERANCE[RUNS[name].dtype])
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_states_are_whole(results: Found, name: str) -> None:
+    """Every member tells the whole weights of its stages, also after a whole state was loaded and trained on."""
+    facts, weights, more, _ = results[name]
+    _, expected, expected_more = alone(name)
+    tolerance = {"float64": 1e-8, "float32": 1e-3}[RUNS[name].dtype]
+    for tensors in weights:
+        assert_same_weights(tensors, expected, tolerance)
+    for tensors in more:
+        assert_same_weights(tensors, expected_more, tolerance)
+    assert {key for tensors in weights for key in tensors} == set(expected)
+    for rank in range(0, len(facts), WIDTH):
+        assert weights[rank].keys() == weights[rank + 1].keys()
+        assert all(torch.equal(tensor, weights[rank + 1][key]) for key, tensor in weights[rank].items())
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_all_reduces_are_as_many_as_the_split_says(results: Found, name: str) -> None:
+    """Two forward and two backward a block and microbatch; a recomputed forward has its own again."""
+    facts, _, _, (forward, backward) = results[name]
+    microbatches = len(alone(name)[0].losses)
+    again = 2 if RUNS[name].case.recompute else 1
+    assert (forward, backward) == (4, 4)  # two blocks
+    for k in range(WIDTH):
+        done = [sum(fact["all_reduces"][way] for fact in facts[k::WIDTH]) for way in (0, 1)]
+        assert done == [forward * microbatches * again, backward * microbatches]
+
+
+def test_a_killed_member_ends_the_others(tmp_path: Path) -> None:
+    """The others end by themselves within 10 s; its own group's member tells step and instruction inside which it waited."""
+    start(tmp_path, "killed")
+    folder = tmp_path / "killed"
+    codes, _ = json.loads((folder / "codes.json").read_text())
+    assert codes == [0, 0, 0, -9]
+    died_s = float((folder / "died").read_text())
+    errors = [json.loads((folder / f"error-{rank}.json").read_text()) for rank in range(3)]
+    assert [error["kind"] for error in errors] == ["PeerLost"] * 3
+    assert all(error["at_s"] - died_s < 10 for error in errors)
+    assert errors[1]["text"].startswith("group 0 member 1: lost ")
+    assert errors[2]["text"].startswith("group 1 member 0: lost another member at step ")
+    assert f"in `{Kind.FORWARD} 1 " in errors[2]["text"] or f"in `{Kind.BACKWARD} 1 " in errors[2]["text"]

@@ -1,0 +1,124 @@
+"""Training under plans of tensor-parallel groups: checkpoints between plans, traces, names of members, refusals."""
+
+import json
+import re
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hocket.errors import RefusedError, WorkerLost
+from hocket.hardware.cluster import Cluster, Level
+from hocket.plan.plan import Plan, PlanStage
+from hocket.profile.capture import capture
+from hocket.profile.job import load_job
+from hocket.run.loop import train
+from hocket.run.verify import verify
+from hocket.trace.trace import Trace
+from tests.system.tiny import Recorder, plan, reference, worker_of, workers_left, write_job
+
+JOB = """
+import torch
+from hocket import zoo
+
+job = zoo.job(
+    "gpt", small=True, dtype=torch.float64, batch_size=8, samples=50, dropout=0.1,
+    optimizer=lambda parameters: torch.optim.Adam(parameters, lr=1e-3),
+)
+"""
+
+
+@pytest.fixture(scope="module")
+def gpt(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The job file of a small GPT."""
+    path = tmp_path_factory.mktemp("job") / "job.py"
+    path.write_text(JOB)
+    return path
+
+
+def groups(job: Path, depth: int, members: int, replicas: int, strategy: str = "flush") -> Plan:
+    """Stages of equal numbers of layers, of so many groups of so many devices each."""
+    layers = tuple(layer.name for layer in capture(load_job(job)).layers)
+    ends = [len(layers) * s // depth for s in range(depth + 1)]
+    stages = tuple(
+        PlanStage(layers[ends[s] : ends[s + 1]], tuple(range(s * replicas, (s + 1) * replicas))) for s in range(depth)
+    )
+    cluster = Cluster("local", (Level("local", depth * members * replicas, 1e9),), "cpu-core")
+    return Plan(strategy, "gpt", 8, 2, stages, cluster, tensor=members)
+
+
+def test_checkpoints_move_between_plans(gpt: Path, tmp_path: Path) -> None:
+    """Pipeline and groups, by the command; one process; groups and replicas; back: one run of one process's losses."""
+    saved, losses = tmp_path / "saved", list[float]()
+    first = groups(gpt, 2, 2, 1)
+    first.save(tmp_path / "plan.yaml")
+    options = ["--steps", "2", "--checkpoint", str(saved), "--trace", str(tmp_path / "trace.json"), "--json"]
+    command = [sys.executable, "-m", "hocket", "train", str(gpt), str(tmp_path / "plan.yaml"), *options]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    losses += [line["loss"] for line in lines if "loss" in line]
+    assert sorted(lines[-1]["peak_memory_bytes"]) == ["0", "1", "2", "3"]
+    for chosen, steps in ((groups(gpt, 1, 1, 1), 4), (groups(gpt, 1, 2, 2), 6), (first, 8)):
+        listener = Recorder()
+        train(gpt, chosen, steps=steps, checkpoint=str(saved), resume=True, listener=listener)
+        assert listener.first == steps - 2
+        losses += listener.losses
+    assert losses == pytest.approx(reference(gpt, groups(gpt, 1, 1, 1), 8), rel=1e-8)
+    # One track a worker: members of a group do the same, each sends to its counterpart.
+    trace = Trace.read(tmp_path / "trace.json")
+    assert trace.meta["tensor"] == 2
+    names = [[(e.lane, e.name) for e in trace.events if e.device == device] for device in range(4)]
+    assert names[0]
+    assert sorted(names[0]) == sorted(names[1])
+    assert sorted(names[2]) == sorted(names[3])
+    for event in trace.events:
+        if event.kind == "send":
+            name, peer = event.name.replace("send", "receive"), (event.device + 2) % 4
+            there = [e for e in trace.events if (e.device, e.name) == (peer, name)]
+            assert [(e.start_s, e.end_s) for e in there] == [(event.start_s, event.end_s)]
+
+
+def test_torchrun(gpt: Path, tmp_path: Path) -> None:
+    """Members that torchrun started give the same losses."""
+    chosen = groups(gpt, 1, 2, 1)
+    chosen.save(tmp_path / "plan.yaml")
+    run = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "hocket"]
+    command = [*run, "train", str(gpt), str(tmp_path / "plan.yaml"), "--steps", "2", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    *steps, last = [json.loads(line) for line in done.stdout.splitlines()]
+    found = [step["loss"] for step in steps if "loss" in step]
+    assert found == pytest.approx(reference(gpt, groups(gpt, 1, 1, 1), 2), rel=1e-8)
+    assert sorted(last["peak_memory_bytes"]) == ["0", "1"]
+
+
+def test_delayed_updates_of_groups_are_the_declared_ones(gpt: Path) -> None:
+    """2BW with groups of two gives losses and weights of a plain loop that applies its rule to the undivided model."""
+    found = verify(gpt, groups(gpt, 2, 2, 1, "two_bw"), steps=3)
+    assert found.rule == "delayed"
+    assert found.good
+    assert found.weights_error < 1e-9
+
+
+def test_a_killed_member_is_named(gpt: Path) -> None:
+    """Which worker it was, and which member of which group; nobody is left."""
+    listener = Recorder(at_step=3, act=lambda: worker_of(3).send_signal(signal.SIGKILL))
+    with pytest.raises(WorkerLost) as caught:
+        train(gpt, groups(gpt, 2, 2, 1), steps=10**6, listener=listener)
+    assert re.match(
+        r"worker 3, member 1 of group 1 \(pid \d+\) was killed by signal 9 at step \d+ in", str(caught.value)
+    )
+    assert workers_left() == []
+
+
+def test_a_model_that_cannot_be_divided_is_refused(tmp_path: Path) -> None:
+    """With the reason, before the first step."""
+    chosen = plan("data_parallel", (7, (0, 1)))
+    cluster = Cluster("local", (Level("local", 4, 1e9),), "cpu-core")
+    listener = Recorder()
+    with pytest.raises(RefusedError, match=r"^model: found no repeated module with two linear layers"):
+        train(write_job(tmp_path), replace(chosen, tensor=2, cluster=cluster), steps=2, listener=listener)
+    assert listener.lines == []
