@@ -167,6 +167,16 @@ def print_plan(opened: "Opened") -> None:
         )
 
 
+def print_shortened(opened: "Opened") -> None:
+    """Say where fewer microbatches a batch are shown than the plan has."""
+    if opened.shown is not opened.plan:
+        count = show_count(opened.plan.microbatches, "microbatch")
+        print(
+            f"  note: a batch of {count} is too long to be looked at whole: program, trace and what is sent are those of "
+            f"{opened.shown.microbatches:,} (a batch of {opened.shown.batch_size:,} samples), whose middle repeats itself"
+        )
+
+
 def differ(now: "Predicted", then: "Predicted") -> bool:
     """Whether two predictions say something else, beyond the last digits."""
     seconds = isclose(now.iteration_s, then.iteration_s, rel_tol=1e-6)

@@ -4,17 +4,27 @@ import sys
 from collections.abc import Callable, Sequence
 from math import isnan
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from hocket.cli.output import Progress
 
+if TYPE_CHECKING:
+    from hocket.hardware.cluster import Cluster
+    from hocket.profile.model import ModelProfile
+
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document (seconds, bytes, unrounded).")]
 
 
 def plan(
-    profile: Annotated[Path, typer.Argument(help="A profile, from `hocket profile` or `hocket import`.")],
+    model: Annotated[
+        str,
+        typer.Argument(
+            help="A profile, from `hocket profile` or `hocket import`; or a model's sizes: a YAML file, a config.json, or a "
+            "published model's name such as gpt3-175b."
+        ),
+    ],
     cluster: Annotated[Path, typer.Argument(help="A cluster file (YAML), from `hocket links` or by hand.")],
     batch: Annotated[int, typer.Option("--batch", "-B", help="Samples of one optimizer update.")],
     strategy: Annotated[list[str] | None, typer.Option("--strategy", "-s", help="Only this strategy; repeat.")] = None,
@@ -25,32 +35,88 @@ def plan(
     synchronous: Annotated[
         bool, typer.Option("--synchronous", help="Only strategies with the mathematics of one process.")
     ] = False,
+    sequence: Annotated[
+        int | None, typer.Option(min=1, help="By sizes: tokens of a sample; the model's own by default.")
+    ] = None,
+    recompute: Annotated[
+        list[str] | None, typer.Option(help="By sizes: only none, selective or full inside blocks; repeat.")
+    ] = None,
+    tensor: Annotated[
+        list[int] | None,
+        typer.Option("--tensor", "-t", help="By sizes: only this width of tensor-parallel groups; repeat."),
+    ] = None,
     rows: Annotated[int, typer.Option(min=1, help="How many candidates to show.")] = 12,
     json: Json = False,
 ) -> None:
-    """Search for the best way to train a profiled job on a cluster.
+    """Search for the best way to train a profiled job, or a model known by its sizes, on a cluster.
 
     Example: hocket plan profile.json cluster.yaml --batch 32 -o plan.yaml
+
+    Without any device: hocket plan gpt3-175b cluster.yaml --batch 1536 -o plan.yaml
     """
-    from hocket.cli.output import error_json, print_json, print_search, search_json
-    from hocket.errors import HocketError
+    from hocket.errors import InputError
     from hocket.files import place_to_write
     from hocket.hardware.cluster import Cluster
-    from hocket.plan.search import search
     from hocket.profile.model import ModelProfile
+    from hocket.profile.sizes import open_model
 
     if output:
         place_to_write(output)
-    loaded = ModelProfile.read(profile)
+    loaded = open_model(model)
+    if isinstance(loaded, ModelProfile):
+        for name, value in (("--sequence", sequence), ("--recompute", recompute), ("--tensor", tensor)):
+            if value:
+                raise InputError(name, "a profile", "a model by its sizes: a profile's layers are measured as they are")
+        _plan_profile(
+            loaded, Path(model), Cluster.read(cluster), batch, strategy, microbatch, output, synchronous, rows, json
+        )
+        return
+    if strategy:
+        expected = "a profile: by sizes data_parallel, flush and interleaved are compared, and all that divides"
+        raise InputError("--strategy", "a model by its sizes", expected)
+
+    from dataclasses import replace
+
+    from hocket.cli.sized import report
+    from hocket.plan.sized import search_sizes
+
+    found = search_sizes(
+        replace(loaded, sequence=sequence) if sequence else loaded,
+        Cluster.read(cluster),
+        batch,
+        tensors=tensor or (),
+        recomputes=recompute or (),
+        microbatch_sizes=microbatch or (),
+    )
+    report(found, output, rows, json)
+
+
+def _plan_profile(
+    profile: "ModelProfile",
+    path: Path,
+    cluster: "Cluster",
+    batch: int,
+    strategy: list[str] | None,
+    microbatch: list[int] | None,
+    output: Path | None,
+    synchronous: bool,
+    rows: int,
+    json: bool,
+) -> None:
+    """The search over every strategy's choices."""
+    from hocket.cli.output import error_json, print_json, print_search, search_json
+    from hocket.errors import HocketError
+    from hocket.plan.search import search
+
     with Progress("planning", not json) as report:
         found = search(
-            loaded,
-            Cluster.read(cluster),
+            profile,
+            cluster,
             batch,
             strategies=strategy or (),
             microbatch_sizes=tuple(microbatch or ()),
             synchronous=synchronous,
-            profile_path=_path_from(profile, output),
+            profile_path=_path_from(path, output),
             progress=report,
         )
     if not json:
@@ -80,7 +146,7 @@ def show(
     json: Json = False,
 ) -> None:
     """Show a plan: its stages, and the staircase of what each device does when."""
-    from hocket.cli.output import print_json, print_plan, updates_json
+    from hocket.cli.output import print_json, print_plan, print_shortened, updates_json
     from hocket.cli.table import line_width
     from hocket.plan.open import open_plan
     from hocket.program.draw import draw
@@ -101,10 +167,12 @@ def show(
                 "rule": as_data(compiled.rule),
                 "update_rule": updates_json(opened.updates),
                 "instructions": len(compiled),
+                "shown_batch_size": opened.shown.batch_size,
             }
         )
         return
     print_plan(opened)
+    print_shortened(opened)
     print(draw(compiled, width=width or line_width()))
 
 
@@ -116,7 +184,7 @@ def check(
     json: Json = False,
 ) -> None:
     """Prove a plan before launch: reads, versions, updates, matching sends, no deadlock, memory. Exit code 1: problems."""
-    from hocket.cli.output import print_json
+    from hocket.cli.output import print_json, print_shortened
     from hocket.files import read_text
     from hocket.plan.open import open_plan, problems_of
     from hocket.program.text import parse_program
@@ -126,12 +194,14 @@ def check(
     compiled = parse_program(read_text(program), str(program)) if program else opened.program
     problems = problems_of(opened, compiled)
     if json:
-        print_json({"problems": [as_data(p) for p in problems], "instructions": len(compiled), "legal": not problems})
+        found = {"problems": [as_data(p) for p in problems], "instructions": len(compiled), "legal": not problems}
+        print_json({**found, "shown_batch_size": opened.shown.batch_size})
     elif problems:
         for problem in problems:
             print(problem.message)
     else:
         print(f"{compiled.name}: {len(compiled)} instructions, legal for every number of periods")
+        print_shortened(opened)
     if problems:
         raise typer.Exit(1)
 
@@ -148,7 +218,7 @@ def simulate(
 
     Example: hocket simulate plan.yaml --trace trace.json --report report.html
     """
-    from hocket.cli.output import print_json
+    from hocket.cli.output import print_json, print_shortened
     from hocket.cli.table import print_table
     from hocket.files import place_to_write, write_atomic
     from hocket.plan.open import open_plan
@@ -159,15 +229,16 @@ def simulate(
         if path:
             place_to_write(path)
     opened = open_plan(plan)
-    found, summary = opened.simulate()
+    found, shown = opened.simulate_shown()
+    summary = opened.of_whole(shown)
     if trace:
         found.save(trace)
     if report:
         from hocket.report import report_html
 
-        write_atomic(report, report_html(opened.plan, found, summary))
+        write_atomic(report, report_html(opened.shown, found, shown))
     if json:
-        print_json(as_data(summary))
+        print_json({**as_data(summary), "shown_batch_size": opened.shown.batch_size})
         return
     rows = [
         ["iteration", show_seconds(summary.iteration_s)],
@@ -183,6 +254,7 @@ def simulate(
         ["instructions simulated", f"{summary.instructions:,} in {show_seconds(summary.wall_s)}"],
     ]
     print_table(f"{opened.plan.strategy} on {opened.plan.cluster.name}, predicted", ["what", "value"], rows)
+    print_shortened(opened)
     for path in (trace, report):
         if path:
             print(f"wrote {path}")

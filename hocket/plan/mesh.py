@@ -58,10 +58,14 @@ class Mesh:
         """The schedule's name."""
         return "data_parallel" if self.depth == 1 else "flush" if self.chunks == 1 else "interleaved"
 
+    @property
+    def config(self) -> str:
+        """Stages, members of a group, columns and chunks, such as "p8 t8 d2 v3"."""
+        return f"p{self.depth} t{self.tensor} d{self.width}" + (f" v{self.chunks}" if self.chunks > 1 else "")
+
     def __str__(self) -> str:
-        chunks = f" v{self.chunks}" if self.chunks > 1 else ""
         again = f" recompute {self.recompute}" if self.recompute != "none" else ""
-        return f"p{self.depth} t{self.tensor} d{self.width}{chunks} b{self.samples}{again}"
+        return f"{self.config} b{self.samples}{again}"
 
 
 @dataclass(frozen=True)
@@ -84,13 +88,14 @@ class Plane:
         sizes: tuple[int, ...],
         slices: bool = True,
     ) -> None:
-        self.tensor, self.recompute, self.sizes = tensor, recompute, sizes
+        self.tensor, self.recompute, self.sizes, self.slices = tensor, recompute, sizes, slices
         self.group = grouped(cluster, tensor, slices)
         self.profile = of_group(source(tensor, recompute, sizes), self.group)
         layers = self.profile.layers
         self._held = _sums(x.weights_bytes + x.optimizer_bytes + x.buffers_bytes for x in layers)
         self._gradients = _sums(x.gradients_bytes for x in layers)
         self._tables: dict[int, tuple[np.ndarray, np.ndarray, np.ndarray]] = {}
+        self._made: dict[int, np.ndarray] = {}
 
     @cached_property
     def _twice(self) -> float:
@@ -125,6 +130,11 @@ class Plane:
                         self.ends[depth * chunks - 1],
                     )
 
+    def least_bytes(self, mesh: Mesh) -> float:
+        """State and gradients on the fullest device at least: quicker than `bound`, and never above its bytes."""
+        whole = float(self._held[-1] + self._gradients[-1])
+        return whole / mesh.depth if mesh.depth > 1 else whole - self._twice
+
     def bound(self, mesh: Mesh) -> Bound:
         """Seconds and bytes, in closed form."""
         forward, backward, stash = self._figures(mesh.samples)
@@ -141,15 +151,14 @@ class Plane:
             ring = collective(self.group.cluster, Kind.ALL_REDUCE, tuple(range(mesh.width)), size)
             reduced_s = max(0.0, sum(ring) - backward_s[0])
         seconds = float((busy_s + ways).max()) + step_s(self.profile, range(mesh.ends[0])) + reduced_s
-        flying = np.minimum(m * mesh.chunks, 2 * (p - 1 - np.arange(p)) + (mesh.chunks - 1) * p + 1)
-        if mesh.chunks == 1:
-            flying = np.minimum(m, p - np.arange(p))
-        least = np.array([kept[rank == r].min() for r in range(p)])
+        # What crosses a border is kept where it was received, as long as the stash there.
+        crossing = self._outputs(mesh.samples)[cut[1:-1] - 1]
+        kept[1:] += crossing
+        kept[:-1] -= crossing
         state, gradients = np.bincount(rank, held), np.bincount(rank, np.diff(self._gradients[cut]))
-        # Gradients are there beside all stashes from the second backward on, if forwards are left then.
-        most = state + np.where(
-            flying < m * mesh.chunks, flying * least + gradients, np.maximum(flying * least, gradients)
-        )
+        stashes, again = _in_flight(p, mesh.chunks, m, kept)
+        # Gradients of all chunks are there beside these stashes where they come again, a round of microbatches later.
+        most: np.ndarray = state + np.where(again, stashes + gradients, np.maximum(stashes, gradients))
         if len(cut) == 2:
             most -= self._twice
         return Bound(seconds, float(most.max()))
@@ -169,12 +178,44 @@ class Plane:
         situation = Situation(self.profile, self.group.cluster, batch_size, (mesh.samples,))
         return situation, Choice(tuple(cuts), mesh.samples, batch_size // mesh.samples)
 
+    def _outputs(self, samples: int) -> np.ndarray:
+        """Bytes that leave each layer and are kept by the layer behind it."""
+        if samples not in self._made:
+            made = np.zeros(len(self.profile.layers))
+            for tensor, size in zip(self.profile.tensors, self.profile.tensor_bytes(samples), strict=True):
+                if tensor.source >= 0 and tensor.source + 1 in tensor.kept_by:
+                    made[tensor.source] += size
+            self._made[samples] = made
+        return self._made[samples]
+
     def _figures(self, samples: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         if samples not in self._tables:
             names = ("forward_s", "backward_s", "stash_bytes")
             first, second, third = (_sums(self.profile.column(name, samples)) for name in names)
             self._tables[samples] = first, second, third
         return self._tables[samples]
+
+
+def _in_flight(depth: int, chunks: int, microbatches: int, kept: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Bytes of the stashes that each device has in its order (strategies/flush.py, interleaved.py) before its first backward.
+
+    Arguments:
+        kept: of each stage's stash, for one microbatch.
+
+    Returns:
+        Bytes; whether the device comes to hold as many again when it has gradients of all its chunks.
+    """
+    ranks, virtual, round_ = np.arange(depth), microbatches * chunks, depth * chunks
+    if chunks == 1:
+        ahead, round_ = np.minimum(virtual, depth - ranks), 1
+    else:
+        ahead = np.minimum(virtual, 2 * (depth - ranks - 1) + (chunks - 1) * depth + 1)
+    whole, rest = np.divmod(ahead, depth * chunks)
+    if chunks == 1:
+        counts = ahead[None, :]
+    else:
+        counts = whole * depth + np.clip(rest - np.arange(chunks)[:, None] * depth, 0, depth)
+    return (counts * kept.reshape(chunks, depth)).sum(axis=0), ahead + round_ <= virtual
 
 
 def planes(

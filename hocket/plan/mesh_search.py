@@ -9,18 +9,48 @@ from dataclasses import dataclass
 
 from hocket.plan.candidates import TIE
 from hocket.plan.mesh import Mesh, Plane
+from hocket.plan.plan import Predicted
 from hocket.plan.predict import predict_choice
 
-_LONG = 4  # times as many microbatches as stages in a column, from which a batch is foreseen from shorter ones
+_LITTLE = 1.25  # of a device's memory: what more than this is needed for is no near miss
 
 
 @dataclass(frozen=True)
 class Meshed:
-    """A simulated mesh: seconds of an iteration, bytes on its fullest device."""
+    """A simulated mesh: seconds of an iteration, bytes on its fullest device.
+
+    Attributes:
+        plane: what it is one of; predicted: all that is foreseen of it.
+    """
+
+    plane: Plane
+    mesh: Mesh
+    predicted: Predicted
+
+    @property
+    def iteration_s(self) -> float:
+        """Seconds of a batch."""
+        return self.predicted.iteration_s
+
+    @property
+    def bytes(self) -> float:
+        """On the fullest device."""
+        return max(self.predicted.peak_memory_bytes.values())
+
+
+@dataclass(frozen=True)
+class Miss:
+    """A mesh that does not fit: bytes that its fullest device needs at least, and seconds that it would take at least."""
 
     mesh: Mesh
-    iteration_s: float
     bytes: float
+    capacity_bytes: float
+    seconds: float
+
+    @property
+    def missing_bytes(self) -> float:
+        """By how much the device is too small."""
+        return self.bytes - self.capacity_bytes
 
 
 @dataclass(frozen=True)
@@ -28,58 +58,65 @@ class Meshes:
     """What a search found, the best first.
 
     Attributes:
-        considered: meshes that divide devices, batch and layers; too_large: of these, beyond a device's memory by their bounds.
+        considered: meshes that divide devices, batch and layers; too_large: of these, beyond a device's memory.
+        nearest: of those too large, the one that lacks the least memory.
+        quicker: of those that lack little memory, the one with the least bound on its seconds, if that is below the best's.
+        behind: the least bound on the seconds of what fits by its bound and was left out, with its mesh: nothing that was not
+            simulated takes less.
     """
 
     found: tuple[Meshed, ...]
     considered: int
     too_large: int
+    nearest: Miss | None = None
+    quicker: Miss | None = None
+    behind: tuple[Mesh, float] | None = None
 
 
 def search_meshes(planes: Iterable[Plane], batch_size: int) -> Meshes:
     """Simulate in the order of the bounds whatever may be the best, or as good within the tolerance of a tie."""
-    waiting, considered, too_large = [], 0, 0
+    waiting, considered = [], 0
+    misses, far = list[Miss](), list[tuple[Plane, Mesh, float]]()
     for number, plane in enumerate(planes):
         capacity = min(plane.group.cluster.capacity_bytes(d) for d in range(plane.group.cluster.devices))
         for mesh in plane.meshes(batch_size):
-            bound = plane.bound(mesh)
             considered += 1
+            if plane.least_bytes(mesh) > capacity:
+                far.append((plane, mesh, capacity))
+                continue
+            bound = plane.bound(mesh)
             if bound.bytes > capacity:
-                too_large += 1
+                misses.append(Miss(mesh, bound.bytes, capacity, bound.seconds))
                 continue
             waiting.append((bound.seconds, number, considered, plane, mesh, capacity))
     found: list[Meshed] = []
-    best_s = float("inf")
+    best_s, behind = float("inf"), None
     for bound_s, _, _, plane, mesh, capacity in sorted(waiting, key=lambda one: one[:3]):
         if bound_s > best_s * (1 + TIE):
+            behind = mesh, float(bound_s)
             break
         one = simulated(plane, mesh)
         if one.bytes <= capacity:
             found.append(one)
             best_s = min(best_s, one.iteration_s)
-    return Meshes(tuple(sorted(found, key=lambda one: one.iteration_s)), considered, too_large)
-
-
-def simulated(plane: Plane, mesh: Mesh) -> Meshed:
-    """What the simulator says of a mesh.
-
-    A batch of many microbatches is foreseen from two shorter ones: behind the filling of the pipeline each round of microbatches
-    takes as long as the one before. For uniform models that is the whole's time.
-    """
-    p, m = mesh.depth, mesh.microbatches
-    if p == 1 or m <= _LONG * p:
-        return _played(plane, mesh, m)
-    few = 2 * p + m % p
-    first, second = _played(plane, mesh, few), _played(plane, mesh, few + p)
-    rounds = (m - few) // p
-    return Meshed(
-        mesh,
-        first.iteration_s + rounds * (second.iteration_s - first.iteration_s),
-        max(first.bytes, second.bytes),
+        else:
+            misses.append(Miss(mesh, one.bytes, capacity, one.iteration_s))
+    too_large = len(misses) + len(far)
+    if not found:  # how far these are from fitting matters now
+        misses += [Miss(mesh, bound.bytes, room, bound.seconds) for p, mesh, room in far for bound in (p.bound(mesh),)]
+    little = [miss for miss in misses if miss.seconds < best_s and miss.bytes <= _LITTLE * miss.capacity_bytes]
+    quicker = min(little, key=lambda miss: miss.seconds, default=None)
+    return Meshes(
+        tuple(sorted(found, key=lambda one: one.iteration_s)),
+        considered,
+        too_large,
+        min(misses, key=lambda miss: miss.missing_bytes, default=None),
+        quicker,
+        behind,
     )
 
 
-def _played(plane: Plane, mesh: Mesh, microbatches: int) -> Meshed:
-    situation, choice = plane.choice(mesh, microbatches * mesh.samples * mesh.width)
-    found = predict_choice(situation, mesh.strategy, choice)
-    return Meshed(mesh, found.iteration_s, max(found.peak_memory_bytes.values()))
+def simulated(plane: Plane, mesh: Mesh) -> Meshed:
+    """What the simulator says of a mesh; a long batch is foreseen from shorter ones (long.py)."""
+    situation, choice = plane.choice(mesh, mesh.microbatches * mesh.samples * mesh.width)
+    return Meshed(plane, mesh, predict_choice(situation, mesh.strategy, choice, most_forwards=0))

@@ -2,13 +2,14 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
 from hocket.cost.model import CostModel
 from hocket.cost.sizes import PlanSizes
 from hocket.errors import InputError
+from hocket.plan.long import shorter
 from hocket.plan.plan import Plan, Predicted
 from hocket.plan.predict import predict, predict_iteration, profile_of_group
 from hocket.plan.updates import Updates, updates_of
@@ -17,6 +18,7 @@ from hocket.program.check import check as check_program
 from hocket.program.problem import Problem
 from hocket.program.program import Program
 from hocket.simulate.simulator import Summary
+from hocket.strategies._choices import MAX_FORWARDS
 from hocket.trace.trace import Trace
 
 
@@ -33,10 +35,23 @@ class Opened:
     place: str = ""
 
     @cached_property
-    def program(self) -> Program:
-        """The program of the plan."""
+    def shown(self) -> Plan:
+        """The plan, or one of fewer microbatches a batch where its program would be too long for proof and pictures.
+
+        What is left out repeats what is there (long.py).
+        """
+        plan = self.plan
         with self._here():
-            return self.plan.compile(self.profile)
+            if plan.microbatches * len(plan.stages) <= MAX_FORWARDS:
+                return plan
+            sizes = shorter(plan.strategy, plan.cuts(self.profile), (plan.batch_size, plan.microbatch_size))
+            return plan if sizes is None else replace(plan, batch_size=sizes[0], predicted=None)
+
+    @cached_property
+    def program(self) -> Program:
+        """The program of the plan, or of the shorter one that is shown."""
+        with self._here():
+            return self.shown.compile(self.profile)
 
     @cached_property
     def updates(self) -> Updates:
@@ -53,9 +68,30 @@ class Opened:
             return predict_iteration(self.plan, self.profile)
 
     def simulate(self) -> tuple[Trace, Summary]:
-        """The same in full: the trace of every instruction, and a summary."""
+        """The same in full: the trace of every instruction, and a summary.
+
+        Of a plan that is too long, the trace and what is sent are those of the shorter batch that is shown.
+        """
+        trace, summary = self.simulate_shown()
+        return trace, self.of_whole(summary)
+
+    def simulate_shown(self) -> tuple[Trace, Summary]:
+        """The trace and the summary of the plan that is shown."""
         with self._here():
-            return predict(self.plan, self.profile)
+            return predict(self.shown, self.profile)
+
+    def of_whole(self, summary: Summary) -> Summary:
+        """The summary of what is shown, with the time and the memory of the whole plan."""
+        if self.shown is self.plan:
+            return summary
+        now = self.predicted
+        return replace(
+            summary,
+            iteration_s=now.iteration_s,
+            samples_per_s=now.samples_per_s,
+            bubble_fraction=now.bubble_fraction,
+            peak_memory_bytes=now.peak_memory_bytes,
+        )
 
     @contextmanager
     def _here(self) -> Iterator[None]:
@@ -105,7 +141,7 @@ def opened(plan: Plan, folder: Path, place: str = "plan") -> Opened:
 
 def problems_of(opened: Opened, program: Program) -> tuple[Problem, ...]:
     """Every problem of a program under an opened plan's memory limits."""
-    plan, profile = opened.plan, opened.profile
+    plan, profile = opened.shown, opened.profile
     cluster = plan.group.cluster
     whole = profile_of_group(plan, profile)
     costs = CostModel.for_batch(whole, cluster, plan.cuts(profile), plan.batch_size, plan.microbatch_size)

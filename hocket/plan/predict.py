@@ -10,6 +10,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
+from hocket.collector import paused
 from hocket.cost.compute import Columns
 from hocket.cost.group import of_group
 from hocket.cost.model import CostModel
@@ -18,6 +19,7 @@ from hocket.errors import InputError
 from hocket.hardware.cluster import Cluster
 from hocket.passes.borders import StageCut, stage_shapes
 from hocket.plan.columns import column_of
+from hocket.plan.long import FLUSHED, foreseen, shorter
 from hocket.plan.plan import Plan, Predicted
 from hocket.profile.model import ModelProfile
 from hocket.program.footprint import footprints
@@ -25,7 +27,7 @@ from hocket.program.program import StageShape
 from hocket.simulate.simulator import Outcome, enough_repeats, lay_out, play
 from hocket.simulate.summary import Summary, steady_state, summarize
 from hocket.simulate.tables import Layout
-from hocket.strategies._choices import Choice, Situation
+from hocket.strategies._choices import MAX_FORWARDS, Choice, Situation
 from hocket.strategies._common import compile_strategy
 from hocket.trace.trace import Trace
 
@@ -95,14 +97,17 @@ def _inside_bytes(plan: Plan, profile: ModelProfile) -> float:
     return (plan.tensor - 1) * (2 * reduced + gathered)
 
 
-def predict_choice(situation: Situation, strategy: str, choice: Choice) -> Predicted:
+def predict_choice(situation: Situation, strategy: str, choice: Choice, most_forwards: int = MAX_FORWARDS) -> Predicted:
     """As `predict_iteration`, for a strategy's choice that is no plan yet.
+
+    Arguments:
+        most_forwards: of a batch, beyond which it is foreseen from shorter ones where it may be (long.py).
 
     Raises:
         RefusedError: the strategy does not support the choice.
     """
     batch = (situation.batch_size, choice.microbatch_size)
-    return _short(situation.profile, situation.cluster, strategy, choice.options, choice.stages, batch)
+    return _short(situation.profile, situation.cluster, strategy, choice.options, choice.stages, batch, most_forwards)
 
 
 def proven_peaks(situation: Situation, strategy: str, choice: Choice) -> dict[int, float]:
@@ -135,10 +140,28 @@ def _short(
     options: Mapping[str, Any],
     cuts: tuple[StageCut, ...],
     batch: tuple[int, int],
+    most_forwards: int = MAX_FORWARDS,
+) -> Predicted:
+    if len(cuts) * batch[0] > most_forwards * batch[1] and (sizes := shorter(strategy, cuts, batch)):
+        first, second = (
+            _simulated(profile, cluster, strategy, options, cuts, (size, batch[1]), FLUSHED) for size in sizes
+        )
+        return foreseen(batch[0], sizes, first, second)
+    return _simulated(profile, cluster, strategy, options, cuts, batch)
+
+
+def _simulated(
+    profile: ModelProfile,
+    cluster: Cluster,
+    strategy: str,
+    options: Mapping[str, Any],
+    cuts: tuple[StageCut, ...],
+    batch: tuple[int, int],
+    repeats: int | None = None,
 ) -> Predicted:
     column = column_of(profile, cluster, cuts, *batch)
     part = (column.cuts, (column.batch_size, batch[1])) if column is not None else (cuts, batch)
-    outcome = _play(profile, cluster, strategy, options, *part, record=False)
+    outcome = _play(profile, cluster, strategy, options, *part, record=False, repeats=repeats)
     steady, peaks = steady_state(outcome), outcome.peak_memory_bytes
     rate = batch[0] / steady.iteration_s if steady.iteration_s > 0 else 0.0
     found = column.everywhere(peaks) if column is not None else peaks
@@ -153,10 +176,11 @@ def _play(
     cuts: tuple[StageCut, ...],
     batch: tuple[int, int],
     record: bool,
+    repeats: int | None = None,
 ) -> Outcome:
     costs = CostModel.for_batch(profile, cluster, cuts, *batch, columns=_columns(profile))
     chosen = tuple(sorted(options.items()))
-    layout = _layout(strategy, stage_shapes(profile, cuts), len(costs.samples), chosen, costs.rounds)
+    layout = _layout(strategy, stage_shapes(profile, cuts), len(costs.samples), chosen, costs.rounds, repeats)
     return play(layout, costs, record=record)
 
 
@@ -167,10 +191,12 @@ def _layout(
     microbatches: int,
     options: tuple[tuple[str, Any], ...],
     rounds: int,
+    repeats: int | None = None,
 ) -> Layout:
-    """The lowered program, with as many repetitions as the steady state needs."""
-    program = compile_strategy(strategy, shapes, microbatches, dict(options))
-    return lay_out(program, enough_repeats(program, rounds))
+    """The lowered program, with as many repetitions as the steady state needs if they are not given."""
+    with paused():
+        program = compile_strategy(strategy, shapes, microbatches, dict(options))
+        return lay_out(program, enough_repeats(program, rounds) if repeats is None else repeats)
 
 
 def _columns(profile: ModelProfile) -> Columns:

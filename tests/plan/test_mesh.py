@@ -58,9 +58,28 @@ def test_a_bound_is_never_above_the_simulation(tensor: int, recompute: str) -> N
         situation, choice = own.choice(mesh, 8)
         found = predict_choice(situation, mesh.strategy, choice)
         assert bound.seconds <= found.iteration_s * (1 + 1e-9), mesh
+        assert own.least_bytes(mesh) <= bound.bytes * (1 + 1e-9), mesh
         assert bound.bytes <= max(found.peak_memory_bytes.values()) + 1, mesh
         if mesh.depth == 1 and mesh.width == 1:
             assert bound.seconds == pytest.approx(found.iteration_s, rel=0.02)
+
+
+@pytest.mark.parametrize(("recompute", "close"), [("none", 0.85), ("full", 0.3)])
+def test_bytes_of_many_stages_are_bounded_closely(recompute: str, close: float) -> None:
+    """Where stashes are most of what a device holds, and what is received most of a stash: never above, and near it."""
+    long = Cluster("long", (Level("cluster", 8, 25e9, 5e-6, False),), "a100-80gb")
+    deep = Transformer("deep", 30, 512, 8, 512, 2048)
+
+    def of(tensor: int, again: str, sizes: tuple[int, ...]) -> ModelProfile:
+        return analytic(deep, A100, tensor=tensor, recompute=again, microbatch_sizes=sizes)
+
+    own = Plane(of, long, 1, recompute, (1, 4))
+    meshes = [mesh for mesh in own.meshes(64) if mesh.depth == 8 and mesh.chunks in (1, 2, 4)]
+    assert len(meshes) == 6
+    for mesh in meshes:
+        situation, choice = own.choice(mesh, 64)
+        found = max(predict_choice(situation, mesh.strategy, choice).peak_memory_bytes.values())
+        assert close * found <= own.bound(mesh).bytes <= found + 1, mesh
 
 
 def test_widths_that_do_not_fit_are_left_out() -> None:

@@ -1,0 +1,158 @@
+"""`hocket plan` for a model by its sizes: what it prints, and the two files that it writes."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from hocket.cli.output import error_json, print_json
+from hocket.cli.table import in_bytes, in_seconds, print_table
+from hocket.units import show_bytes, show_count, show_number, show_seconds
+
+if TYPE_CHECKING:
+    from hocket.plan.mesh_search import Meshed, Miss
+    from hocket.plan.sized import SizedSearch
+
+
+def report(found: "SizedSearch", output: Path | None, rows: int, json: bool) -> None:
+    """Show what was found, and write the best plan and its profile.
+
+    Raises:
+        RefusedError: nothing fits; with the nearest miss.
+    """
+    from hocket.errors import HocketError
+
+    try:
+        best = found.best
+    except HocketError as error:
+        if not json:
+            print(_counts(found))
+            raise
+        print_json({**sized_json(found, fits=False), "error": error_json(error)})
+        print(f"error: {error}", file=sys.stderr)
+        raise typer.Exit(error.exit_code) from None
+    if output:
+        beside = output.with_name(f"{output.stem}.profile.json")
+        found.profile_of(best).save(beside)
+        found.plan(best, beside.name).save(output)
+    if json:
+        print_json(sized_json(found))
+        return
+    _print(found, rows)
+    if output:
+        print(f"wrote {output} and {beside}; next: hocket show {output}, hocket simulate {output}")
+
+
+def sized_json(found: "SizedSearch", fits: bool = True) -> dict[str, Any]:
+    """The search as plain data."""
+    from hocket.typed import as_data
+
+    meshes = found.meshes
+
+    def candidate(one: "Meshed") -> dict[str, Any]:
+        mesh = one.mesh
+        sizes = ("tensor", "depth", "width", "chunks", "microbatches", "recompute")
+        return {
+            "strategy": mesh.strategy,
+            "config": mesh.config,
+            **{name: getattr(mesh, name) for name in sizes},
+            "microbatch_size": mesh.samples,
+            "iteration_s": one.iteration_s,
+            "samples_per_s": one.predicted.samples_per_s,
+            "bubble_fraction": one.predicted.bubble_fraction,
+            "peak_memory_bytes": {str(k): v for k, v in one.predicted.peak_memory_bytes.items()},
+            "teraflops_per_device": found.flops_per_s(one) / 1e12,
+            "share_of_peak": found.share_of_peak(one),
+            "time_by_cause": found.limits(one).shares(),
+            "memory_share": found.limits(one).memory_share,
+        }
+
+    def miss(one: "Miss | None") -> dict[str, Any] | None:
+        if one is None:
+            return None
+        return {
+            "config": str(one.mesh),
+            "at_least_bytes": one.bytes,
+            "capacity_bytes": one.capacity_bytes,
+            "at_least_s": float(one.seconds),
+        }
+
+    behind = meshes.behind
+    return {
+        "model": as_data(found.model),
+        "parameters": found.model.parameters,
+        "search_s": found.search_s,
+        "considered": meshes.considered,
+        "too_large": meshes.too_large,
+        "simulated": len(meshes.found),
+        "candidates": [candidate(one) for one in found.candidates] if fits else [],
+        "next": {"config": str(behind[0]), "at_least_s": behind[1]} if behind else None,
+        "quicker_with_more_memory": miss(meshes.quicker),
+        "nearest_miss": miss(meshes.nearest),
+        "plan": as_data(found.plan(found.best)) if fits else None,
+    }
+
+
+def _counts(found: "SizedSearch") -> str:
+    meshes = found.meshes
+    ways = f"{show_count(meshes.considered, 'way')} to divide {show_count(found.cluster.devices, 'device')}"
+    return (
+        f"{ways}: {meshes.too_large:,} do not fit, {len(meshes.found):,} simulated and the others behind by their bounds, "
+        f"in {show_seconds(found.search_s)}"
+    )
+
+
+def _print(found: "SizedSearch", limit: int) -> None:
+    best = found.candidates[:limit]
+    unit, times = in_seconds([one.iteration_s for one in best])
+    size, peaks = in_bytes([one.bytes for one in best])
+    rows = [
+        [
+            one.mesh.strategy,
+            one.mesh.config,
+            str(one.mesh.samples),
+            one.mesh.recompute,
+            iteration,
+            show_number(one.predicted.samples_per_s),
+            f"{found.flops_per_s(one) / 1e12:.1f}",
+            f"{found.share_of_peak(one):.1%}",
+            f"{one.predicted.bubble_fraction:.1%}",
+            peak,
+        ]
+        for one, iteration, peak in zip(best, times, peaks, strict=True)
+    ]
+    figures = [f"iteration ({unit})", "samples/s", "TFLOP/s", "of peak", "bubble", f"memory ({size})"]
+    columns = ["strategy", "config", "micro", "recompute", *figures]
+    billions = show_number(found.model.parameters / 1e9)
+    print_table(
+        f"{found.model.name}, {billions} billion parameters: {_counts(found)}",
+        columns,
+        rows,
+        right=(2, 4, 5, 6, 7, 8, 9),
+        drop=(5, 8, 7),
+    )
+    for line in _reasons(found):
+        print(f"  {line}")
+
+
+def _reasons(found: "SizedSearch") -> Iterator[str]:
+    """Why this one: where its time goes, what comes next, and what memory keeps away."""
+    best, meshes = found.best, found.meshes
+    limits = found.limits(best)
+    shares = {name: share for name, share in limits.shares().items() if share >= 0.005}
+    spent = ", ".join(f"{name} {share:.0%}" for name, share in sorted(shares.items(), key=lambda one: -one[1]))
+    yield f"time: {spent}; memory: {limits.memory_share:.0%} of the fullest device"
+    rest = found.candidates[1:]
+    if rest:
+        yield f"runner-up: {rest[0].mesh} takes {rest[0].iteration_s / best.iteration_s - 1:.1%} more"
+    elif meshes.behind:
+        mesh, least_s = meshes.behind
+        yield f"runner-up: {mesh}, by its bound at least {least_s / best.iteration_s - 1:.1%} more"
+    if meshes.quicker:
+        miss = meshes.quicker
+        yield (
+            f"memory: {miss.mesh} could take down to {1 - miss.seconds / best.iteration_s:.1%} less, but needs "
+            f"{show_bytes(miss.bytes)} of {show_bytes(miss.capacity_bytes)}"
+        )

@@ -1,0 +1,38 @@
+"""Long batches: what a batch of very many microbatches takes is foreseen from two shorter ones.
+
+Rules of this file: of schedules that go on evenly once the pipeline is filled, each further round of as many microbatches as there
+are stages in a column takes as long as the one before. For models of equal blocks that is the whole's time; the most memory is
+there long before the end of the shorter one.
+"""
+
+from hocket.passes.borders import StageCut
+from hocket.plan.plan import Predicted
+
+_STEADY = ("data_parallel", "flush", "interleaved")
+_LONG = 4  # times as many microbatches as stages in a column, from which a batch is foreseen
+FLUSHED = 2  # repetitions that show the steady state of these, which begin each batch anew
+
+
+def shorter(strategy: str, cuts: tuple[StageCut, ...], batch: tuple[int, int]) -> tuple[int, int] | None:
+    """Batch sizes of the two shorter ones, for a batch and its microbatches of so many samples; None where it is not long."""
+    width = len(cuts[0].devices)
+    columns, rest = divmod(batch[0], width * batch[1])
+    depth = len({cut.devices for cut in cuts})
+    if strategy not in _STEADY or rest or any(len(cut.devices) != width for cut in cuts) or columns <= _LONG * depth:
+        return None
+    # With chunks the first round behind the filling is not yet as the others.
+    few = (1 if len(cuts) == depth else 2) * depth + columns % depth
+    return few * width * batch[1], (few + depth) * width * batch[1]
+
+
+def foreseen(batch_size: int, sizes: tuple[int, int], first: Predicted, second: Predicted) -> Predicted:
+    """The prediction for a batch of so many samples from those of two of these sizes."""
+    rounds = (batch_size - sizes[0]) / (sizes[1] - sizes[0])
+
+    def at(one: float, other: float) -> float:
+        return one + rounds * (other - one)
+
+    iteration_s = at(first.iteration_s, second.iteration_s)
+    busy_s = at(*(found.iteration_s / (1 + found.bubble_fraction) for found in (first, second)))
+    peaks = {d: max(size, second.peak_memory_bytes[d]) for d, size in first.peak_memory_bytes.items()}
+    return Predicted(iteration_s, batch_size / iteration_s, peaks, iteration_s / busy_s - 1 if busy_s > 0 else 0.0)

@@ -1,0 +1,231 @@
+"""Planning a model by its sizes: profiles are worked out for the cluster's device type, meshes searched, the best one made a plan.
+
+Rules of this file: nothing is measured and nothing allocated; deterministic. Operations are the model's, three times those of the
+forward, without what recomputation repeats.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from hocket.cost.analytic import RECOMPUTE, Precision, analytic
+from hocket.errors import InputError, RefusedError
+from hocket.hardware.cluster import Cluster, DeviceType
+from hocket.hardware.groups import grouped
+from hocket.plan.hunt import NEAR, make_plan
+from hocket.plan.mesh import planes
+from hocket.plan.mesh_search import Meshed, Meshes, search_meshes
+from hocket.plan.plan import Plan
+from hocket.plan.predict import predict_iteration, proven_peaks
+from hocket.profile.model import ModelProfile
+from hocket.profile.transformer import Transformer
+from hocket.units import show_bytes
+
+SIZES = (1, 2, 4, 8, 16)  # of microbatches
+IN_16_BITS = Precision()
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Where an iteration's time goes on a device, as the mean of all, and what stands in the way of quicker meshes.
+
+    Attributes:
+        compute_s: forwards and backwards; recompute_s: what is made again for backwards; reductions_s: reductions among a
+            tensor-parallel group; step_s: of the optimizer.
+        bubble_s: filling and draining the pipeline; other_s: transfers, sums of gradients, and stages that wait for slower ones.
+        memory_share: of the fullest device.
+    """
+
+    compute_s: float
+    recompute_s: float
+    reductions_s: float
+    step_s: float
+    bubble_s: float
+    other_s: float
+    memory_share: float
+
+    def shares(self) -> dict[str, float]:
+        """Parts of an iteration, by what takes them."""
+        names = ("compute", "recompute", "reductions", "step", "bubble", "other")
+        seconds = {name: float(getattr(self, f"{name}_s")) for name in names}
+        whole = sum(seconds.values())
+        return {name: value / whole for name, value in seconds.items()}
+
+
+class SizedSearch:
+    """What a search for a model by its sizes has found.
+
+    Attributes:
+        model, cluster, device, batch_size, precision: what was asked. meshes: found ones, the best first.
+        search_s: that it took.
+    """
+
+    def __init__(self, model: Transformer, cluster: Cluster, batch_size: int, precision: Precision) -> None:
+        self.model, self.cluster, self.batch_size, self.precision = model, cluster, batch_size, precision
+        self.device = _device_of(cluster)
+        self.meshes = Meshes((), 0, 0)
+        self.search_s = 0.0
+        self._profiles: dict[tuple[int, str, tuple[int, ...]], ModelProfile] = {}
+
+    def profile(self, tensor: int, recompute: str, sizes: tuple[int, ...]) -> ModelProfile:
+        """One member's profile; each is worked out once."""
+        key = (tensor, recompute, sizes)
+        if key not in self._profiles:
+            self._profiles[key] = analytic(
+                self.model,
+                self.device,
+                tensor=tensor,
+                recompute=recompute,
+                precision=self.precision,
+                microbatch_sizes=sizes,
+            )
+        return self._profiles[key]
+
+    def profile_of(self, found: Meshed) -> ModelProfile:
+        """The profile that a plan of a mesh names: of one of its tensor-parallel devices."""
+        return self.profile(found.mesh.tensor, found.mesh.recompute, found.plane.sizes)
+
+    @cached_property
+    def best(self) -> Meshed:
+        """The best mesh that fits whatever the timing.
+
+        Raises:
+            RefusedError: there is none; with the nearest miss.
+        """
+        for found in self.meshes.found:
+            if self._safe(found):
+                return found
+        nearest = self.meshes.nearest
+        if nearest is None and self.meshes.found:
+            raise RefusedError("plan", f"{self.meshes.found[0].mesh}, which may need more memory than it seems", "less")
+        if nearest is None:
+            what = f"a batch of {self.batch_size} on {self.cluster.devices} devices"
+            step = (
+                "Take a batch that is a multiple of microbatch times columns, other microbatches, or another --tensor."
+            )
+            raise RefusedError("plan", f"no way to divide {what}", "microbatches of one size for every column", step)
+        needs = f"{nearest.mesh} needs at least {show_bytes(nearest.bytes)} a device of {show_bytes(nearest.capacity_bytes)}"
+        step = "Give more devices, more memory or a smaller batch, or let more be made again (--recompute full)."
+        raise RefusedError("plan", f"nothing that fits; nearest is {needs}", "a plan that fits", step)
+
+    @property
+    def candidates(self) -> tuple[Meshed, ...]:
+        """The best, and those behind it."""
+        found = self.meshes.found
+        return found[found.index(self.best) :]
+
+    def _safe(self, found: Meshed) -> bool:
+        """Whether it fits whatever the timing, as `check` will ask; looked at where it is near the limit."""
+        capacity = found.plane.group.cluster.capacity_bytes(0)
+        if found.bytes <= NEAR * capacity:
+            return True
+        mesh = found.mesh
+        few = min(mesh.microbatches, 2 * mesh.depth + mesh.microbatches % mesh.depth)
+        situation, choice = found.plane.choice(mesh, few * mesh.samples * mesh.width)
+        return max(proven_peaks(situation, mesh.strategy, choice).values()) <= capacity
+
+    def plan(self, found: Meshed, profile_path: str = "") -> Plan:
+        """The plan file of a mesh, with what is predicted of it."""
+        mesh = found.mesh
+        profile = self.profile_of(found)
+        situation, choice = found.plane.choice(mesh, self.batch_size)
+        plan = replace(
+            make_plan(situation, mesh.strategy, choice, profile_path),
+            cluster=self.cluster,
+            tensor=mesh.tensor,
+            slices=mesh.tensor > 1 and found.plane.slices,
+            profile_digest=profile.digest,
+        )
+        return replace(plan, predicted=predict_iteration(plan, profile))
+
+    def flops_per_s(self, found: Meshed) -> float:
+        """The model's operations a device and second."""
+        forward = float(self.profile_of(found).column("flops", found.mesh.samples).sum()) / found.mesh.samples
+        return 3 * forward * found.mesh.tensor * self.batch_size / found.iteration_s / self.cluster.devices
+
+    def share_of_peak(self, found: Meshed) -> float:
+        """These, by the peak rate of the device type."""
+        return self.flops_per_s(found) / self.device.flops_per_s[self.precision.dtype]
+
+    def limits(self, found: Meshed) -> Limits:
+        """Where the time goes."""
+        mesh = found.mesh
+        group, own = found.plane.profile, self.profile_of(found)
+        plain = self.profile(mesh.tensor, "none", found.plane.sizes)
+
+        def busy_s(profile: ModelProfile) -> float:
+            each = (profile.column(name, mesh.samples).sum() for name in ("forward_s", "backward_s"))
+            return float(sum(each)) * mesh.microbatches / mesh.depth
+
+        whole_s, alone_s, compute_s = busy_s(group), busy_s(own), busy_s(plain)
+        step_s = sum(layer.step_s for layer in own.layers) / mesh.depth
+        bubble_s = whole_s * (mesh.depth - 1) / (mesh.microbatches * mesh.chunks)
+        rest_s = max(0.0, found.iteration_s - whole_s - step_s)
+        bubble_s = min(bubble_s, rest_s)
+        return Limits(
+            compute_s,
+            alone_s - compute_s,
+            whole_s - alone_s,
+            step_s,
+            bubble_s,
+            rest_s - bubble_s,
+            found.bytes / found.plane.group.cluster.capacity_bytes(0),
+        )
+
+
+def search_sizes(
+    model: Transformer,
+    cluster: Cluster,
+    batch_size: int,
+    *,
+    tensors: Sequence[int] = (),
+    recomputes: Sequence[str] = (),
+    microbatch_sizes: Sequence[int] = (),
+    precision: Precision = IN_16_BITS,
+    clock: Callable[[], float] = time.perf_counter,
+) -> SizedSearch:
+    """Search all ways to divide a cluster of one device type among tensors, stages and columns for a model.
+
+    Arguments:
+        tensors: widths of tensor-parallel groups to consider; all that fit when empty. recomputes: what blocks make again;
+            "none", "selective" and "full" when empty. microbatch_sizes: 1 to 16 when empty.
+
+    Raises:
+        InputError: a width that does not divide the model or the cluster, an unknown word, a cluster of several types, a type
+            without a rate for the numbers' type, sizes beyond the batch.
+    """
+    began = clock()
+    if batch_size < 1:
+        raise InputError("batch_size", str(batch_size), ">= 1")
+    sizes = tuple(sorted(set(microbatch_sizes))) or tuple(b for b in SIZES if b <= batch_size)
+    for size in sizes:
+        if not 1 <= size <= batch_size:
+            raise InputError("microbatch_sizes", str(size), f"1 to the batch size, {batch_size}")
+    for word in recomputes:
+        if word not in RECOMPUTE:
+            raise InputError("recompute", repr(word), f"one of {', '.join(RECOMPUTE)}")
+    for width in tensors:
+        model.check_tensor(width)
+        grouped(cluster, width)
+    found = SizedSearch(model, cluster, batch_size, precision)
+    found.profile(tensors[0] if tensors else 1, "none", sizes)  # says what is wrong with the device type
+    widths = tuple(tensors) or _widths(cluster)
+    ways = tuple(dict.fromkeys(recomputes)) or RECOMPUTE
+    found.meshes = search_meshes(planes(found.profile, cluster, widths, ways, sizes), batch_size)
+    found.search_s = clock() - began
+    return found
+
+
+def _widths(cluster: Cluster) -> tuple[int, ...]:
+    """Divisors of the number of devices; those that fit neither model nor levels are left out by `planes`."""
+    return tuple(width for width in range(1, cluster.devices + 1) if cluster.devices % width == 0)
+
+
+def _device_of(cluster: Cluster) -> DeviceType:
+    kinds = {cluster.node_of(device).device_type for device in range(cluster.devices)}
+    if len(kinds) > 1:
+        found = f"devices of {len(kinds)} types ({', '.join(sorted(kinds))})"
+        step = "Profile the model on one of them; from a profile, mixed clusters are planned."
+        raise InputError("cluster", found, "devices of one type, where a model is given by its sizes", step)
+    return cluster.type_of(0)

@@ -1,0 +1,120 @@
+"""`hocket plan` for a model by its sizes, from the command line to a plan file and back."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hocket.cli import main
+from hocket.hardware.cluster import Cluster
+from hocket.plan.plan import Plan
+from hocket.profile.synthetic import chain
+from tests.cli.test_planning import document, said
+from tests.plan.test_mesh import SERVERS
+
+GPT = "layers: 6\nhidden: 1024\nheads: 16\nvocabulary: 8192\nsequence: 512\n"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder to work in, with a model, a cluster, and a profile."""
+    monkeypatch.chdir(tmp_path)
+    Path("gpt.yaml").write_text(GPT)
+    SERVERS.save("cluster.yaml")
+    chain(4, device_type="a100-80gb").save("profile.json")
+    return tmp_path
+
+
+def test_there_and_back(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The plan is written with its profile; show, check and simulate work on it, train says why it does not."""
+    text = said(capsys, "plan", "gpt.yaml", "cluster.yaml", "-B", "16", "-t", "2", "-o", "plan.yaml")
+    assert "wrote plan.yaml and plan.profile.json" in text
+    assert "ways to divide 8 devices" in text
+    assert "time: compute" in text
+    assert "runner-up: p" in text
+    assert Plan.read("plan.yaml").tensor == 2
+    shown = said(capsys, "show", "plan.yaml")
+    assert "groups of 2" in shown
+    assert "group k is devices 2 k and the 1 behind it; borders are sent in parts" in shown
+    assert "the file says" not in shown
+    assert "legal for every number of periods" in said(capsys, "check", "plan.yaml")
+    assert "sent inside of groups" in said(capsys, "simulate", "plan.yaml", "--report", "report.html")
+    assert "groups of 2 devices" in Path("report.html").read_text()
+    assert "not yet trained" in said(capsys, "train", "job.py", "plan.yaml", code=2)
+
+
+def test_for_machines(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Seconds and bytes, the best first; the plan is the best's."""
+    found = document(capsys, "plan", "gpt.yaml", "cluster.yaml", "-B", "16", "-o", "plan.yaml")
+    first = found["candidates"][0]
+    assert first["iteration_s"] == min(one["iteration_s"] for one in found["candidates"])
+    assert first["samples_per_s"] == pytest.approx(16 / first["iteration_s"])
+    assert first["share_of_peak"] == pytest.approx(first["teraflops_per_device"] / 312)
+    assert first["tensor"] * first["depth"] * first["width"] == 8
+    assert len(first["peak_memory_bytes"]) == first["depth"] * first["width"]
+    assert found["search_s"] > 0
+    assert found["simulated"] == len(found["candidates"])
+    assert found["considered"] > found["too_large"]
+    assert found["plan"]["predicted"]["iteration_s"] == pytest.approx(first["iteration_s"])
+    simulated = document(capsys, "simulate", "plan.yaml")
+    assert simulated["iteration_s"] == pytest.approx(first["iteration_s"])
+
+
+def test_a_longer_sample(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Takes longer; beyond a model's learned positions it is refused."""
+    words = ("plan", "gpt.yaml", "cluster.yaml", "-B", "16", "-t", "1", "--recompute", "none")
+    short, long = (document(capsys, *words, *more) for more in ((), ("--sequence", "1024")))
+    assert long["candidates"][0]["iteration_s"] > short["candidates"][0]["iteration_s"]
+    Path("gpt.yaml").write_text(GPT + "positions: 512\n")
+    assert document(capsys, *words, "--sequence", "1024", code=2)["error"]["place"] == "sequence"
+
+
+def test_published_models_by_name(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The name will do; a name that is none is told with the nearest."""
+    found = document(capsys, "plan", "gpt2-xl", "cluster.yaml", "-B", "16", "--recompute", "full")
+    assert found["model"]["name"] == "gpt2-xl"
+    error = document(capsys, "plan", "gpt2-xx", "cluster.yaml", "-B", "16", code=2)["error"]
+    assert (error["place"], error["found"]) == ("model", "'gpt2-xx'")
+    assert "gpt2-xl" in error["next_step"]
+
+
+@pytest.mark.parametrize(
+    ("words", "place", "found"),
+    [
+        ("gpt.yaml cluster.yaml -B 16 -s flush", "--strategy", "a model by its sizes"),
+        ("profile.json cluster.yaml -B 16 --sequence 8", "--sequence", "a profile"),
+        ("profile.json cluster.yaml -B 16 -t 2", "--tensor", "a profile"),
+        ("profile.json cluster.yaml -B 16 --recompute full", "--recompute", "a profile"),
+        ("gpt.yaml cluster.yaml -B 16 -t 3", "tensor", "3"),
+        ("gpt.yaml cluster.yaml -B 16 -b 17", "microbatch_sizes", "17"),
+        ("gpt.yaml cluster.yaml -B 0", "batch_size", "0"),
+    ],
+)
+def test_options_that_make_no_sense(
+    folder: Path, words: str, place: str, found: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Refused with their name."""
+    error = document(capsys, "plan", *words.split(), code=2)["error"]
+    assert (error["place"], error["found"]) == (place, found)
+
+
+def test_nothing_fits(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One document with the reason and the nearest miss; nothing is written."""
+    replace(Cluster.read("cluster.yaml"), memory_bytes=1e8).save("small.yaml")
+    words = ("plan", "gpt.yaml", "small.yaml", "-B", "16", "-o", "plan.yaml")
+    found = document(capsys, *words, code=2)
+    assert found["candidates"] == []
+    assert found["plan"] is None
+    assert found["nearest_miss"]["at_least_bytes"] > 1e8
+    assert "nothing that fits; nearest is p" in found["error"]["found"]
+    assert "do not fit, 0 simulated" in said(capsys, *words, code=2)
+    assert not list(folder.glob("plan*"))
+
+
+def test_it_is_the_same_each_time(folder: Path) -> None:
+    """To the byte."""
+    for name in ("a.yaml", "b.yaml"):
+        assert main(["plan", "gpt.yaml", "cluster.yaml", "-B", "16", "-o", name]) == 0
+    one, other = (Path(name).read_text().replace(f"{name[0]}.profile", "profile") for name in ("a.yaml", "b.yaml"))
+    assert one == other
+    assert Path("a.profile.json").read_text() == Path("b.profile.json").read_text()

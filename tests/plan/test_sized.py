@@ -1,0 +1,138 @@
+"""Planning by sizes: what is asked wrongly, what does not fit, and that the plan is what was found."""
+
+from dataclasses import replace
+
+import pytest
+
+from hocket.cost.analytic import Precision
+from hocket.errors import InputError, RefusedError
+from hocket.hardware.cluster import Cluster, Level, Node
+from hocket.plan.long import shorter
+from hocket.plan.mesh_search import simulated
+from hocket.plan.open import Opened, problems_of
+from hocket.plan.predict import predict_choice, predict_iteration
+from hocket.plan.sized import search_sizes
+from tests.plan.test_mesh import GPT, SERVERS
+
+ALONE = Cluster("alone", (Level("server", 1, 1e9),), "a100-80gb")
+
+
+@pytest.mark.parametrize(
+    ("cluster", "options", "message"),
+    [
+        (SERVERS, {"tensors": (3,)}, r"^tensor: found 3; expected a divisor of heads, 16"),
+        (SERVERS, {"tensors": (16,)}, r"^tensor: found 16 devices; expected"),
+        (SERVERS, {"recomputes": ("some",)}, r"^recompute: found 'some'; expected one of none, selective, full"),
+        (SERVERS, {"microbatch_sizes": (32,)}, r"^microbatch_sizes: found 32; expected 1 to the batch size, 16"),
+        (replace(SERVERS, device_type="k80"), {}, r"^device k80: dtype: found 'float16'; expected one of float"),
+        (
+            replace(SERVERS, device_type="", nodes=(Node("a100-80gb", 4), Node("v100-16gb", 4))),
+            {},
+            r"^cluster: found devices of 2 types \(a100-80gb, v100-16gb\); expected devices of one type",
+        ),
+    ],
+)
+def test_what_is_asked_wrongly(cluster: Cluster, options: dict[str, tuple[int, ...]], message: str) -> None:
+    """Told by name, before anything is searched."""
+    with pytest.raises(InputError, match=message):
+        search_sizes(GPT, cluster, 16, **options)  # type: ignore[arg-type]
+
+
+def test_a_batch_that_nothing_divides() -> None:
+    """Seven samples in microbatches of two."""
+    found = search_sizes(GPT, SERVERS, 7, microbatch_sizes=(2,))
+    with pytest.raises(RefusedError, match=r"no way to divide a batch of 7 on 8 devices.*multiple of microbatch times"):
+        _ = found.best
+
+
+def test_nothing_fits() -> None:
+    """With the mesh that lacks least, and what it lacks."""
+    found = search_sizes(GPT, replace(SERVERS, memory_bytes=1e8), 16)
+    assert found.meshes.considered == found.meshes.too_large
+    nearest = found.meshes.nearest
+    assert nearest is not None
+    assert nearest.missing_bytes > 0
+    with pytest.raises(RefusedError, match=r"nothing that fits; nearest is p\d+ t\d+ d\d+ .* of 95\.37 MiB.*full"):
+        _ = found.best
+
+
+@pytest.mark.parametrize("recompute", ["none", "full"])
+def test_the_plan_is_what_was_found(recompute: str) -> None:
+    """Its prediction is the mesh's, its profile one of a group's members, and `check` finds nothing."""
+    found = search_sizes(GPT, SERVERS, 16, recomputes=(recompute,))
+    best = found.best
+    plan, profile = found.plan(best, "p.json"), found.profile_of(best)
+    assert (plan.tensor, plan.profile, plan.profile_digest) == (best.mesh.tensor, "p.json", profile.digest)
+    assert plan.predicted is not None
+    assert plan.predicted.iteration_s == pytest.approx(best.iteration_s, rel=1e-9)
+    assert plan.predicted.peak_memory_bytes == pytest.approx(best.predicted.peak_memory_bytes)
+    opened = Opened(type(plan).from_yaml(plan.to_yaml()), profile)
+    assert opened.predicted.iteration_s == pytest.approx(best.iteration_s, rel=1e-9)
+    assert problems_of(opened, opened.program) == ()
+
+
+def test_widths_that_are_asked_for() -> None:
+    """Only these are found; without reductions a group is a device."""
+    for tensor in (1, 4):
+        found = search_sizes(GPT, SERVERS, 16, tensors=(tensor,))
+        assert {one.mesh.tensor for one in found.meshes.found} == {tensor}
+        limits = found.limits(found.best)
+        assert (limits.reductions_s > 0) == (tensor > 1)
+        assert sum(limits.shares().values()) == pytest.approx(1)
+        assert min(limits.shares().values()) >= -1e-12
+        plan = found.plan(found.best)
+        assert plan.slices == (tensor > 1)
+
+
+def test_operations() -> None:
+    """On one device, in proportion to the batch by its time; equation 4.2 without recomputation says the same."""
+    found = search_sizes(GPT, ALONE, 8, recomputes=("none",))
+    best = found.best
+    expected = GPT.model_flops(8, recomputed=False) / best.iteration_s
+    assert found.flops_per_s(best) == pytest.approx(expected, rel=1e-6)
+    assert found.share_of_peak(best) == pytest.approx(found.flops_per_s(best) / 312e12)
+    slower = search_sizes(GPT, ALONE, 8, recomputes=("full",))
+    assert found.limits(best).recompute_s == 0
+    assert slower.limits(slower.best).recompute_s > 0
+    assert slower.best.iteration_s > best.iteration_s
+
+
+def test_what_more_memory_would_give() -> None:
+    """A little less memory than the best needs: it is named as quicker, with what it lacks."""
+    whole = search_sizes(GPT, SERVERS, 16)
+    least = replace(SERVERS, memory_bytes=0.97 * whole.best.bytes)
+    found = search_sizes(GPT, least, 16)
+    assert found.best.iteration_s > whole.best.iteration_s
+    quicker = found.meshes.quicker
+    assert quicker is not None
+    assert quicker.seconds < found.best.iteration_s
+    assert quicker.bytes > quicker.capacity_bytes
+
+
+def test_long_plans_are_shown_in_short() -> None:
+    """What is shown has fewer microbatches, is legal, and the whole's time and memory are foreseen from it."""
+    found = search_sizes(GPT, SERVERS, 8192, tensors=(4,), recomputes=("full",), microbatch_sizes=(1,))
+    mesh = next(m for m in found.meshes.found[0].plane.meshes(8192) if (m.depth, m.chunks) == (2, 1))
+    situation, choice = found.meshes.found[0].plane.choice(mesh, 8192)
+    sizes = shorter("flush", choice.stages, (8192, 1))
+    assert sizes == (2, 4)
+    plan = found.plan(simulated(found.meshes.found[0].plane, mesh))
+    opened = Opened(plan, found.profile(4, "full", (1,)))
+    assert (plan.microbatches, opened.shown.microbatches) == (8192, 2)
+    assert problems_of(opened, opened.program) == ()
+    trace, summary = opened.simulate()
+    assert summary.iteration_s == opened.predicted.iteration_s
+    assert len(trace.events) < 1000
+    whole = predict_choice(situation, "flush", choice, most_forwards=10**9)
+    assert summary.iteration_s == pytest.approx(whole.iteration_s, rel=1e-6)
+    assert summary.peak_memory_bytes == pytest.approx(whole.peak_memory_bytes)
+    assert predict_iteration(plan, opened.profile) == plan.predicted
+
+
+def test_precision() -> None:
+    """Fewer bytes a parameter are fewer bytes on a device."""
+    small = Precision(gradient_bytes=2, optimizer_bytes=4, step_bytes=20)
+    sizes = {"tensors": (1,), "recomputes": ("none",), "microbatch_sizes": (1,)}
+    exact = search_sizes(GPT, ALONE, 8, **sizes)  # type: ignore[arg-type]
+    short = search_sizes(GPT, ALONE, 8, precision=small, **sizes)  # type: ignore[arg-type]
+    assert exact.best.bytes - short.best.bytes == pytest.approx(10 * GPT.parameters, rel=0.02)
