@@ -47,6 +47,7 @@ def report_html(plan: Plan, trace: Trace, summary: Summary, measured: Trace | No
     Returns:
         A whole HTML document: no file or address outside it is needed, and it is the same to the byte each time.
     """
+    measured = measured.by_group() if measured is not None else None
     drawn = draw(plan, trace, summary, measured)
     return render(
         "report.html",

@@ -95,11 +95,12 @@ def inner_gaps(moments_s: np.ndarray, segments_s: Sequence[float]) -> np.ndarray
 
 
 def compare(predicted: Trace, measured: Trace, largest: int = 10) -> Comparison:
-    """Lay two traces of one program side by side.
+    """Lay two traces of one program side by side; measured tensor-parallel groups as one device each.
 
     Arguments:
         largest: how many single instructions to list.
     """
+    measured = measured.by_group()
     ours, theirs = _by_name(predicted), _by_name(measured)
     both = [key for key in ours if key in theirs]
     pairs = [(ours[key], theirs[key]) for key in both]

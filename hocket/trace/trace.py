@@ -166,6 +166,21 @@ class Trace:
         peaks = {int(d): float(size) for d, size in told if str(d).isdecimal() and isinstance(size, int | float)}
         return peaks | {device: float(size.max()) for device, (_, size) in self.memory.items()}
 
+    def by_group(self) -> "Trace":
+        """Of a measured run of tensor-parallel groups what its plan speaks of: for each group, as one device, what its first
+        member did, and the most that one of its members held. Any other trace as it is.
+        """
+        members = self.meta.get("tensor", 1)
+        if not isinstance(members, int) or members < 2:
+            return self
+        events = [replace(e, device=e.device // members) for e in self.events if e.device % members == 0]
+        peaks: dict[str, float] = {}
+        for device, size in self.peak_memory_bytes().items():
+            group = str(device // members)
+            peaks[group] = max(size, peaks.get(group, 0.0))
+        meta = {key: value for key, value in self.meta.items() if key != "tensor"}
+        return Trace.of(events, meta=meta | {"peak_memory_bytes": peaks})
+
     @property
     def segments_s(self) -> tuple[float, ...]:
         """When each segment of a run began, ascending: a pipeline that was drained for a checkpoint starts anew there.

@@ -57,6 +57,28 @@ def test_measured_peaks_are_in_the_meta() -> None:
     assert odd.peak_memory_bytes() == {}
 
 
+def test_groups_are_compared_as_devices() -> None:
+    """A measured run of groups of two has a track for each member; its plan speaks of groups, for which the first stands."""
+    events = [
+        Event(device, "compute", f"forward {device // 2} #0", Kind.FORWARD, device // 2, 0, 0.0, 2.0 + device)
+        for device in range(4)
+    ]
+    peaks = {str(device): 10 * device + 1 for device in range(4)}
+    measured = Trace.of(events, meta={"tensor": 2, "peak_memory_bytes": peaks})
+    predicted = Trace.of(
+        [Event(g, "compute", f"forward {g} #0", Kind.FORWARD, g, 0, 0.0, 1.0) for g in range(2)],
+        {0: [(0.0, 5.0)], 1: [(0.0, 6.0)]},
+    )
+    found = compare(predicted, measured)
+    assert (found.only_predicted, found.only_measured) == (0, 0)
+    assert {row.what: (row.predicted, row.measured) for row in found.kinds} == {
+        "forward 0": (1.0, 2.0),
+        "forward 1": (1.0, 4.0),
+    }
+    assert [(row.predicted, row.measured) for row in found.memory] == [(5.0, 11.0), (6.0, 31.0)]
+    assert predicted.by_group() is predicted
+
+
 def test_recomputation_has_a_row_of_its_own() -> None:
     """A forward that runs again is not averaged with the first."""
     events = [
