@@ -71,6 +71,7 @@ class InternalError(HocketError):
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Return a hint such as "did you mean 'gpipe'?", or an empty string when nothing is near."""
-    match = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
-    return f"Did you mean {match[0]!r}?" if match else ""
+    """Return a hint such as "did you mean 'gpipe'?", or an empty string when nothing is near, whatever the case of letters."""
+    folded = {one.casefold(): one for one in known}
+    match = difflib.get_close_matches(name.casefold(), folded, n=1, cutoff=0.5)
+    return f"Did you mean {folded[match[0]]!r}?" if match else ""

@@ -43,7 +43,13 @@ def test_every_error_can_be_caught_at_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "hint"), [("gpip", "Did you mean 'gpipe'?"), ("pipedrem", "Did you mean 'pipedream'?"), ("zzz", "")]
+    ("name", "hint"),
+    [
+        ("gpip", "Did you mean 'gpipe'?"),
+        ("pipedrem", "Did you mean 'pipedream'?"),
+        ("GPIPE", "Did you mean 'gpipe'?"),
+        ("zzz", ""),
+    ],
 )
 def test_nearest(name: str, hint: str) -> None:
     """A near name is offered; where nothing is near, nothing is."""

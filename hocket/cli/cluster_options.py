@@ -11,7 +11,9 @@ if TYPE_CHECKING:
     from hocket.cluster.core import Policy as Allocating
     from hocket.cluster.options import Options
 
-Policy = Annotated[str, typer.Option("--policy", "-p", help="See `hocket cluster policies`.")]
+Policy = Annotated[
+    str, typer.Option("--policy", "-p", help="NAME of `hocket cluster policies`, or NAME:agnostic and the like.")
+]
 Agnostic = Annotated[bool, typer.Option("--agnostic", help="As if all types of workers were alike.")]
 Sharing = Annotated[bool, typer.Option("--space-sharing", help="Jobs may share workers, two at a time.")]
 Published = Annotated[
@@ -19,7 +21,10 @@ Published = Annotated[
 ]
 Budget = Annotated[float | None, typer.Option("--budget-usd", help="Dollars, for policies that keep within a budget.")]
 Table = Annotated[
-    Path | None, typer.Option("--throughputs", help="Throughput table; that of V100, P100 and K80 by default.")
+    Path | None,
+    typer.Option(
+        "--throughputs", help="Throughput table (JSON, see docs/cluster.md); that of V100, P100 and K80 by default."
+    ),
 ]
 Times = Annotated[
     bool, typer.Option("--times", help="Also say how long computing took; in all else two runs are identical.")
@@ -36,6 +41,16 @@ _OPTIONS = {
     "options: estimating": "--estimate",
 }
 _BUDGETED = "makespan_budget"
+# What papers and schedulers call policies that have other names here.
+_CALLED = {
+    "las": "max_min_fairness",
+    "tiresias": "max_min_fairness",
+    "themis": "finish_time_fairness",
+    "ftf": "finish_time_fairness",
+    "sjf": "shortest_job_first",
+    "srtf": "shortest_job_first",
+    "drf": "isolated",
+}
 _WAYS = ("agnostic", "space-sharing", "as-published")  # of a policy, behind its name
 
 
@@ -62,6 +77,10 @@ def policy_of(text: str, agnostic: bool = False, as_published: bool = False, see
     from hocket.errors import InputError
 
     name, *told = text.split(":")
+    if name.lower() in _CALLED:
+        raise InputError(
+            "--policy", repr(name), "a name of `hocket cluster policies`", f"Here it is {_CALLED[name.lower()]}."
+        )
     if not set(told) <= set(_WAYS):
         raise InputError("--policy", repr(text), f"NAME, or NAME:agnostic; also behind a name: {', '.join(_WAYS[1:])}")
     given = {*told, *(["agnostic"] if agnostic else []), *(["as-published"] if as_published else [])}

@@ -128,7 +128,8 @@ class ThroughputTable:
         found = []
         for k, own in enumerate(types):
             if (own.table_name, True) not in self.column:
-                step = nearest(own.table_name, self.types)
+                near = nearest(own.table_name, self.types)
+                step = f"{near} A table of your own goes with --throughputs, see docs/cluster.md.".lstrip()
                 place = f"worker type {own.name}"
                 raise InputError(place, "no throughputs of it", f"one of {', '.join(self.types)}", step)
             found.append(Column(k))

@@ -104,7 +104,9 @@ def parse_data(data: Any, place: str) -> Workload:
         InputError: at `place`, with the job and the field.
     """
     if not isinstance(data, dict) or data.get("format") != FORMAT:
-        raise InputError(place, seems(data), f"a workload, of format: {FORMAT}")
+        snapshot = isinstance(data, dict) and "worker_types" in data
+        step = "A snapshot goes with `hocket cluster solve`." if snapshot else "docs/cluster.md shows how to write one."
+        raise InputError(place, seems(data), f"a workload, of format: {FORMAT}", step)
     jobs = data.get("jobs")
     if not isinstance(jobs, list):
         raise InputError(f"{place}: jobs", type(jobs).__name__, "a list of jobs")

@@ -86,6 +86,15 @@ def throughputs(value: str) -> Callable[[], None]:
         (job(11, "arrived_s", 1e300), SIMULATE.format("jobs.json"), ["jobs.json, line 13: jobs.11: job 11: arrived_s", "found 1e+300"]),
         (job(4, "steps", 1e17), SIMULATE.format("jobs.json"), ["jobs.json: job 4: steps", "found 1e+17, which take", "years"]),
         (edit("snapshot.json", ('"v100": 2.0,', '"v100": 0.0,')), "solve snapshot.json -p min_cost", ["snapshot.json: worker type v100: price_usd_per_hour: found 0.0"]),
+        # files in each other's place, and names that others have for things
+        (lambda: None, "simulate snapshot.json workers.yaml", ["snapshot.json: found keys", "A snapshot goes with `hocket cluster solve`."]),
+        (lambda: None, "simulate workers.yaml jobs.json", ["jobs.json: found a file of format", "Jobs come first, workers after them."]),
+        (lambda: None, "simulate workers.yaml workers.yaml", ["workers.yaml: found the name", "Jobs come first, workers after them."]),
+        (write("w.json", "{}"), "simulate w.json workers.yaml", ["w.json: found no keys", "docs/cluster.md"]),
+        (edit("workers.yaml", ("v100", "h100")), "simulate jobs.json workers.yaml", ["worker type h100: found no throughputs of it", "--throughputs, see docs/cluster.md"]),
+        (lambda: None, "solve snapshot.json -p LAS", ["--policy: found 'LAS'", "Here it is max_min_fairness."]),
+        (lambda: None, "compare jobs.json workers.yaml -p themis:agnostic", ["--policy: found 'themis'", "Here it is finish_time_fairness."]),
+        (lambda: None, "solve snapshot.json -p FIFO", ["--policy: found 'FIFO'", "Did you mean 'fifo'?"]),
         # what is no number
         (job(4, "steps", True), SIMULATE.format("jobs.json"), ["jobs.json, line 6: jobs.4: steps", "found True", "expected a number"]),
         (job(4, "steps", "12"), SIMULATE.format("jobs.json"), ["jobs.json, line 6: jobs.4: steps", "found '12'", "expected a number"]),

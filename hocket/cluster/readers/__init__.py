@@ -35,8 +35,9 @@ def read_workload(path: str | Path, table: ThroughputTable | None = None, seed: 
         if name.endswith(ending):
             return reader.read(path, table)
     if not name.endswith(".csv"):
+        step = "Jobs come first, workers after them." if name.endswith((".yaml", ".yml")) else ""
         raise InputError(
-            str(path), f"the name {name!r}", "a file that ends in .json, .trace or .csv (or these and .gz)"
+            str(path), f"the name {name!r}", "a file that ends in .json, .trace or .csv (or these and .gz)", step
         )
     content = read_text(path, MOST_BYTES)
     head = {cell.strip() for cell in content.partition("\n")[0].split(",")}

@@ -49,7 +49,8 @@ def read(path: str | Path, table: ThroughputTable | None = None) -> tuple[Worker
     elif isinstance(data, dict) and "levels" in data:
         found = _of_cluster(Cluster.from_yaml(text, str(path)), table)
     else:
-        raise InputError(str(path), seems(data), "`workers`, a list of types, or a cluster file with `levels`")
+        step = "Jobs come first, workers after them." if isinstance(data, dict) and "jobs" in data else ""
+        raise InputError(str(path), seems(data), "`workers`, a list of types, or a cluster file with `levels`", step)
     if not found:
         raise InputError(f"{path}: workers", "none", "one type or more")
     return found
