@@ -44,7 +44,9 @@ def _purpose(text: str) -> str:
 
 
 def solve(
-    snapshot: Annotated[Path, typer.Argument(help="A snapshot (JSON): jobs, workers, throughputs.")],
+    snapshot: Annotated[
+        Path, typer.Argument(help="A snapshot (JSON, see docs/cluster.md): jobs, workers, throughputs.")
+    ],
     policy: Policy = "max_min_fairness",
     agnostic: Agnostic = False,
     space_sharing: Sharing = False,
@@ -55,7 +57,7 @@ def solve(
     times: Times = False,
     json: Json = False,
 ) -> None:
-    """One allocation: what part of the time each job is to spend on each type of worker, and why.
+    """One allocation, and why each job got what it got. Parts are of the time that a job spends on each type of worker.
 
     Example: hocket cluster solve examples/snapshots/three-jobs.json --policy finish_time_fairness
     """
@@ -105,6 +107,15 @@ def _json(found: "Allocation", there: "Snapshot") -> dict[str, Any]:
     }
 
 
+def _in_use(found: "Allocation", there: "Snapshot") -> list[float]:
+    """Workers of each type that are at work on average; a pair of jobs holds its workers once."""
+    import numpy as np
+
+    used = np.zeros(len(there.types))
+    np.add.at(used, there.type_of[found.column], found.fraction * there.scale[found.first])
+    return [float(x) for x in used]
+
+
 def _print(policy: str, found: "Allocation", there: "Snapshot", rows: int, took: dict[str, float]) -> None:
     from hocket.cli.table import print_table
     from hocket.units import show_number, show_seconds
@@ -127,5 +138,7 @@ def _print(policy: str, found: "Allocation", there: "Snapshot", rows: int, took:
     print_table(title, columns, shown, right=range(2, len(columns) - 1))
     if len(ids) > rows:
         print(f"  and {len(ids) - rows} more; --rows shows them, --json has all")
+    used = zip(there.types, _in_use(found, there), strict=True)
+    print(f"  in use: {', '.join(f'{x:.1f} of {own.workers} {own.name}' for own, x in used)}")
     if found.note:
         print(f"  note: {found.note}")

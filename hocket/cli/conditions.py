@@ -37,18 +37,25 @@ class Conditions:
     )
     round_s: Annotated[float, typer.Option("--round", help="Seconds of a round.")] = 360.0
     overhead_s: Annotated[
-        float, typer.Option("--overhead-s", help="Seconds to save a job and load it again when it moves.")
+        float,
+        typer.Option(
+            "--overhead-s", help="Seconds to save a job and load it again when it moves; by default moving is free."
+        ),
     ] = 0.0
     as_published: Published = False
-    first: Annotated[int, typer.Option("--first", min=0, help="Count jobs from this place on.")] = 0
-    last: Annotated[int | None, typer.Option("--last", min=1, help="Count jobs before this place; then stop.")] = None
+    first: Annotated[
+        int, typer.Option("--first", min=0, help="Figures count jobs from this place on; 0 is the first.")
+    ] = 0
+    last: Annotated[
+        int | None, typer.Option("--last", min=1, help="Figures count jobs before this place; then stop.")
+    ] = None
     budget_usd: Budget = None
     estimate: Estimate = None
     references: References = 13
     prices: Prices = None
     begins: From = None
     throughputs: Table = None
-    seed: Annotated[int, typer.Option("--seed", help="Of all that is drawn.")] = 0
+    seed: Annotated[int, typer.Option("--seed", help="Seed of all that is drawn by chance.")] = 0
 
     def policy(self, text: str, agnostic: bool = False) -> "Chosen":
         """The policy of NAME or NAME:WAY with a memory of its own, and with the options of its simulation.

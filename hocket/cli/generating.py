@@ -31,17 +31,22 @@ class Kind(StrEnum):
 
 
 def generate(
-    kind: Annotated[Kind, typer.Argument(help="Jobs that come as they come, or are all there at once.")],
+    kind: Annotated[
+        Kind,
+        typer.Argument(
+            help="Jobs that come one after the other, or are all there at once; of one worker, or also of several."
+        ),
+    ],
     output: Annotated[Path, typer.Option("-o", "--output", help="Where to write the jobs (JSON).")],
     jobs: Annotated[int, typer.Option("--jobs", help="How many.")] = 1000,
-    rate: Annotated[float, typer.Option(help="Jobs an hour, if they come as they come.")] = 4.0,
+    rate: Annotated[float, typer.Option(help="Jobs an hour, if they come one after the other.")] = 4.0,
     priorities: Annotated[bool, typer.Option(help="A fifth of the jobs have five times the weight.")] = False,
     slos: Annotated[bool, typer.Option(help="Each job has an SLO of 1.2, 2 or 10 times its duration.")] = False,
     throughputs: Table = None,
-    seed: Annotated[int, typer.Option(help="Of all that is drawn.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of all that is drawn by chance.")] = 0,
     json: Json = False,
 ) -> None:
-    """Make a workload as section 5.7.1 of the dissertation does.
+    """Draw a workload by chance, as section 5.7.1 of the dissertation does (that of Gavel).
 
     Example: hocket cluster generate continuous-single --rate 5.6 --jobs 1000 -o jobs.json
     """

@@ -12,7 +12,9 @@ def prices(
     folder: Annotated[
         Path | None, typer.Argument(help="Prices as clouds publish them, see docs/prices.md; a sample by default.")
     ] = None,
-    at: Annotated[str | None, typer.Option("--at", help="A day, such as 2020-03-01; the last that is known.")] = None,
+    at: Annotated[
+        str | None, typer.Option("--at", help="A day, such as 2020-03-01; by default the last one that is known.")
+    ] = None,
     json: Json = False,
 ) -> None:
     """What accelerators cost at a moment: cheapest and dearest offers, and what spot prices save.

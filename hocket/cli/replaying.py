@@ -12,7 +12,10 @@ from hocket.cli.replays import as_json, print_replays, read, read_site, replayed
 from hocket.cli.world import Bills, Checkpoint, check_checkpoint, write_bills
 
 Workload = Annotated[
-    Path, typer.Argument(help="Jobs: JSON from `hocket cluster generate`, a .trace of Gavel's, Sia's or a Philly CSV.")
+    Path,
+    typer.Argument(
+        help="Jobs: JSON from `hocket cluster generate`, a .trace of Gavel's, Sia's or a Philly CSV; or written by hand, see docs/cluster.md."
+    ),
 ]
 Count = Annotated[int | None, typer.Option("--jobs", min=1, help="Only the first so many jobs.")]
 
@@ -34,7 +37,7 @@ def simulate(
     times: Times = False,
     json: Json = False,
 ) -> None:
-    """A whole trace under one policy: job completion times, makespan, fairness, utilisation, cost.
+    """A workload under one policy. Gives job completion times, makespan, fairness, utilisation, cost.
 
     Example: hocket cluster simulate jobs.json workers.yaml --policy max_min_fairness --report report.html
     """

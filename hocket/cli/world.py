@@ -29,13 +29,15 @@ References = Annotated[
 Prices = Annotated[
     Path | None,
     typer.Option(
-        "--prices", help="Folder of prices: types of workers with an `offer` pay them, spot ones come and go."
+        "--prices",
+        help="Folder of prices (docs/prices.md): types of workers with an `offer` pay them, spot ones come and go.",
     ),
 ]
 From = Annotated[
     str | None,
     typer.Option(
-        "--from", help="With --prices: when the workload begins, such as 2020-03-01T12:00; as early as can be."
+        "--from",
+        help="With --prices: when the workload begins, such as 2020-03-01T12:00; by default, when all have a price.",
     ),
 ]
 Bills = Annotated[Path | None, typer.Option("--bills", help="Write what each job paid, lease by lease (JSON).")]

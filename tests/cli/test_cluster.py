@@ -1,6 +1,7 @@
 """The cluster's commands, from a generated workload to figures and a report."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -101,6 +102,33 @@ def test_the_example_snapshot_is_the_dissertations(run: Run) -> None:
     path = Path(__file__).parents[2] / "examples" / "snapshots" / "three-jobs.json"
     found = run("cluster", "solve", path, "--json").json
     assert found["objective"] / (2 / 3) == pytest.approx(1.09, abs=0.02)
+
+
+def test_how_many_workers_are_in_use_is_told(run: Run) -> None:
+    """Of the example all; parts of time times workers of a job, each type by itself."""
+    path = Path(__file__).parents[2] / "examples" / "snapshots" / "three-jobs.json"
+    assert "in use: 1.0 of 1 v100, 1.0 of 1 k80" in run("cluster", "solve", path).out
+
+
+def test_the_workers_of_a_pair_are_in_use_once(run: Run, shared: Path) -> None:
+    """Never more than there are, and those of jobs of several workers are all of them."""
+    told = ask(run, "solve snapshot.json --space-sharing").out
+    used = re.findall(r"([0-9.]+) of ([0-9]+) (v100|k80)", told.partition("in use: ")[2])
+    assert len(used) == 2
+    assert sum(float(part) for part, _, _ in used) > 0
+    assert all(float(part) <= float(whole) for part, whole, _ in used)
+
+
+def test_the_example_of_a_cluster_of_ones_own_runs_as_the_page_says(run: Run) -> None:
+    """Jobs, workers and throughputs that are written by hand, under three policies."""
+    folder = Path(__file__).parents[2] / "examples" / "own-cluster"
+    page = (folder.parents[1] / "docs" / "cluster.md").read_text()
+    (words,) = re.findall(r"^cd examples/own-cluster\nhocket (.*)$", page, re.M)
+    files = [str(folder / word) if (folder / word).exists() else word for word in words.split()]
+    found = run(*files, "--json").json
+    assert [one["finished"] for one in found] == [10, 10, 10]
+    by_policy = {one["policy"]: one for one in found}
+    assert min(by_policy, key=lambda name: by_policy[name]["cost_usd"]) == "min_cost"
 
 
 @pytest.mark.parametrize(
