@@ -34,6 +34,7 @@ Times = Annotated[
 _OPTIONS = {
     "policy": "--policy",
     "budget_usd": "--budget-usd",
+    "throughputs": "--throughputs",
     "per_hour": "--rate",
     "count": "--jobs",
     "settings: round_s": "--round",

@@ -78,12 +78,16 @@ def drawn(
     priorities: bool = False,
     slos: bool = False,
 ) -> "Workload":
-    """A workload of a kind; what there is of it does not depend on how many jobs there are.
+    """A workload of a kind; what there is of it does not depend on how many jobs there are. How long jobs take is drawn for
+    V100s, or where the table does not know these for its first type of workers.
 
     Arguments:
         per_hour: jobs, if they come as they come.
     """
+    from dataclasses import replace
+
     from hocket.cluster.generate import Draws, continuous, static
 
-    draws = Draws(kind in (Kind.MULTIPLE, Kind.STATIC_MULTIPLE), priorities, slos)
+    usual = Draws(kind in (Kind.MULTIPLE, Kind.STATIC_MULTIPLE), priorities, slos)
+    draws = usual if usual.reference in table.types else replace(usual, reference=table.types[0])
     return continuous(table, jobs, per_hour, seed, draws) if kind.continues else static(table, jobs, seed, draws)

@@ -20,6 +20,7 @@ from hocket.errors import InputError
 
 _SLOS = ((0.33, 1.2), (0.67, 2.0), (1.0, 10.0))  # up to which draw; times the duration
 _HIGH_PRIORITY = 5.0
+_SCALES = (1, 2, 4, 8)  # numbers of workers that _scale draws
 DAYS_S = tuple(86400.0 * days for days in (0.5, 1.0, 2.0, 4.0, 8.0))
 
 
@@ -55,7 +56,7 @@ def continuous(table: ThroughputTable, count: int, per_hour: float, seed: int, d
         per_hour: jobs, on average.
 
     Raises:
-        InputError: a rate that is not > 0, a count out of bounds, an unknown job type.
+        InputError: a rate that is not > 0, a count out of bounds, an unknown job type, a table without what is to be drawn.
     """
     if not (isfinite(per_hour) and per_hour > 0):
         raise InputError("per_hour", str(per_hour), "a number > 0")
@@ -66,7 +67,7 @@ def static(table: ThroughputTable, count: int, seed: int, draws: Draws | None = 
     """Jobs that are all there at 0.
 
     Raises:
-        InputError: a count out of bounds, an unknown job type.
+        InputError: a count out of bounds, an unknown job type, a table without what is to be drawn.
     """
     return _jobs(table, count, None, seed, draws or Draws(), "static")
 
@@ -75,8 +76,7 @@ def _jobs(table: ThroughputTable, count: int, per_s: float | None, seed: int, dr
     if not 0 <= count <= MOST_JOBS:
         raise InputError("count", str(count), f"a number of jobs, 0 to {MOST_JOBS}")
     job_types = draws.job_types or table.job_types
-    for job_type in job_types:
-        table.steps_per_s(job_type, 1, draws.reference, "draws")
+    _check(table, job_types, draws)
     rng, arrivals, slos = Random(seed + 2), Random(seed + 3), Random(seed + 6)
     jobs, now_s = [], 0.0
     for number in range(count):
@@ -94,6 +94,20 @@ def _jobs(table: ThroughputTable, count: int, per_s: float | None, seed: int, dr
             now_s += -log(1.0 - arrivals.random()) / per_s
     shape = "several workers" if draws.multiple else "one worker"
     return Workload(tuple(jobs), f"{origin}, {shape}, seed {seed}")
+
+
+def _check(table: ThroughputTable, job_types: Sequence[str], draws: Draws) -> None:
+    """Refuse a table that leaves out what is to be drawn: a draw would be made anew without end."""
+    for job_type in job_types:
+        scales = table.scale_factors(job_type) if (job_type, 1) not in table.row else ()
+        if scales:
+            found = f"{job_type} on {' and '.join(map(str, scales))} workers only"
+            raise InputError("throughputs", found, "each job type on one worker, too")
+        table.steps_per_s(job_type, 1, draws.reference, "draws")
+    for scale in _SCALES if draws.multiple and not draws.durations_s else ():
+        if not any((job_type, scale) in table.row for job_type in job_types):
+            expected = f"job types on {', '.join(map(str, _SCALES))} workers, of which jobs of several are drawn"
+            raise InputError("throughputs", f"no job type on {scale} workers", expected)
 
 
 def _scale(draw: float) -> int:

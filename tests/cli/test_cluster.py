@@ -104,6 +104,16 @@ def test_the_example_snapshot_is_the_dissertations(run: Run) -> None:
     assert found["objective"] / (2 / 3) == pytest.approx(1.09, abs=0.02)
 
 
+def test_workloads_are_drawn_of_a_table_without_v100(run: Run, shared: Path) -> None:
+    """How long jobs take is drawn for its first type: of two tables with the same figures, the same jobs."""
+    made = []
+    for name in ("v100", "h100"):
+        Path("table.json").write_text(json.dumps({name: {"('A3C', 1)": {"null": 2.0}}}))
+        assert ask(run, "generate continuous-single --jobs 5 --throughputs table.json -o made.json").code == 0
+        made.append(Path("made.json").read_text())
+    assert made[0] == made[1]
+
+
 def test_how_many_workers_are_in_use_is_told(run: Run) -> None:
     """Of the example all; parts of time times workers of a job, each type by itself."""
     path = Path(__file__).parents[2] / "examples" / "snapshots" / "three-jobs.json"

@@ -86,6 +86,8 @@ def throughputs(value: str) -> Callable[[], None]:
         (job(11, "arrived_s", 1e300), SIMULATE.format("jobs.json"), ["jobs.json, line 13: jobs.11: job 11: arrived_s", "found 1e+300"]),
         (job(4, "steps", 1e17), SIMULATE.format("jobs.json"), ["jobs.json: job 4: steps", "found 1e+17, which take", "years"]),
         (edit("snapshot.json", ('"v100": 2.0,', '"v100": 0.0,')), "solve snapshot.json -p min_cost", ["snapshot.json: worker type v100: price_usd_per_hour: found 0.0"]),
+        # a table that leaves out what is to be drawn
+        (throughputs("1"), "generate static-multiple --jobs 3 -o o.json --throughputs table.json", ["--throughputs: found no job type on 2 workers", "1, 2, 4, 8 workers"]),
         # files in each other's place, and names that others have for things
         (lambda: None, "simulate snapshot.json workers.yaml", ["snapshot.json: found keys", "A snapshot goes with `hocket cluster solve`."]),
         (lambda: None, "simulate workers.yaml jobs.json", ["jobs.json: found a file of format", "Jobs come first, workers after them."]),

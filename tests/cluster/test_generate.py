@@ -10,6 +10,7 @@ import pytest
 from hocket.cluster.generate import COST, DAYS_S, Draws, continuous, static
 from hocket.cluster.readers import read_workload
 from hocket.cluster.readers.throughputs_json import packaged
+from hocket.cluster.throughputs import ThroughputTable
 from hocket.cluster.workload import as_text
 from hocket.errors import InputError
 
@@ -81,3 +82,17 @@ def test_an_unknown_job_type_is_refused() -> None:
     with pytest.raises(InputError, match="job_type: found 'A3D'"):
         static(packaged(), 1, 0, Draws(job_types=("A3D",)))
     assert json.loads(as_text(static(packaged(), 0, 0)))["jobs"] == []
+
+
+@pytest.mark.parametrize(
+    ("kinds", "found"),
+    [
+        ((("a", 1), ("b", 2), ("b", 4)), "b on 2 and 4 workers only"),
+        ((("a", 1), ("a", 2), ("a", 4)), "no job type on 8 workers"),
+    ],
+)
+def test_a_table_without_what_is_to_be_drawn_is_refused(kinds: tuple[tuple[str, int], ...], found: str) -> None:
+    """Whatever would be drawn for ever."""
+    table = ThroughputTable((("v100", True),), kinds, np.ones((len(kinds), 1)), np.zeros((len(kinds), len(kinds), 1)))
+    with pytest.raises(InputError, match=found):
+        static(table, 1, 0, Draws(multiple=True))
