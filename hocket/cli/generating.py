@@ -46,7 +46,7 @@ def generate(
     seed: Annotated[int, typer.Option(help="Seed of all that is drawn by chance.")] = 0,
     json: Json = False,
 ) -> None:
-    """Draw a workload by chance, as section 5.7.1 of the dissertation does (that of Gavel).
+    """Draw a workload by chance. Jobs are as in section 5.7.1 of the dissertation (Gavel).
 
     Example: hocket cluster generate continuous-single --rate 5.6 --jobs 1000 -o jobs.json
     """

@@ -66,7 +66,7 @@ def replay(
     rows: Annotated[int, typer.Option(min=1, help="How many leases to show.")] = 12,
     json: Json = False,
 ) -> None:
-    """Tell a scheduler all events of a journal: the state that it comes to, which is that of whoever wrote it.
+    """The scheduler's state at the end of a journal. It is told all events, and comes to the state of whoever wrote it.
 
     Example: hocket cluster replay journal.log
     """

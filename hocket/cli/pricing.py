@@ -17,7 +17,7 @@ def prices(
     ] = None,
     json: Json = False,
 ) -> None:
-    """What accelerators cost at a moment: cheapest and dearest offers, and what spot prices save.
+    """What accelerators cost at a moment. Shown are the cheapest and the dearest offer, and what spot prices save.
 
     Example: hocket cluster prices --at 2020-03-01
     """

@@ -37,7 +37,7 @@ def simulate(
     times: Times = False,
     json: Json = False,
 ) -> None:
-    """A workload under one policy. Gives job completion times, makespan, fairness, utilisation, cost.
+    """A workload under one policy: time, fairness, cost. A report, bills and a journal are written where they are asked for.
 
     Example: hocket cluster simulate jobs.json workers.yaml --policy max_min_fairness --report report.html
     """

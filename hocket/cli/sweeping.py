@@ -21,9 +21,7 @@ def sweep(
     workers: Workers,
     policy: Policies,
     rates: Annotated[str, typer.Option("--rates", help="Jobs an hour, apart by commas, such as 2,3.5,5.")],
-    kind: Annotated[
-        Kind, typer.Option("--kind", help="Of workload: one of those that come as they come.")
-    ] = Kind.SINGLE,
+    kind: Annotated[Kind, typer.Option("--kind", help="Of workload: one of the continuous ones.")] = Kind.SINGLE,
     seeds: Annotated[int, typer.Option("--seeds", help="Workloads at each rate, each of a seed of its own.")] = 1,
     jobs: Annotated[
         int | None,
@@ -35,7 +33,8 @@ def sweep(
     times: Times = False,
     json: Json = False,
 ) -> None:
-    """Average job completion time against load: workloads made at each rate as `generate` does, under each policy.
+    """Average job completion time against load. Workloads are made at each rate as `generate` does, under each policy, and what
+    load each sustains is said.
 
     Example: hocket cluster sweep workers.yaml -p max_min_fairness:agnostic -p max_min_fairness --rates 2,3,4 --last 200
     """
