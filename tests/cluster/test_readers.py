@@ -338,6 +338,12 @@ def test_a_wrong_snapshot_is_told(tmp_path: Path) -> None:
         ({"jobs": [{**job, "num_steps_remaining": 1e-320}]}, "jobs.0: job 1: remaining_steps: found 1e-320"),
         ({"jobs": [{**job, "throughput": {"v100": 1e-320}}]}, "jobs.0: throughput: v100: found 1e-320"),
         ({"worker_types": ["v100", "v100"]}, "worker_types: found 'v100' twice"),
+        (
+            {"cluster": {"v100": 2, "a100": 1}},
+            "cluster: a100: found unknown type 'a100'; expected one of worker_types: v100",
+        ),
+        ({"instance_costs": {"V100": 2.0}}, "instance_costs: V100: found unknown type.*Did you mean 'v100'"),
+        ({"jobs": [{**job, "throughput": {"v100": 1.0, "k80": 1.0}}]}, "jobs.0: throughput: k80: found unknown type"),
         ({"speed": 1}, "speed: found unknown key 'speed'"),
     ):
         with pytest.raises(InputError, match=f"bad.json(, line 1)?: {expected}"):

@@ -6,7 +6,7 @@ jobs: id, job_type, scale_factor, priority_weight, total_steps, num_steps_remain
 entity_weights, entity_policies_fair, entity_policies_mixed: by entity
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -21,11 +21,12 @@ from hocket.cluster.workers import Column, WorkerType
 from hocket.cluster.workload import FORMAT as WORKLOAD
 from hocket.cluster.workload import check_ids, inside
 from hocket.documents import parse_json, seems
-from hocket.errors import InputError
+from hocket.errors import InputError, nearest
 from hocket.lines import with_lines
 from hocket.typed import read_as
 
 MOST_JOBS = 100_000
+_MOST_SHOWN = 12  # types, in an error about one
 
 
 @dataclass(frozen=True)
@@ -106,6 +107,11 @@ def _snapshot(data: _File, path: str | Path, table: ThroughputTable | None, mixe
         if twice is not None:
             raise InputError("worker_types", f"{twice!r} twice", "each type once")
         prices = data.instance_costs or {}
+        known = dict.fromkeys(data.worker_types)
+        _check_types(data.cluster, known, "cluster")
+        _check_types(prices, known, "instance_costs")
+        for k, job in enumerate(data.jobs):
+            _check_types(job.throughput, known, f"jobs.{k}: throughput")
         types = tuple(
             WorkerType(t, _of(data.cluster, t, "cluster"), per_server, prices.get(t, 0.0)) for t in data.worker_types
         )
@@ -125,6 +131,14 @@ def _snapshot(data: _File, path: str | Path, table: ThroughputTable | None, mixe
         weights = data.entity_weights or {}
         entities = tuple(Entity(name, weight, policies.get(name, "fairness")) for name, weight in weights.items())
         return Snapshot(types, columns, active, steps, pairs, entities)
+
+
+def _check_types(values: Collection[str], known: Collection[str], place: str) -> None:
+    """Refuse a type that nobody would look at."""
+    name = next((name for name in values if name not in known), None)
+    if name is not None:
+        expected = f"one of worker_types: {', '.join(list(known)[:_MOST_SHOWN])}"
+        raise InputError(f"{place}: {name[:40]}", f"unknown type {name[:40]!r}", expected, nearest(name[:40], known))
 
 
 def _at(k: int, make: Callable[[], Active]) -> Active:
