@@ -251,6 +251,8 @@ def _check_number(plan: Plan) -> None:
 def predicted_now(plan: Plan, folder: Path | None, listener: Listener) -> Predicted | None:
     """What the plan as it stands does, by the profile that it names, if that is at hand; else what the plan says.
 
+    Nothing, if groups were made of the devices that it was planned for: what it says is not of them.
+
     Arguments:
         folder: of the plan's file; None: its profile is not known.
     """
@@ -261,8 +263,11 @@ def predicted_now(plan: Plan, folder: Path | None, listener: Listener) -> Predic
     then = plan.predicted
     try:
         now = opened(plan, folder).predicted
-    except HocketError:  # no profile, or another one: that is no reason not to train
-        return then
+    except HocketError as error:  # no profile, or another one: that is no reason not to train
+        if not isinstance(error, InputError) or error.place.rpartition(": ")[2] != "tensor":
+            return then
+        listener.note("nothing is predicted: the plan's groups are of another width than the devices of its profile")
+        return None
     if then is None or isclose(now.iteration_s, then.iteration_s, rel_tol=_SAME):
         return then or now
     listener.note(

@@ -36,6 +36,13 @@ def test_other_errors_name_worker_place_and_trace() -> None:
     assert rest[-2:] == ["ValueError: no such sample", first]
 
 
+def test_a_member_of_a_group_is_named() -> None:
+    """By the name that the watcher has for it."""
+    event = describe(ValueError("no such sample"), 0.0, "at step 2 in `step 0 u1`")
+    name = "worker 3, member 1 of group 1"
+    assert str(understand(3, event, name).error).startswith(f"{name} failed at step 2 in `step 0 u1`: ValueError: ")
+
+
 @pytest.mark.parametrize("debug", [False, True])
 def test_frames_of_other_peoples_code_are_left_out(debug: bool) -> None:
     """The frames of the job's code stay, here and in the cause; those of Python's library and of Hocket only for debugging."""

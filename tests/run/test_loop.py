@@ -10,7 +10,7 @@ from hocket.hardware.cluster import Cluster, Level
 from hocket.plan.plan import Plan, PlanStage, Predicted
 from hocket.plan.predict import predict_iteration
 from hocket.profile.synthetic import chain
-from hocket.run.loop import Quiet, predicted_now, train
+from hocket.run.loop import Quiet, devices_of, predicted_now, train, worker_name
 
 PROFILE = chain(4, forward_s=0.01, backward_s=0.02, device_type="cpu-core")
 NAMES = [layer.name for layer in PROFILE.layers]
@@ -60,6 +60,28 @@ def test_an_edited_plan_is_predicted_as_it_stands(folder: Path) -> None:
     assert now.iteration_s > then.iteration_s
     assert len(notes.notes) == 1
     assert "changed since it was predicted" in notes.notes[0]
+
+
+def test_of_groups_by_hand_nothing_is_predicted(folder: Path) -> None:
+    """A plan whose devices were made groups is not the one that was predicted, and its profile says nothing of groups."""
+    cluster = Cluster("four", (Level("local", 4, 1e9),), "cpu-core")
+    then, notes = predict_iteration(cut_at(2), PROFILE), Notes()
+    assert predicted_now(replace(cut_at(2), predicted=then, tensor=2, cluster=cluster), folder, notes) is None
+    assert len(notes.notes) == 1
+    assert notes.notes[0].startswith("nothing is predicted: ")
+
+
+def test_workers_of_groups_are_named() -> None:
+    """By number, and by member and group where there are groups; they are on the groups' devices, in order."""
+    cluster = Cluster("eight", (Level("local", 8, 1e9),), "cpu-core")
+    plan = replace(cut_at(2), cluster=cluster)
+    grouped = replace(plan, tensor=2, stages=(PlanStage(("a",), (3,)), PlanStage(("b",), (1,))))
+    assert devices_of(grouped) == (2, 3, 6, 7)
+    assert worker_name(plan, 1) == "worker 1"
+    assert [worker_name(grouped, rank) for rank in (1, 2)] == [
+        "worker 1, member 1 of group 1",
+        "worker 2, member 0 of group 3",
+    ]
 
 
 @pytest.mark.parametrize("trouble", ["no folder", "no profile", "another profile", "no name"])
