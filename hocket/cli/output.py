@@ -171,9 +171,11 @@ def print_shortened(opened: "Opened") -> None:
     """Say where fewer microbatches a batch are shown than the plan has."""
     if opened.shown is not opened.plan:
         count = show_count(opened.plan.microbatches, "microbatch")
+        columns, all_columns = (len(plan.stages[0].devices) for plan in (opened.shown, opened.plan))
+        part = f" in {columns} of {all_columns} columns" if columns < all_columns else ""
         print(
             f"  note: a batch of {count} is too long to be looked at whole: program, trace and what is sent are those of "
-            f"{opened.shown.microbatches:,} (a batch of {opened.shown.batch_size:,} samples), whose middle repeats itself"
+            f"{opened.shown.microbatches:,}{part}, whose middle repeats itself"
         )
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from hocket.cost.model import CostModel
 from hocket.cost.sizes import PlanSizes
 from hocket.errors import InputError
+from hocket.plan.columns import column_of
 from hocket.plan.long import shorter
 from hocket.plan.plan import Plan, Predicted
 from hocket.plan.predict import predict, predict_iteration, profile_of_group
@@ -20,6 +21,8 @@ from hocket.program.program import Program
 from hocket.simulate.simulator import Summary
 from hocket.strategies._choices import MAX_FORWARDS
 from hocket.trace.trace import Trace
+
+_COLUMNS = 2  # so many show all that several do
 
 
 @dataclass(frozen=True)
@@ -38,14 +41,22 @@ class Opened:
     def shown(self) -> Plan:
         """The plan, or one of fewer microbatches a batch where its program would be too long for proof and pictures.
 
-        What is left out repeats what is there (long.py).
+        What is left out repeats what is there (long.py). Of columns that are alike two are left, where even that is too long.
         """
-        plan = self.plan
+        plan, graph = self.plan, self.profile
         with self._here():
             if plan.microbatches * len(plan.stages) <= MAX_FORWARDS:
                 return plan
-            sizes = shorter(plan.strategy, plan.cuts(self.profile), (plan.batch_size, plan.microbatch_size))
-            return plan if sizes is None else replace(plan, batch_size=sizes[0], predicted=None)
+            cuts, batch = plan.cuts(graph), (plan.batch_size, plan.microbatch_size)
+            sizes = shorter(plan.strategy, cuts, batch)
+            if sizes is None:
+                return plan
+            size, width = sizes[0], len(cuts[0].devices)
+            alike = width > _COLUMNS and column_of(graph, plan.group.cluster, cuts, *batch) is not None
+            if not alike or size // plan.microbatch_size * len(cuts) <= MAX_FORWARDS:
+                return replace(plan, batch_size=size, predicted=None)
+            stages = tuple(replace(stage, devices=stage.devices[:_COLUMNS]) for stage in plan.stages)
+            return replace(plan, batch_size=size // width * _COLUMNS, stages=stages, predicted=None)
 
     @cached_property
     def program(self) -> Program:

@@ -159,7 +159,8 @@ class Untimed:
             self.last[lane] = event
         self.events.append(places)
         self.ran.append(ran)
-        self.before.append(tuple(before))
+        # Each once: of a value that was there early all of its writer's are here, and there is one in every bucket.
+        self.before.append(tuple(dict.fromkeys(before)))
         for lane, place, instruction in zip(members, places, ran, strict=True):
             here = self.live[lane[0]]
             for value in instruction.frees:

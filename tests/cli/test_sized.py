@@ -26,7 +26,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_there_and_back(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The plan is written with its profile; show, check and simulate work on it, train says why it does not."""
+    """The plan is written with its profile; show, check and simulate work on it."""
     text = said(capsys, "plan", "gpt.yaml", "cluster.yaml", "-B", "16", "-t", "2", "-o", "plan.yaml")
     assert "wrote plan.yaml and plan.profile.json" in text
     assert "ways to divide 8 devices" in text
@@ -40,7 +40,6 @@ def test_there_and_back(folder: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert "legal for every number of periods" in said(capsys, "check", "plan.yaml")
     assert "sent inside of groups" in said(capsys, "simulate", "plan.yaml", "--report", "report.html")
     assert "groups of 2 devices" in Path("report.html").read_text()
-    assert "not yet trained" in said(capsys, "train", "job.py", "plan.yaml", code=2)
 
 
 def test_for_machines(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -44,6 +44,12 @@ def test_a_proof_holds_for_every_number_of_repetitions(case: Case) -> None:
             assert bound[device].bytes < 1.5 * max(peak, bound[device].bytes / 1.5) + 1e-9
 
 
+def test_many_microbatches_with_several_buckets_are_proved() -> None:
+    """What is ordered before an event is listed once: two accumulators a stage would double it with every backward."""
+    program = Case("x", "flush", pipeline((1, 1), buckets=2, tied=((0, 1),)), 48).program()
+    assert check(program) == ()
+
+
 def test_the_memory_bound_is_reached() -> None:
     """The bound is not far above what random orders reach: within 2 % for a pipeline of four stages."""
     program = next(case for case in CASES if case.name == "flush-straight-4-m8").program()
