@@ -24,9 +24,10 @@ def policy_named(name: str, blind: bool = False, rest: Literal["most", "middle"]
 
     Arguments:
         blind: as it is for one who sees no types.
-        rest: what becomes of what the objective leaves open, where it says what it asks for each job (max-min fairness,
-            finish-time fairness, makespan): it goes to whom it adds most throughput, "most", which is ours; or nothing is near
-            any limit, "middle", as where the public policies' interior-point solver ends. The dissertation does not say.
+        rest: what becomes of what the objective leaves open, where it says what it asks for each job. "most", which is ours:
+            finish-time fairness and makespan give it to whom it adds most throughput, max-min fairness to nobody on purpose: an
+            allocation may leave workers idle, which a simulation's rounds give away (Settings.fill). "middle": of all three,
+            nothing is near any limit, as where the public policies' interior-point solver ends. The dissertation does not say.
 
     Raises:
         InputError: there is none of this name.

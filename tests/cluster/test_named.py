@@ -37,6 +37,14 @@ def test_who_sees_no_types_spends_its_time_on_all_of_them() -> None:
     assert evenly(all_on_one, there).dense(there).tolist() == [[0.25, 0.75, 0.0]] * 3 + [[0.0, 1.0, 0.0]]
 
 
+def test_what_an_objective_leaves_goes_to_whom_it_adds_most_but_not_under_max_min_fairness() -> None:
+    """The second job, as fast everywhere, can have no more than its due; the first has its due in a quarter of the time."""
+    there = snapshot([[9.0, 0.0, 0.0], [1.0, 1.0, 1.0]])
+    for name, first in (("makespan", 9.0), ("finish_time_fairness", 9.0), ("max_min_fairness", 2.25)):
+        found = policy_named(name)(there).throughput(there)
+        assert found == pytest.approx([first, 1.0]), name
+
+
 def test_time_is_spread_as_far_as_there_are_workers() -> None:
     """A job that runs on the slow ones alone, beside two of four workers: nobody has more than there is."""
     there = snapshot([[1.0, 0.0, 0.0]] * 3 + [[4.0, 4.0, 4.0]], [1, 1, 1, 4])
