@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from hocket.cluster.snapshot import Snapshot
 
 
+_MORE = "what would give it more"
 _REMARKS = (
     "makespan_budget wants --budget-usd; min_cost_slo and uniform_progress look at SLOs, hierarchical at entities",
     "behind a name, :agnostic sees no types of workers, :space-sharing lets two jobs share a worker, and :as-published does what "
@@ -129,13 +130,23 @@ def _print(policy: str, found: "Allocation", there: "Snapshot", rows: int, took:
             *(f"{x:.1%}" if x else "" for x in times[j].tolist()),
             show_number(float(steps[j])),
             found.refused.get(j) or (found.reasons[j].binding if found.reasons else ""),
+            found.reasons[j].change if found.reasons else "",
         ]
         for j, name in enumerate(ids[:rows])
     ]
-    columns = ["job", "type", *(there.column_name(c) for c in range(len(there.columns))), "steps/s", "held back by"]
+    columns = [
+        "job",
+        "type",
+        *(there.column_name(c) for c in range(len(there.columns))),
+        "steps/s",
+        "held back by",
+        _MORE,
+    ]
     title = f"{policy}: objective {found.objective:.6g}, gap {found.gap:.1e}"
     title += f", read in {show_seconds(took['build_s'])}, solved in {show_seconds(took['solve_s'])}" if took else ""
-    print_table(title, columns, shown, right=range(2, len(columns) - 1))
+    last = len(columns) - 1
+    if print_table(title, columns, shown, right=range(2, last - 1), drop=(last,)):
+        print(f"  a wider terminal shows {_MORE} as well; so does --json, as `change`")
     if len(ids) > rows:
         print(f"  and {len(ids) - rows} more; --rows shows them, --json has all")
     used = zip(there.types, _in_use(found, there), strict=True)

@@ -1,8 +1,8 @@
 """The middle: of all allocations that a policy's objective calls as good, the one farthest from all limits.
 
 An objective such as the largest finish-time fairness leaves open what those jobs get that do not hold it. Here it goes to whom
-it adds most (max-min fairness leaves it to the rounds); a solver that walks through the inside of what is allowed, as the public policies' does, ends at the
-analytic centre, where the product of all that is left of every limit is largest:
+it adds most (max-min fairness leaves it to the rounds); a solver that walks through the inside of what is allowed, as the
+public policies' does, ends at the analytic centre, where the product of all that is left of every limit is largest:
 
     maximize   sum of log x  +  log(1 - time of a job)  +  log(workers of a type - used)  +  log(throughput of a job - asked)
 

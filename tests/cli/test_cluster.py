@@ -55,6 +55,20 @@ def test_solve_says_what_each_job_gets_and_why(run: Run, shared: Path) -> None:
     assert run("cluster", "solve", "snapshot.json").code == 0
 
 
+def test_solve_shows_what_would_change_it_where_there_is_room(
+    run: Run, shared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And says where it is, where there is none."""
+    monkeypatch.setenv("COLUMNS", "160")
+    wide = ask(run, "solve snapshot.json").out
+    assert "what would give it more" in wide and "a wider terminal" not in wide
+    monkeypatch.setenv("COLUMNS", "60")
+    assert (
+        "a wider terminal shows what would give it more as well; so does --json, as `change`"
+        in ask(run, "solve snapshot.json").out
+    )
+
+
 def test_policies_are_listed(run: Run) -> None:
     """All that the room has."""
     found = run("cluster", "policies", "--json")

@@ -51,3 +51,23 @@ def test_the_example_of_the_dissertation() -> None:
     assert np.min(found.throughput(there) / due) == pytest.approx(found.objective)
     assert found.objective / (2 / 3) == pytest.approx(1.09, abs=0.02)
     assert (found.used(there) <= 1 + 1e-9).all()
+
+
+def test_who_has_what_is_asked_for_it_is_told_who_has_least() -> None:
+    """Job b, as fast everywhere, runs all the time and can have no more; job a has as much in a quarter of the time."""
+    jobs = tuple(Active(Job(name, "m", 9.0), 9.0) for name in "ab")
+    types, columns = (WorkerType("fast", 2), WorkerType("slow", 6)), (Column(0), Column(1))
+    found = max_min_fairness.allocate(Snapshot(types, columns, jobs, np.array([[9.0, 0.0], [1.0, 1.0]])))
+    first, second = found.reasons[0], found.reasons[1]
+    assert first.binding == "it has what is asked for it: b has least and can have no more"
+    assert first.change == "whatever helps b; or water_filling, which goes on from here"
+    assert second.binding == "it runs all the time"
+
+
+def test_of_many_that_have_least_some_are_named() -> None:
+    """Four alike jobs, beside one that needs little."""
+    jobs = tuple(Active(Job(str(k), "m", 9.0), 9.0) for k in range(5))
+    types, columns = (WorkerType("fast", 2), WorkerType("slow", 6)), (Column(0), Column(1))
+    found = max_min_fairness.allocate(Snapshot(types, columns, jobs, np.array([[9.0, 0.0]] + [[1.0, 1.0]] * 4)))
+    told = "it has what is asked for it: job 1, job 2 and 2 more have least and can have no more"
+    assert found.reasons[0].binding == told

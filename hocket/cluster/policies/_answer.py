@@ -14,6 +14,9 @@ from hocket.cluster.workers import WorkerType
 
 _PRICE = 1e-9
 _SAME = 1e-9  # relative
+ENOUGH = Reason(
+    "it has what the policy asks for it", "a policy that asks for more"
+)  # neither time nor workers hold it back
 
 
 def answer(shares: Shares, times: np.ndarray, duals: np.ndarray, objective: float, gap: float) -> Allocation:
@@ -75,8 +78,6 @@ def _reason(code: int, types: tuple[WorkerType, ...]) -> Reason:
         return Reason("it runs all the time", "faster workers, or more of the fastest that it has")
     crowded = [own.name for k, own in enumerate(types) if code >> k & 1]
     if not crowded:
-        return Reason(
-            "nothing: more would not help what the policy is after", "a policy that goes on where this one stops"
-        )
+        return ENOUGH
     names = " and ".join(crowded)
     return Reason(f"{names} {'is' if len(crowded) == 1 else 'are'} full", f"more workers of {names}")

@@ -4,11 +4,13 @@ A job's due is its throughput with an equal share of time on every worker. What 
 and multiplied by its scale factor.
 """
 
+from dataclasses import replace
+
 import numpy as np
 
-from hocket.cluster.allocation import Allocation
+from hocket.cluster.allocation import Allocation, Reason, Reasons
 from hocket.cluster.policies import _unlike as unlike
-from hocket.cluster.policies._answer import answer, reasons
+from hocket.cluster.policies._answer import ENOUGH, answer, reasons
 from hocket.cluster.policies._roles import Aim, Roles, many
 from hocket.cluster.policies._shares import Rows, Shares
 from hocket.cluster.session import Session, answered, solved
@@ -18,11 +20,13 @@ __all__ = ["PAPER", "allocate", "asked"]
 
 PAPER = "Dissertation section 5.4.1; least attained service: Tiresias (Gu et al. 2019)"
 _PLACE = "max-min fairness"
+_LEAST = 1e-6  # relative: as little as the least
+_NAMED = 2  # jobs
 
 
 def allocate(snapshot: Snapshot, session: Session | None = None) -> Allocation:
     """The allocation; its objective is the least normalised throughput of any job that can run."""
-    return answered(session, snapshot, lambda: _allocate(snapshot, session))
+    return answered(session, snapshot, lambda: _explained(snapshot, _allocate(snapshot, session)))
 
 
 def _allocate(snapshot: Snapshot, session: Session | None) -> Allocation:
@@ -62,6 +66,29 @@ def _by_prices(shares: Shares, due: np.ndarray, session: Session | None) -> Allo
     if session is not None:
         session.keep_prices(shares.snapshot, _PLACE, start)
     return answer(shares, solution.x, solution.duals, -solution.objective, solution.gap)
+
+
+def _explained(snapshot: Snapshot, found: Allocation) -> Allocation:
+    """The same, where jobs that have what is asked for them are told who has least."""
+    return replace(found, reasons=Reasons(len(snapshot.jobs), lambda: _reasons(snapshot, found)))
+
+
+def _reasons(snapshot: Snapshot, found: Allocation) -> list[Reason]:
+    """Of all jobs; who has least and is held back by time or by workers sets the limit."""
+    plain = [found.reasons[j] for j in range(len(snapshot.jobs))]
+    if ENOUGH not in plain:
+        return plain
+    levels = found.throughput(snapshot) / asked(snapshot, 1.0)
+    few = np.flatnonzero(levels <= found.objective * (1 + _LEAST)).tolist()
+    names = [snapshot.jobs[j].job.id for j in few if j not in found.refused and plain[j] is not ENOUGH]
+    if not names:
+        return plain
+    who = ", ".join(name if not name.isdecimal() else f"job {name}" for name in names[:_NAMED])
+    who += f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    has = "has least and can have no more" if len(names) == 1 else "have least and can have no more"
+    change = f"whatever helps {who}; or water_filling, which goes on from here"
+    enough = Reason(f"it has what is asked for it: {who} {has}", change)
+    return [enough if own is ENOUGH else own for own in plain]
 
 
 def asked(snapshot: Snapshot, objective: float) -> np.ndarray:
