@@ -1,24 +1,42 @@
-"""How long the planner searches: all strategies, on 8 to 64 devices, with a profile of 64 layers.
+"""How long the planner searches: models by their sizes on up to 3,072 devices, and all strategies for a profile of 64 layers.
 
     python bench/bench_search.py
 
-Prints, for each cluster, how many choices there were, how many of them were simulated, and processor seconds.
+Prints, for each cluster, how many choices there were, how many of them were simulated, and processor seconds: of sizes once in this
+process, the first with all that is loaded for it, and once more.
 """
 
 import time
 
 import numpy as np
 
-from hocket.hardware.cluster import Cluster, Level
+from hocket.hardware.cluster import Cluster, Level, Link
 from hocket.plan.search import search
+from hocket.plan.sized import search_sizes
+from hocket.profile.sizes import published
 from hocket.profile.synthetic import chain
 
 LAYERS, BATCH_SIZE = 64, 128
 SERVERS = (1, 2, 4, 8)
+# Models, devices, batches: dissertation sections 4.4.3 and 4.5.1.
+SIZED = (("gpt3-175b", 128, 1536), ("gpt3-175b", 1024, 1536), ("gpt-1t", 3072, 3072))
+
+
+def by_sizes() -> None:
+    """Search all ways to divide A100s, eight a server with a card each, for published models."""
+    print(f"{'model':>10} {'devices':>8} {'ways':>8} {'simulated':>10} {'seconds':>8} {'again':>8}  best")
+    for name, devices, batch_size in SIZED:
+        inside = Level("server", 8, 300e9, 3e-6, shared=False, all_reduce=Link(230e9, 3e-6))
+        cluster = Cluster("servers", (inside, Level("cluster", devices // 8, 23e9, 5e-6, shared=False)), "a100-80gb")
+        found, again = (search_sizes(published(name), cluster, batch_size, clock=time.process_time) for _ in range(2))
+        meshes = found.meshes
+        took = f"{len(meshes.found):>10} {found.search_s:>8.2f} {again.search_s:>8.2f}"
+        print(f"{name:>10} {devices:>8} {meshes.considered:>8} {took}  {found.best.mesh}", flush=True)
 
 
 def main() -> None:
-    """Search on ever more servers of eight devices."""
+    """Search by sizes; then on ever more servers of eight devices."""
+    by_sizes()
     rng = np.random.default_rng(0)
     profile = chain(
         LAYERS,

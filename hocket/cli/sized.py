@@ -146,7 +146,10 @@ def _reasons(found: "SizedSearch") -> Iterator[str]:
     yield f"time: {spent}; memory: {limits.memory_share:.0%} of the fullest device"
     rest = found.candidates[1:]
     if rest:
-        yield f"runner-up: {rest[0].mesh} takes {rest[0].iteration_s / best.iteration_s - 1:.1%} more"
+        more = rest[0].iteration_s / best.iteration_s - 1
+        yield f"runner-up: {rest[0].mesh}" + (
+            f" takes {more:.1%} more" if more > 0 else f" is as good, in {-more:.1%} less"
+        )
     elif meshes.behind:
         mesh, least_s = meshes.behind
         yield f"runner-up: {mesh}, by its bound at least {least_s / best.iteration_s - 1:.1%} more"

@@ -1,6 +1,6 @@
 """The search over meshes: bounds put them in order, the simulator decides among those that may be the best.
 
-Rules of this file: deterministic; a mesh is left out when its bound is behind the best simulated one, or its bytes are above what a
+Rules of this file: deterministic; what looks equal within the tolerance goes to fewer stages; a mesh is left out when its bound is behind the best simulated one, or its bytes are above what a
 device has.
 """
 
@@ -107,13 +107,20 @@ def search_meshes(planes: Iterable[Plane], batch_size: int) -> Meshes:
     little = [miss for miss in misses if miss.seconds < best_s and miss.bytes <= _LITTLE * miss.capacity_bytes]
     quicker = min(little, key=lambda miss: miss.seconds, default=None)
     return Meshes(
-        tuple(sorted(found, key=lambda one: one.iteration_s)),
+        tuple(sorted(found, key=lambda one: _rank(one, best_s))),
         considered,
         too_large,
         min(misses, key=lambda miss: miss.missing_bytes, default=None),
         quicker,
         behind,
     )
+
+
+def _rank(one: Meshed, best_s: float) -> tuple[float, int, int, float]:
+    """By seconds; among those that are as good as the best, fewer stages and then narrower groups go first."""
+    if one.iteration_s > best_s * (1 + TIE):
+        return one.iteration_s, 0, 0, 0.0
+    return best_s, one.mesh.depth * one.mesh.chunks, one.mesh.tensor, one.iteration_s
 
 
 def simulated(plane: Plane, mesh: Mesh) -> Meshed:

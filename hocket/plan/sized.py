@@ -211,7 +211,10 @@ def search_sizes(
     found = SizedSearch(model, cluster, batch_size, precision)
     found.profile(tensors[0] if tensors else 1, "none", sizes)  # says what is wrong with the device type
     widths = tuple(tensors) or _widths(cluster)
-    ways = tuple(dict.fromkeys(recomputes)) or RECOMPUTE
+    # In a fused kernel scores are made again in any case.
+    ways = tuple(dict.fromkeys(recomputes)) or tuple(
+        word for word in RECOMPUTE if word != "selective" or not model.fused_attention
+    )
     found.meshes = search_meshes(planes(found.profile, cluster, widths, ways, sizes), batch_size)
     found.search_s = clock() - began
     return found

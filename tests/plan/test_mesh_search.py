@@ -25,6 +25,21 @@ def test_the_best_of_all_simulated(memory_gb: float) -> None:
     assert len(found.found) < len(fitting)
 
 
+def test_equally_good_ones_in_the_order_of_their_stages() -> None:
+    """Within the tolerance of the best fewer stages go first, behind it all are in the order of their seconds."""
+    found = search_meshes(planes(source, SERVERS, (4,), ("none",), (1,)), 64).found
+    best_s = min(one.iteration_s for one in found)
+    near = [one for one in found if one.iteration_s <= 1.01 * best_s]
+    assert list(found[: len(near)]) == near
+    assert [one.mesh.depth * one.mesh.chunks for one in near] == sorted(
+        one.mesh.depth * one.mesh.chunks for one in near
+    )
+    rest = [one.iteration_s for one in found[len(near) :]]
+    assert rest == sorted(rest)
+    assert len(near) > 1
+    assert rest
+
+
 @pytest.mark.parametrize("chunks", [1, 2])
 def test_long_batches_are_foreseen(chunks: int) -> None:
     """Of a uniform model: what the whole batch takes."""

@@ -84,6 +84,14 @@ def test_widths_that_are_asked_for() -> None:
         assert plan.slices == (tensor > 1)
 
 
+def test_nothing_is_selected_in_a_fused_kernel() -> None:
+    """There selective recomputation is none at all, and is not offered unasked."""
+    fused = replace(GPT, fused_attention=True)
+    assert {m.mesh.recompute for m in search_sizes(fused, ALONE, 8).meshes.found} <= {"none", "full"}
+    both = search_sizes(fused, ALONE, 8, recomputes=("none", "selective")).meshes.found
+    assert len({one.iteration_s for one in both if one.mesh.samples == 8}) == 1
+
+
 def test_operations() -> None:
     """On one device, in proportion to the batch by its time; equation 4.2 without recomputation says the same."""
     found = search_sizes(GPT, ALONE, 8, recomputes=("none",))
