@@ -153,13 +153,14 @@ class Untimed:
                 live = here[value]
                 live.readers[lane] = event
                 if live.early and live.event:
+                    if any((place.device, place.lane) == lane for place in self.events[live.event]):
+                        continue  # behind its end too: by the lane
                     before.extend(self.before[live.event])  # ordered behind the writer's start only
                 else:
                     before.append(live.event)
             self.last[lane] = event
         self.events.append(places)
         self.ran.append(ran)
-        # Each once: of a value that was there early all of its writer's are here, and there is one in every bucket.
         self.before.append(tuple(dict.fromkeys(before)))
         for lane, place, instruction in zip(members, places, ran, strict=True):
             here = self.live[lane[0]]
