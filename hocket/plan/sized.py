@@ -20,10 +20,12 @@ from hocket.plan.plan import Plan
 from hocket.plan.predict import predict_iteration, proven_peaks
 from hocket.profile.model import ModelProfile
 from hocket.profile.transformer import Transformer
+from hocket.strategies._choices import MAX_FORWARDS
 from hocket.units import show_bytes
 
 SIZES = (1, 2, 4, 8, 16)  # of microbatches
 IN_16_BITS = Precision()
+_COLUMNS = 2  # so many show all that several do
 
 
 @dataclass(frozen=True)
@@ -116,13 +118,20 @@ class SizedSearch:
         return found[found.index(self.best) :]
 
     def _safe(self, found: Meshed) -> bool:
-        """Whether it fits whatever the timing, as `check` will ask; looked at where it is near the limit."""
+        """Whether it fits whatever the timing, as `check` will ask.
+
+        Looked at where it is near the limit, on two columns of a short batch; not where even these are too long for a search.
+        """
         capacity = found.plane.group.cluster.capacity_bytes(0)
-        if found.bytes <= NEAR * capacity:
-            return True
         mesh = found.mesh
-        few = min(mesh.microbatches, 2 * mesh.depth + mesh.microbatches % mesh.depth)
-        situation, choice = found.plane.choice(mesh, few * mesh.samples * mesh.width)
+        columns, few = (
+            min(_COLUMNS, mesh.width),
+            min(mesh.microbatches, 2 * mesh.depth + mesh.microbatches % mesh.depth),
+        )
+        if found.bytes <= NEAR * capacity or few * columns * mesh.depth * mesh.chunks > MAX_FORWARDS:
+            return True
+        short = replace(mesh, width=columns, microbatches=few)
+        situation, choice = found.plane.choice(short, few * mesh.samples * columns)
         return max(proven_peaks(situation, mesh.strategy, choice).values()) <= capacity
 
     def plan(self, found: Meshed, profile_path: str = "") -> Plan:

@@ -71,6 +71,17 @@ def test_the_plan_is_what_was_found(recompute: str) -> None:
     assert problems_of(opened, opened.program) == ()
 
 
+@pytest.mark.parametrize("room", [1.0, 1.02, 1.1])
+def test_what_nearly_fills_the_memory_is_proved(room: float) -> None:
+    """Whatever the timing the plan fits, or another one is taken."""
+    free = search_sizes(GPT, SERVERS, 32, tensors=(2,), recomputes=("none",), microbatch_sizes=(2,))
+    wide = next(one for one in free.meshes.found if one.mesh.depth > 1)
+    cluster = replace(SERVERS, memory_bytes=room * wide.bytes)
+    found = search_sizes(GPT, cluster, 32, tensors=(2,), recomputes=("none",), microbatch_sizes=(2,))
+    opened = Opened(found.plan(found.best), found.profile_of(found.best))
+    assert problems_of(opened, opened.program) == ()
+
+
 def test_widths_that_are_asked_for() -> None:
     """Only these are found; without reductions a group is a device."""
     for tensor in (1, 4):
