@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from hocket.cluster.workload import Workload
 
 RATES = (1e-6, 1e6)  # jobs an hour
+_RATE = 4.0  # jobs an hour where nobody says
 
 
 class Kind(StrEnum):
@@ -30,16 +31,33 @@ class Kind(StrEnum):
         return self in (Kind.SINGLE, Kind.MULTIPLE)
 
 
+def kind_of(text: str, place: str) -> Kind:
+    """The kind of a name.
+
+    Raises:
+        InputError: at `place`, with the nearest name.
+    """
+    from hocket.errors import InputError, nearest
+
+    names = [kind.value for kind in Kind]
+    if text not in names:
+        raise InputError(place, repr(text), f"one of {', '.join(names)}", nearest(text, names))
+    return Kind(text)
+
+
 def generate(
     kind: Annotated[
-        Kind,
+        str,
         typer.Argument(
-            help="Jobs that come one after the other, or are all there at once; of one worker, or also of several."
+            help=f"{', '.join(Kind)}: jobs that come one after the other, or are all there at once; of one worker, or also of several."
         ),
     ],
     output: Annotated[Path, typer.Option("-o", "--output", help="Where to write the jobs (JSON).")],
     jobs: Annotated[int, typer.Option("--jobs", help="How many.")] = 1000,
-    rate: Annotated[float, typer.Option(help="Jobs an hour, if they come one after the other.")] = 4.0,
+    rate: Annotated[
+        float | None,
+        typer.Option("--rate", help=f"Jobs an hour, if they come one after the other; {_RATE:g} by default."),
+    ] = None,
     priorities: Annotated[bool, typer.Option(help="A fifth of the jobs have five times the weight.")] = False,
     slos: Annotated[bool, typer.Option(help="Each job has an SLO of 1.2, 2 or 10 times its duration.")] = False,
     throughputs: Table = None,
@@ -54,14 +72,20 @@ def generate(
     from hocket.cli.output import print_json
     from hocket.cluster.readers import read_throughputs
     from hocket.cluster.workload import MOST_JOBS, as_text
+    from hocket.errors import InputError
     from hocket.files import write_atomic
     from hocket.units import show_count
 
     within("--jobs", jobs, 1, MOST_JOBS, "jobs")
-    within("--rate", rate, *RATES, "jobs an hour")
+    drawing = kind_of(kind, "KIND")
+    if rate is not None and not drawing.continues:
+        step = "Leave --rate out, or draw one of the continuous kinds."
+        raise InputError("--rate", f"{rate:g}", f"none for {drawing}, whose jobs are all there at once", step)
+    per_hour = _RATE if rate is None else rate
+    within("--rate", per_hour, *RATES, "jobs an hour")
     check_outputs({"--output": output}, (throughputs,))
     with by_options():
-        found = drawn(kind, read_throughputs(throughputs), jobs, rate, seed, priorities, slos)
+        found = drawn(drawing, read_throughputs(throughputs), jobs, per_hour, seed, priorities, slos)
     write_atomic(output, as_text(found))
     if json:
         print_json({"output": str(output), "jobs": len(found.jobs), "origin": found.origin})

@@ -7,7 +7,7 @@ import typer
 
 from hocket.cli.cluster_options import Times
 from hocket.cli.conditions import Conditions, Policies, Report, Workers
-from hocket.cli.generating import RATES, Kind
+from hocket.cli.generating import RATES, Kind, kind_of
 from hocket.cli.planning import Json
 from hocket.cli.replays import read_site
 from hocket.cli.sweeps import Loads, gains, print_sweep, sweep_json, swept, write_sweep
@@ -21,7 +21,9 @@ def sweep(
     workers: Workers,
     policy: Policies,
     rates: Annotated[str, typer.Option("--rates", help="Jobs an hour, apart by commas, such as 2,3.5,5.")],
-    kind: Annotated[Kind, typer.Option("--kind", help="Of workload: one of the continuous ones.")] = Kind.SINGLE,
+    kind: Annotated[
+        str, typer.Option("--kind", help=f"Of workload: {Kind.SINGLE} or {Kind.MULTIPLE}.")
+    ] = Kind.SINGLE.value,
     seeds: Annotated[int, typer.Option("--seeds", help="Workloads at each rate, each of a seed of its own.")] = 1,
     jobs: Annotated[
         int | None,
@@ -44,9 +46,10 @@ def sweep(
 
     check_outputs({"--report": report}, (workers, conditions.throughputs))
     check_budget(policy, conditions.budget_usd)
-    if not kind.continues:
+    drawing = kind_of(kind, "--kind")
+    if not drawing.continues:
         step = "Jobs that are all there at once have no rate."
-        raise InputError("--kind", repr(kind.value), f"{Kind.SINGLE} or {Kind.MULTIPLE}", step)
+        raise InputError("--kind", repr(kind), f"{Kind.SINGLE} or {Kind.MULTIPLE}", step)
     per_hour = _rates(rates)
     within("--seeds", seeds, 1, _MOST_SEEDS, "workloads at each rate")
     names = _names(policy, conditions, seeds)
@@ -56,17 +59,17 @@ def sweep(
         raise InputError("--rates", asked, f"at most {_MOST_RUNS} runs")
     count = _count(jobs, conditions)
     site = read_site(workers, conditions)
-    found = swept(site, policy, Loads(kind, per_hour, seeds, count), conditions, not json)
+    found = swept(site, policy, Loads(drawing, per_hour, seeds, count), conditions, not json)
     window = f"jobs {conditions.first} to {conditions.last or count}"
     least, most = conditions.seed, conditions.seed + seeds - 1
     window += f", seeds {least} to {most}" if seeds > 1 else f", seed {least}"
     if report:
-        write_sweep(report, found, f"{_SHAPES[kind]}, {window}")
+        write_sweep(report, found, f"{_SHAPES[drawing]}, {window}")
     gained = gains(found, names)
     if json:
         print_json(sweep_json(found, gained, names[0], times))
         return
-    print_sweep(found, gained, names, f"average JCT in hours, by jobs an hour: {kind.value}, {window}", times)
+    print_sweep(found, gained, names, f"average JCT in hours, by jobs an hour: {kind}, {window}", times)
     if report:
         print(f"wrote {report}")
 
