@@ -67,6 +67,7 @@ def solve(
 
     from hocket.cli.cluster_options import by_options, check_budget, policy_of
     from hocket.cli.output import print_json
+    from hocket.cli.remarks import of_deadlines
     from hocket.cluster.readers import gavel_snapshot, read_throughputs
 
     chosen = policy_of(policy, agnostic)
@@ -85,6 +86,8 @@ def solve(
         )
     else:
         _print(chosen.shown, found, there, rows, took)
+        for text in of_deadlines(chosen, [active.job for active in there.jobs]):
+            print(f"  note: {text}")
 
 
 def _json(found: "Allocation", there: "Snapshot") -> dict[str, Any]:

@@ -161,17 +161,18 @@ def check_outputs(outputs: Mapping[str, Path | None], inputs: Sequence[Path | No
 
 
 @contextmanager
-def by_options(place: str = "") -> Iterator[None]:
+def by_options(place: str = "", workers: str = "") -> Iterator[None]:
     """Whatever an option made wrong is told at the option.
 
     Arguments:
-        place: of the file that the rest is in, where there is one only.
+        place: of the file that the rest is in, where there is one only. workers: of the file that types of workers are in.
     """
     from hocket.errors import InputError
 
     try:
         yield
     except InputError as error:
+        place = place or (workers if error.place.startswith("worker type ") else "")
         if error.place not in _OPTIONS and place:
             raise InputError(f"{place}: {error.place}", error.found, error.expected, error.next_step) from None
         if error.place not in _OPTIONS:

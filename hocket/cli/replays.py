@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from hocket.cli.output import Progress
+from hocket.cli.remarks import of_costs, of_deadlines, once
 from hocket.cli.world import world_of
 
 if TYPE_CHECKING:
@@ -32,9 +33,10 @@ class Replay(NamedTuple):
 
 
 class Site(NamedTuple):
-    """Workers, what jobs do on them, and what happens to them; begin_s: seconds since 1970, None if nobody said; places: of types,
-    in a market; known_s: seconds since 1970 of its last price."""
+    """Workers of a file, what jobs do on them, and what happens to them; begin_s: seconds since 1970, None if nobody said; places:
+    of types, in a market; known_s: seconds since 1970 of its last price."""
 
+    file: str
     types: "tuple[WorkerType, ...]"
     table: "ThroughputTable"
     given: "tuple[Timed, ...]"
@@ -53,7 +55,7 @@ def read_site(workers: Path, conditions: "Conditions") -> Site:
     with inside(str(workers)):
         table.columns(types)
     world = world_of(types, str(workers), conditions.prices, conditions.begins, conditions.overhead_s)
-    return Site(world.types, table, world.given, world.begin_s, world.places, world.known_s)
+    return Site(str(workers), world.types, table, world.given, world.begin_s, world.places, world.known_s)
 
 
 def read(workload: Path, site: Site, jobs: int | None, conditions: "Conditions") -> "Workload":
@@ -135,10 +137,11 @@ def replay_of(
     options = policy.options
     counted = {job.id for job in work.jobs[options.first : options.last]} if tell else set()
     start_s = time.perf_counter()
-    with by_options(), watching(journal, policy.spelt, tell, counted) as watch:
+    with by_options(workers=site.file), watching(journal, policy.spelt, tell, counted) as watch:
         run = simulated(work, site.types, site.table, policy.allocate, options, site.given, watch)
     wall_s = time.perf_counter() - start_s
-    run = replace(run, notes=(*run.notes, *_of_load(work, run, options.last), *_of_prices(site, run.ended_s)))
+    told = of_deadlines(policy, work.jobs)
+    run = replace(run, notes=(*run.notes, *told, *_of_load(work, run, options.last), *_of_prices(site, run.ended_s)))
     return Replay(policy.shown, run, summary(run, options.first, options.last), wall_s)
 
 
@@ -156,6 +159,7 @@ def _of_prices(site: Site, ended_s: float) -> list[str]:
 
     free = [own.name for own in site.types if own.offer and site.begin_s is None and not own.price_usd_per_hour]
     told = [f"without --prices workers of {', '.join(free)} cost nothing, and never go"] if free else []
+    told += of_costs([own for own in site.types if own.name not in free])
     if site.begin_s is not None and site.begin_s + ended_s > site.known_s:
         told.append(f"prices are known until {show_moment(site.known_s)}, and are taken to stay as they were then")
     return told
@@ -230,9 +234,8 @@ def print_replays(workload: str, replays: Sequence[Replay], times: bool) -> None
     )
     if left_out:
         print(f"  a wider terminal shows {', '.join(name.partition(' (')[0] for name in left_out)} as well")
-    for one in replays:
-        for text in remarks(one):
-            print(f"  {one.policy}: {text}")
+    for line in once([(one.policy, remarks(one)) for one in replays]):
+        print(f"  {line}")
 
 
 def remarks(found: Replay) -> list[str]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hocket.cli.generating import Kind, drawn
 from hocket.cli.output import Progress
+from hocket.cli.remarks import once
 from hocket.cli.replays import Replay, Site, as_json, check_length, remarks, replay_of, teller
 
 if TYPE_CHECKING:
@@ -126,8 +127,8 @@ def print_sweep(
         print(f"  a wider terminal shows {', '.join(left_out)} as well")
     for name, gain in gained.items():
         print(f"  {gain.sentence(name, names[0])}")
-    for line in dict.fromkeys(f"  {run.policy} at {run.per_hour:g}: {text}" for run in found for text in run.remarks):
-        print(line)
+    for line in once([(f"{run.policy} at {run.per_hour:g}", run.remarks) for run in found]):
+        print(f"  {line}")
 
 
 def write_sweep(path: Path, found: Sequence[Swept], title: str) -> None:

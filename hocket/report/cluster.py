@@ -82,8 +82,18 @@ def cluster_report_html(runs: Sequence[tuple[str, Run]], first: int = 0, last: i
         types=legend(types, lines=False),
         moved=[p.name for p in policies if facts.capacity_changed(p.run)],
         refused=facts.refused_table(runs),
-        notes=[(p.name, note) for p in policies for note in p.run.notes],
+        notes=_notes(policies),
     )
+
+
+def _notes(policies: Sequence[_Policy]) -> list[tuple[str, str]]:
+    """What is to be said of each; of all of several, once."""
+    found = []
+    for policy in policies:
+        for note in policy.run.notes:
+            of_all = len(policies) > 1 and all(note in other.run.notes for other in policies)
+            found.append(("all policies" if of_all else policy.name, note))
+    return list(dict.fromkeys(found))
 
 
 def _of_jobs(policies: Sequence[_Policy], first: int, last: int | None) -> tuple[Figure, ...]:

@@ -61,12 +61,34 @@ def test_solve_shows_what_would_change_it_where_there_is_room(
     """And says where it is, where there is none."""
     monkeypatch.setenv("COLUMNS", "160")
     wide = ask(run, "solve snapshot.json").out
-    assert "what would give it more" in wide and "a wider terminal" not in wide
+    assert "what would give it more" in wide
+    assert "a wider terminal" not in wide
     monkeypatch.setenv("COLUMNS", "60")
     assert (
         "a wider terminal shows what would give it more as well; so does --json, as `change`"
         in ask(run, "solve snapshot.json").out
     )
+
+
+def test_types_without_a_price_are_named_below_the_table_once(run: Run, shared: Path) -> None:
+    """And in the report, and to programs; where all have one, nothing is said."""
+    words = "compare jobs.json workers.yaml -p fifo -p max_min_fairness --report page.html"
+    assert "no price" not in ask(run, words).out
+    text = Path("workers.yaml").read_text()
+    Path("workers.yaml").write_text(text.replace(", price_usd_per_hour: 0.5", ""))
+    assert ask(run, words).out.count("no price for k80: counted as 0") == 1
+    assert Path("page.html").read_text().count("<b>all policies</b>: no price for k80: counted as 0") == 1
+    told = ask(run, "simulate jobs.json workers.yaml --json").json
+    assert told["notes"] == ["no price for k80: counted as 0"]
+
+
+def test_least_cost_with_deadlines_says_that_there_are_none(run: Run, shared: Path) -> None:
+    """Of a workload and of a snapshot; where there are some, nothing is said."""
+    both = ask(run, "compare jobs.json workers.yaml -p min_cost -p min_cost_slo").out
+    assert "min_cost_slo: no job has an SLO: it is min_cost" in both
+    assert "note: no job has an SLO: it is min_cost" in ask(run, "solve snapshot.json -p min_cost_slo").out
+    assert ask(run, "generate continuous-single --rate 20 --jobs 3 --slos -o late.json").code == 0
+    assert ask(run, "simulate late.json workers.yaml -p min_cost_slo --json").json["notes"] == []
 
 
 def test_policies_are_listed(run: Run) -> None:

@@ -86,6 +86,11 @@ def throughputs(value: str) -> Callable[[], None]:
         (job(11, "arrived_s", 1e300), SIMULATE.format("jobs.json"), ["jobs.json, line 13: jobs.11: job 11: arrived_s", "found 1e+300"]),
         (job(4, "steps", 1e17), SIMULATE.format("jobs.json"), ["jobs.json: job 4: steps", "found 1e+17, which take", "years"]),
         (edit("snapshot.json", ('"v100": 2.0,', '"v100": 0.0,')), "solve snapshot.json -p min_cost", ["snapshot.json: worker type v100: price_usd_per_hour: found 0.0"]),
+        (edit("workers.yaml", ("price_usd_per_hour: 2", "price_usd_per_hour: 0")), "simulate jobs.json workers.yaml -p min_cost", ["workers.yaml: worker type v100: price_usd_per_hour: found 0.0"]),
+        # what a kind of workload has no use for, and a kind that is none
+        (lambda: None, "generate static-single --rate 9 -o o.json", ["--rate: found 9; expected none for static-single", "all there at once"]),
+        (lambda: None, "generate continous-single -o o.json", ["KIND: found 'continous-single'", "Did you mean 'continuous-single'?"]),
+        (lambda: None, "sweep workers.yaml -p fifo --rates 2 --kind continuous-multipel", ["--kind: found 'continuous-multipel'", "Did you mean 'continuous-multiple'?"]),
         # a table that leaves out what is to be drawn
         (throughputs("1"), "generate static-multiple --jobs 3 -o o.json --throughputs table.json", ["--throughputs: found no job type on 2 workers", "1, 2, 4, 8 workers"]),
         # files in each other's place, and names that others have for things

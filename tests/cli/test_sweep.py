@@ -111,11 +111,12 @@ def test_progress_goes_through_all_runs(run: Run, shared: Path, told: list[tuple
     assert told[-1][2] == "max_min_fairness at 4 jobs an hour, 3 jobs finished"
 
 
-def test_who_is_refused_is_told_once_a_rate(run: Run, shared: Path) -> None:
+def test_who_is_refused_in_all_runs_is_told_once(run: Run, shared: Path) -> None:
     """And averages are of the others."""
     Path("workers.yaml").write_text("workers:\n  - {name: v100, workers: 2, per_server: 2}\n")
     shown = ask(run, f"{SWEEP} --kind continuous-multiple --rates 9 --jobs 12").out
-    assert "max_min_fairness at 9: refused " in shown
+    assert shown.count("refused ") == 1
+    assert "\n  refused 2 jobs, such as job 0: " in shown
 
 
 @pytest.mark.parametrize("columns", [60, 80])
