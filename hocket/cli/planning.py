@@ -13,6 +13,7 @@ from hocket.cli.output import Progress
 if TYPE_CHECKING:
     from hocket.hardware.cluster import Cluster
     from hocket.profile.model import ModelProfile
+    from hocket.simulate.summary import Summary
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document (seconds, bytes, unrounded).")]
 
@@ -223,7 +224,7 @@ def simulate(
     from hocket.files import place_to_write, write_atomic
     from hocket.plan.open import open_plan
     from hocket.typed import as_data
-    from hocket.units import show_bytes, show_number, show_peaks, show_seconds
+    from hocket.units import show_number, show_peaks, show_seconds
 
     for path in (trace, report):
         if path:
@@ -245,11 +246,7 @@ def simulate(
         ["throughput", f"{show_number(summary.samples_per_s)} samples/s"],
         ["bubble", f"{summary.bubble_fraction:.1%} of the ideal time"],
         ["peak memory by device", show_peaks(summary.peak_memory_bytes)],
-        *(
-            [["sent inside of groups", f"{show_bytes(summary.group_bytes)} an iteration"]]
-            if summary.group_bytes
-            else []
-        ),
+        *(_sent_by_groups(summary) if summary.group_bytes else []),
         ["weight versions by stage", _each(summary.weight_versions)],
         ["instructions simulated", f"{summary.instructions:,} in {show_seconds(summary.wall_s)}"],
     ]
@@ -326,6 +323,14 @@ def papers(json: Json = False) -> None:
         return
     shown = [[name, source, Path(home).name] for name, source, home in rows]
     print_table("where each idea lives: files of hocket/strategies", ["strategy", "source", "file"], shown)
+
+
+def _sent_by_groups(summary: "Summary") -> list[list[str]]:
+    """What tensor-parallel groups send, of all members together."""
+    from hocket.units import show_bytes
+
+    between = ", ".join(f"{name} {show_bytes(size)}" for name, size in summary.sent_bytes.items())
+    return [["sent inside of groups", show_bytes(summary.group_bytes)], ["sent between groups", between]]
 
 
 def _each(numbers: Sequence[int]) -> str:

@@ -38,7 +38,9 @@ def test_there_and_back(folder: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert "group k is devices 2 k and the 1 behind it; borders are sent in parts" in shown
     assert "the file says" not in shown
     assert "legal for every number of periods" in said(capsys, "check", "plan.yaml")
-    assert "sent inside of groups" in said(capsys, "simulate", "plan.yaml", "--report", "report.html")
+    simulated = said(capsys, "simulate", "plan.yaml", "--report", "report.html")
+    assert "sent inside of groups" in simulated
+    assert "sent between groups" in simulated
     assert "groups of 2 devices" in Path("report.html").read_text()
 
 
