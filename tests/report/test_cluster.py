@@ -110,3 +110,23 @@ def test_a_simulation_has_a_report() -> None:
     text = words(cluster_report_html(runs))
     assert "SLO violations, of 12" in text
     assert "utilisation of v100" in text
+
+
+def test_figures_of_one_policy_stand_in_two_columns() -> None:
+    """All of them, once each; of two policies in one table, a column each."""
+    alone = cluster_report_html([("p", clusters.pair())])
+    both = cluster_report_html([("p", clusters.pair()), ("q", clusters.pair())])
+    body = alone.split("<main>")[1]
+    names = re.findall(r'<th scope="row">(.*?)</th>', body)
+    assert body.count('<table class="sides">') == 2
+    assert names == re.findall(r'<th scope="row">(.*?)</th>', both.split("<main>")[1])
+    first, second = (part.count('<th scope="row">') for part in body.split('<table class="sides">')[1:])
+    assert 0 <= first - second <= 1
+
+
+@pytest.mark.parametrize(("count", "beside"), [(1, 1), (2, 0)])
+def test_one_drawing_of_workers_held_stands_beside_what_it_took(count: int, beside: int) -> None:
+    """So that no half of the page is empty."""
+    page = cluster_report_html([(f"p{k}", clusters.crowd(60)) for k in range(count)])
+    documents.check(page)
+    assert page.count('<div class="beside">') == beside

@@ -105,3 +105,11 @@ def test_wrong_rows_are_refused(rate: float, jct: float) -> None:
     with pytest.raises(InputError) as caught:
         load_report_html([("a", 1.0, 1.0), ("a", rate, jct)])
     assert caught.value.place.startswith("rows.1: ")
+
+
+def test_the_chart_and_the_distribution_stand_side_by_side() -> None:
+    """Two sections of one row; the table has the page's width below them."""
+    page = load_report_html(ROWS, times=[(ROWS[0][0], np.array([60.0, 90.0]), 2)], at="4 jobs an hour")
+    documents.check(page)
+    row = page.split('<div class="beside">')[1].split('<table class="sides whole">')[0]
+    assert row.index("Average JCT by jobs an hour") < row.index("Job completion times at 4 jobs an hour")
