@@ -111,5 +111,5 @@ def test_the_chart_and_the_distribution_stand_side_by_side() -> None:
     """Two sections of one row; the table has the page's width below them."""
     page = load_report_html(ROWS, times=[(ROWS[0][0], np.array([60.0, 90.0]), 2)], at="4 jobs an hour")
     documents.check(page)
-    row = page.split('<div class="beside">')[1].split('<table class="sides whole">')[0]
+    row = page.split('<div class="beside">')[1].split('<table class="sides">')[0]
     assert row.index("Average JCT by jobs an hour") < row.index("Job completion times at 4 jobs an hour")
