@@ -79,6 +79,9 @@ def solve(
     with by_options(str(snapshot)):
         found = chosen.allocate(there)
     solved_s = time.perf_counter()
+    notes = [found.note] if found.note else []
+    notes += of_deadlines(chosen, [active.job for active in there.jobs])
+    found = replace(found, note="; ".join(notes))
     took = {"build_s": built_s - start_s, "solve_s": solved_s - built_s} if times else {}
     if json:
         print_json(
@@ -86,8 +89,6 @@ def solve(
         )
     else:
         _print(chosen.shown, found, there, rows, took)
-        for text in of_deadlines(chosen, [active.job for active in there.jobs]):
-            print(f"  note: {text}")
 
 
 def _json(found: "Allocation", there: "Snapshot") -> dict[str, Any]:

@@ -87,6 +87,8 @@ def test_least_cost_with_deadlines_says_that_there_are_none(run: Run, shared: Pa
     both = ask(run, "compare jobs.json workers.yaml -p min_cost -p min_cost_slo").out
     assert "min_cost_slo: no job has an SLO: it is min_cost" in both
     assert "note: no job has an SLO: it is min_cost" in ask(run, "solve snapshot.json -p min_cost_slo").out
+    told = ask(run, "solve snapshot.json -p min_cost_slo --json").json
+    assert told["note"] == "no job has an SLO: it is min_cost"
     assert ask(run, "generate continuous-single --rate 20 --jobs 3 --slos -o late.json").code == 0
     assert ask(run, "simulate late.json workers.yaml -p min_cost_slo --json").json["notes"] == []
 

@@ -71,3 +71,14 @@ def test_of_many_that_have_least_some_are_named() -> None:
     found = max_min_fairness.allocate(Snapshot(types, columns, jobs, np.array([[9.0, 0.0]] + [[1.0, 1.0]] * 4)))
     told = "it has what is asked for it: job 1, job 2 and 2 more have least and can have no more"
     assert found.reasons[0].binding == told
+
+
+def test_who_runs_nowhere_has_not_least() -> None:
+    """Job c, which is refused, sets no limit."""
+    jobs = tuple(Active(Job(name, "m", 9.0), 9.0) for name in "abc")
+    types, columns = (WorkerType("fast", 2), WorkerType("slow", 6)), (Column(0), Column(1))
+    steps = np.array([[9.0, 0.0], [1.0, 1.0], [0.0, 0.0]])
+    found = max_min_fairness.allocate(Snapshot(types, columns, jobs, steps))
+    told = [reason.binding for reason in found.reasons]
+    assert told[0] == "it has what is asked for it: b has least and can have no more"
+    assert told[2] == "m runs on no type of worker here"

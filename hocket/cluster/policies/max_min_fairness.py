@@ -78,8 +78,7 @@ def _reasons(snapshot: Snapshot, found: Allocation) -> list[Reason]:
     plain = [found.reasons[j] for j in range(len(snapshot.jobs))]
     if ENOUGH not in plain:
         return plain
-    levels = found.throughput(snapshot) / asked(snapshot, 1.0)
-    few = np.flatnonzero(levels <= found.objective * (1 + _LEAST)).tolist()
+    few = np.flatnonzero(found.throughput(snapshot) <= asked(snapshot, found.objective * (1 + _LEAST))).tolist()
     names = [snapshot.jobs[j].job.id for j in few if j not in found.refused and plain[j] is not ENOUGH]
     if not names:
         return plain
