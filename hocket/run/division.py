@@ -13,11 +13,12 @@ import torch
 from torch import Tensor, nn
 
 from hocket.errors import RefusedError
+from hocket.profile.capture import Captured
 from hocket.profile.divided import cuts, divide, part_of, whole_of
 from hocket.profile.job import Job
 from hocket.profile.tensor_search import find_split
 from hocket.profile.tensor_split import TensorSplit
-from hocket.profile.traits import Sum
+from hocket.profile.traits import Column, Row, Sum
 
 State = Mapping[str, Mapping[str, Any]]
 Gather = Callable[[Tensor], list[Tensor]]
@@ -121,6 +122,21 @@ def split_of(job: Job, width: int) -> TensorSplit:
     """
     args, kwargs, _, _ = job.split(job.batch(range(_SAMPLES)))
     return find_split(job.model, width, *args, **kwargs)
+
+
+def divided_tensors(captured: Captured) -> frozenset[str]:
+    """Of a divided model the tensors between layers that each member of a group has its own part of: what columns make, and
+    what is made of that before rows meet it. Others, and their gradients, are the same on all members."""
+    trace, own = captured.trace, set[int]()
+    for node in trace.nodes:
+        read = {*node.reads, *(before for before, _ in node.aliases)}
+        module = captured.job.model.get_submodule(node.target) if isinstance(node.target, str) else nn.Identity()
+        traits = [type(each) for each in module.modules()]
+        if any(issubclass(each, Row) for each in traits):
+            continue
+        if any(issubclass(each, Column) for each in traits) or not own.isdisjoint(read):
+            own.update(node.writes)
+    return frozenset(tensor.name for tensor in captured.tensors if tensor.value in own)
 
 
 def _check_optimizer(job: Job, width: int) -> None:

@@ -17,13 +17,13 @@ from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]
 from hocket.errors import InputError, InternalError, RefusedError
 from hocket.plan.plan import Plan
 from hocket.plan.updates import Updates, updates_of
-from hocket.profile.capture import capture
+from hocket.profile.capture import Captured, capture
 from hocket.profile.job import Job
 from hocket.profile.tensor_split import TensorSplit
 from hocket.program.check import prove
 from hocket.program.program import Program
 from hocket.run.board import Board
-from hocket.run.division import Division, split_of
+from hocket.run.division import Division, divided_tensors, split_of
 from hocket.run.engines.torch_dist import Worker
 from hocket.run.loop import Options, check_workers, devices_of
 from hocket.run.measured import MAX_EVENTS, write_trace
@@ -86,7 +86,7 @@ def work(job: Job, plan: Plan, options: Options, seat: Seat, progress: Progress,
         speak({"event": "start", "first": start, "steps": end, "checkpoint": checkpoint})
         updates = updates_of(plan.strategy, plan.shapes(captured), plan.batch_size, plan.microbatch_size, plan.options)
         if division is not None:
-            for text in _notes_of(division, plan):
+            for text in _notes_of(division, plan, captured):
                 speak({"event": "note", "text": text})
         for text in _notes(options, plan.strategy, updates, program, runs, start, end):
             speak({"event": "note", "text": text})
@@ -145,7 +145,7 @@ def _agreed_split(job: Job, plan: Plan, board: Board) -> TensorSplit:
     return TensorSplit.read(found["split"])
 
 
-def _notes_of(division: Division, plan: Plan) -> Iterator[str]:
+def _notes_of(division: Division, plan: Plan, captured: Captured) -> Iterator[str]:
     """What there is to know of a model that is divided."""
     split = division.split
     blocks = sum(len(kind.paths) for kind in split.blocks)
@@ -158,7 +158,14 @@ def _notes_of(division: Division, plan: Plan) -> Iterator[str]:
         for name, reason in kind.undivided.items():
             yield f"{kind.paths[0]}: {name} is whole on every member: {reason}"
     if plan.slices:
-        yield "slices: not while training; every member sends its counterpart all of a border"
+        stage_of = {captured.index_of(layer): s for s, stage in enumerate(plan.stages) for layer in stage.layers}
+        own = divided_tensors(captured)
+        for tensor in captured.tensors:
+            if tensor.name in own and {stage_of[layer] for layer in tensor.targets} != {stage_of[tensor.source]}:
+                yield (
+                    f"slices: what stage {stage_of[tensor.source]} sends beside {tensor.name} goes whole: "
+                    "a border inside of a divided block, where each member has its own part"
+                )
 
 
 def _check_model(job: Job, plan: Plan) -> None:

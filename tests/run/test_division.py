@@ -8,9 +8,11 @@ import torch
 from torch import Tensor, nn
 
 from hocket.errors import RefusedError
+from hocket.profile.capture import capture
 from hocket.profile.tensor_split import TensorSplit
-from hocket.run.division import Division, split_of
-from tests.run.plans import captured
+from hocket.run.division import Division, divided_tensors, split_of
+from hocket.run.work import _notes_of
+from tests.run.plans import Case, captured
 
 WIDTH = 2
 JOB = captured("gpt", "adam").job
@@ -49,6 +51,22 @@ def test_a_state_is_whole_again(split: TensorSplit) -> None:
 
 def _tensors(state: dict[str, dict[str, Any]]) -> list[Tensor]:
     return [*state["weights"].values(), *(t for entries in state["optimizer"].values() for t in entries.values())]
+
+
+def test_what_each_member_has_its_own_part_of(split: TensorSplit) -> None:
+    """What columns make until a row meets it; on the border of two stages the run says that it goes whole."""
+    whole = captured("gpt", "adam")
+    division = Division(JOB, split, 0)
+    graph = capture(division.job, 2, like=whole)
+    parts = [f"blocks.{k}.{name}" for k in range(2) for name in ("attn.qkv", "mlp.up", "mlp.act")]
+    assert divided_tensors(graph) == frozenset(parts)
+    assert divided_tensors(whole) == frozenset()
+    plans = [
+        replace(Case("interleaved", (1, 1), rounds=rounds).plan(whole), tensor=WIDTH, slices=True) for rounds in (1, 2)
+    ]
+    found = [[text for text in _notes_of(division, plan, graph) if text.startswith("slices: ")] for plan in plans]
+    assert [len(texts) for texts in found] == [0, 1]
+    assert found[1][0].startswith("slices: what stage 2 sends beside blocks.1.mlp.up goes whole")
 
 
 def test_the_whole_job_stays_as_it_was(split: TensorSplit) -> None:

@@ -53,7 +53,7 @@ def groups(job: Path, depth: int, members: int, replicas: int, strategy: str = "
 def test_checkpoints_move_between_plans(gpt: Path, tmp_path: Path) -> None:
     """Pipeline and groups, by the command; one process; groups and replicas; back: one run of one process's losses."""
     saved, losses = tmp_path / "saved", list[float]()
-    first = groups(gpt, 2, 2, 1)
+    first = replace(groups(gpt, 2, 2, 1), slices=True)
     first.save(tmp_path / "plan.yaml")
     options = ["--steps", "2", "--checkpoint", str(saved), "--trace", str(tmp_path / "trace.json"), "--json"]
     command = [sys.executable, "-m", "hocket", "train", str(gpt), str(tmp_path / "plan.yaml"), *options]

@@ -10,6 +10,7 @@ Messages and collectives of the program go between members of one number, as if 
 members of a group sum among themselves has a process group of its own.
 """
 
+from collections import Counter
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -32,8 +33,16 @@ class TransferError(Exception):
     """A transfer failed: a member is gone, or did not answer in time."""
 
 
+class MemberError(TransferError):
+    """The same, of a member of this worker's own tensor-parallel group."""
+
+
 class Groups:
-    """Point-to-point and collectives between the devices of a program."""
+    """Point-to-point and collectives between the devices of a program.
+
+    Attributes:
+        sent_bytes: of messages, by the device that they went to.
+    """
 
     def __init__(
         self, program: Program, number: int, device: torch.device, shared_memory: bool = True, width: int = 1
@@ -47,6 +56,7 @@ class Groups:
         self._device, self._width, self._member = device, width, dist.get_rank() % width
         self._place = {d: place for place, d in enumerate(program.devices)}
         self._number, self._nccl = number, device.type == "cuda"
+        self.sent_bytes: Counter[int] = Counter()
         pairs: set[tuple[int, int]] = set()
         collectives: set[tuple[int, ...]] = set()
         for _, instruction in program.instructions():
@@ -94,21 +104,39 @@ class Groups:
         if self._inside is not None:
             dist.all_reduce(torch.zeros(1, device=device), group=self._inside)
 
-    def send(self, message: Tensor, peer: int) -> Work | None:
-        """Begin to send a contiguous tensor: over when the peer has it, or when the GPU has sent it (NCCL); None if it is."""
+    def send(self, layout: Layout, message: Tensor, peer: int) -> Work | None:
+        """Begin to send a message, or this member's slice of it, which is a view: over when the peer has it, or when the GPU has
+        sent it (NCCL); None if it is."""
+        at = 0
+        if layout.slices > 1:
+            own = layout.slice_of(self._member)
+            message, at = message.detach().reshape(-1).view(torch.uint8)[own], own.start
+        self.sent_bytes[peer] += message.nbytes
         group = self._pairs.get((self._number, peer))
         if group is None:
-            return _begun(lambda: self._outboxes[self._rank(peer, self._member)].send(message))
+            return _begun(lambda: self._outboxes[self._rank(peer, self._member)].send(message, at))
         return _begun(lambda: group.send([message], self._rank_of(peer), _TAG))
 
     def receive(self, layout: Layout, peer: int) -> tuple[Tensor, Work]:
-        """Begin to receive a message: where it will be, and its work."""
-        group = self._pairs.get((peer, self._number))
+        """Begin to receive a message: where it will be, and its work.
+
+        The work of a message in slices is two: this member's slice arrives in its place in the memory of the whole, and where
+        that is waited for the others are gathered around it, from the members of this group: a collective call. Compute's
+        thread alone waits, when it comes to the instruction that reads the message; so `total` tells why that cannot deadlock.
+        """
+        group, sliced = self._pairs.get((peer, self._number)), layout.slices > 1
         if group is None:
-            memory, work = _begun(lambda: self._inboxes[self._rank(peer, self._member)].post(layout.size_bytes))
-            return layout.within(memory), work
-        message = layout.empty(self._device)
-        return message, _begun(lambda: group.recv([message], self._rank_of(peer), _TAG))
+            size_bytes = layout.room_bytes if sliced else layout.size_bytes
+            memory, work = _begun(lambda: self._inboxes[self._rank(peer, self._member)].post(size_bytes))
+            message = layout.within(memory)
+        elif sliced:
+            memory = torch.empty(layout.room_bytes, dtype=torch.uint8, device=self._device)
+            own = memory[layout.slice_of(self._member)]
+            message, work = layout.within(memory), _begun(lambda: group.recv([own], self._rank_of(peer), _TAG))
+        else:
+            message = layout.empty(self._device)
+            return message, _begun(lambda: group.recv([message], self._rank_of(peer), _TAG))
+        return message, _Gathering(work, self._members, memory, layout.room_of(self._member)) if sliced else work
 
     def all_reduce(self, tensor: Tensor, devices: tuple[int, ...]) -> Work:
         """Begin to replace a contiguous tensor by the sum of all members' tensors."""
@@ -118,8 +146,10 @@ class Groups:
         """The sum of a tensor over the members of this worker's tensor-parallel group, as a new tensor, waited for.
 
         This waits inside of a forward or backward, and cannot deadlock. Members of a group have the same compute lane, so they
-        come to the same sums in the same order, from compute's thread alone (a backward on a processor runs there, too);
-        transfers are begun by that thread but never waited for inside of an instruction, and have process groups,
+        come to the same sums in the same order, from compute's thread alone (a backward on a processor runs there, too; on a GPU
+        autograd's thread does, while compute's waits for it). Slices are gathered in the same process group by compute's thread,
+        before an instruction begins and in the order of what it reads, so that they have their place in that one order.
+        Other transfers are begun by that thread but never waited for inside of an instruction, and have process groups,
         connections and threads of their own. So an instruction of all members together waits for no more than what
         each alone reads: were one stuck for ever, the program of one member would be as well.
         """
@@ -144,6 +174,26 @@ class Groups:
         return int(peer > self._number) if self._nccl else self._rank(peer, self._member)
 
 
+class _Gathering:
+    """A message in slices: its own arrives, then all members' are gathered."""
+
+    def __init__(self, arriving: Work, members: dist.ProcessGroup, memory: Tensor, own: slice) -> None:
+        self._arriving, self._members, self._memory, self._own = arriving, members, memory, own
+
+    def wait(self) -> None:
+        """See `Work`.
+
+        Raises:
+            MemberError: another member of this group is gone.
+        """
+        self._arriving.wait()
+        try:
+            # In place: the memory of the whole is all that this takes.
+            self._members._allgather_base(self._memory, self._memory[self._own]).wait()
+        except RuntimeError as error:
+            raise MemberError(_short(error)) from error
+
+
 def _begun(begin: Callable[[], T]) -> T:
     try:
         return begin()
@@ -164,4 +214,8 @@ def finish(work: Work) -> None:
 
 
 def _failed(error: RuntimeError) -> TransferError:
-    return TransferError(" ".join(str(error).split())[:200])
+    return TransferError(_short(error))
+
+
+def _short(error: RuntimeError) -> str:
+    return " ".join(str(error).split())[:200]

@@ -3,10 +3,13 @@
 A border of one tensor is sent as it is, if its bytes lie side by side in whatever order, and arrives in that order; a
 border of several is packed into one tensor of bytes. Both sides know the layout from the captured model, for full and for
 ragged microbatches: no sizes are sent.
+
+With `slices` a member of a tensor-parallel group sends a part of the message only (scatter/gather, dissertation section 4.4.1),
+if all members have the same: a border inside of a divided part of a block, which is different on each, goes as it is.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 import torch
@@ -17,6 +20,7 @@ from hocket.plan.plan import Plan
 from hocket.profile.capture import Captured
 from hocket.profile.layout import Dims, inverse, memory_order
 from hocket.program.instruction import Value, What
+from hocket.run.division import divided_tensors
 from hocket.run.split import StagePart
 
 _ALIGNMENT_BYTES = 64
@@ -24,23 +28,59 @@ _ALIGNMENT_BYTES = 64
 
 @dataclass(frozen=True)
 class Layout:
-    """Shapes, types, places and orders in memory (see profile/layout.py) of the tensors of one border."""
+    """Shapes, types, places and orders in memory (see profile/layout.py) of the tensors of one border.
+
+    Attributes:
+        slices: into how many parts the message is cut, of which each member of a group sends its own; 1 for the whole.
+    """
 
     shapes: tuple[Dims, ...]
     orders: tuple[Dims, ...]
     dtypes: tuple[torch.dtype, ...]
     offsets: tuple[int, ...]
     size_bytes: int
+    slices: int = 1
 
     @classmethod
-    def of(cls, tensors: Sequence[tuple[Dims, Dims, torch.dtype]]) -> "Layout":
-        """The layout of tensors of these shapes, strides (empty for the usual ones) and types."""
+    def of(cls, tensors: Sequence[tuple[Dims, Dims, torch.dtype]], slices: int = 1) -> "Layout":
+        """The layout of tensors of these shapes, strides (empty for the usual ones) and types.
+
+        Arguments:
+            slices: see the attribute; a message without a byte for each is not cut.
+        """
         offsets, at = [], 0
         for shape, _, dtype in tensors:
             offsets.append(at)
             at += -(-prod(shape) * dtype.itemsize // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
         orders = tuple(memory_order(shape, stride) for shape, stride, _ in tensors)
-        return cls(tuple(s for s, _, _ in tensors), orders, tuple(d for _, _, d in tensors), tuple(offsets), at)
+        shapes, dtypes = tuple(s for s, _, _ in tensors), tuple(d for _, _, d in tensors)
+        whole = cls(shapes, orders, dtypes, tuple(offsets), at)
+        if whole._slice_bytes(slices) * (slices - 1) >= whole.message_bytes:
+            return whole
+        return replace(whole, slices=slices)
+
+    @property
+    def message_bytes(self) -> int:
+        """Bytes of a message: a border of one tensor is not aligned."""
+        return prod(self.shapes[0]) * self.dtypes[0].itemsize if len(self.shapes) == 1 else self.size_bytes
+
+    @property
+    def room_bytes(self) -> int:
+        """Bytes of all slices; each has the same room, the last may not fill its own."""
+        return self._slice_bytes(self.slices) * self.slices
+
+    def room_of(self, member: int) -> slice:
+        """The bytes, of `room_bytes`, that are a member's."""
+        size_bytes = self._slice_bytes(self.slices)
+        return slice(member * size_bytes, (member + 1) * size_bytes)
+
+    def slice_of(self, member: int) -> slice:
+        """The bytes of a message that a member sends."""
+        room = self.room_of(member)
+        return slice(room.start, min(room.stop, self.message_bytes))
+
+    def _slice_bytes(self, slices: int) -> int:
+        return -(-self.message_bytes // slices)
 
     def pack(self, tensors: Sequence[Tensor]) -> Tensor:
         """One contiguous tensor with what is in these.
@@ -65,7 +105,7 @@ class Layout:
         return torch.empty(self.size_bytes, dtype=torch.uint8, device=device)
 
     def within(self, memory: Tensor) -> Tensor:
-        """The same in `size_bytes` bytes that are there already."""
+        """The same in bytes that are there already, `size_bytes` (of slices: `room_bytes`) of them."""
         return self._view(memory, 0) if len(self.shapes) == 1 else memory
 
     def unpack(self, message: Tensor) -> tuple[Tensor, ...]:
@@ -90,15 +130,17 @@ class Layouts:
     def __init__(self, captured: Captured, plan: Plan, parts: Mapping[int, StagePart]) -> None:
         self._captured, self._plan, self._parts = captured, plan, parts
         self._known: dict[tuple[What, int, int, int], Layout] = {}
+        self._divided = divided_tensors(captured) if plan.slices else frozenset()
 
     def of(self, value: Value) -> Layout:
         """The layout of an activation or gradient that this device sends or receives."""
         samples = self._plan.samples(value.index)
         key = (value.what, value.stage, value.part, samples)
         if key not in self._known:
-            tensor = self._captured.for_size(samples).tensor
+            tensor, names = self._captured.for_size(samples).tensor, self._names(value)
+            slices = self._plan.tensor if self._plan.slices and self._divided.isdisjoint(names) else 1
             self._known[key] = Layout.of(
-                [(tensor[name].shape, tensor[name].stride, tensor[name].dtype) for name in self._names(value)]
+                [(tensor[name].shape, tensor[name].stride, tensor[name].dtype) for name in names], slices
             )
         return self._known[key]
 

@@ -105,8 +105,11 @@ class Outbox(_End):
         # One thread sends, and one waits for what could not be sent at once: each counts for itself.
         self._left, self._waited = 0, 0
 
-    def send(self, message: Tensor) -> Work | None:
+    def send(self, message: Tensor, at: int = 0) -> Work | None:
         """Begin to send a contiguous tensor; None if it is over.
+
+        Arguments:
+            at: byte of the peer's buffer where the message begins.
 
         Raises:
             RuntimeError: the peer is gone.
@@ -114,12 +117,12 @@ class Outbox(_End):
         if self._left == self._waited:
             buffer = self._posted(socket.MSG_DONTWAIT)
             if buffer is not None:
-                self._copy(message, buffer)
+                self._copy(message, buffer, at)
                 return None
         self._left += 1
-        return _Leaving(self, message)
+        return _Leaving(self, message, at)
 
-    def finish(self, message: Tensor) -> None:
+    def finish(self, message: Tensor, at: int = 0) -> None:
         """Send what could not be sent at once, as soon as the peer receives; in the order in which `send` was called.
 
         Raises:
@@ -128,7 +131,7 @@ class Outbox(_End):
         buffer = self._posted(0)
         if buffer is None:
             raise RuntimeError("no answer in time")
-        self._copy(message, buffer)
+        self._copy(message, buffer, at)
         self._waited += 1
 
     def _posted(self, flags: int) -> Tensor | None:
@@ -149,9 +152,9 @@ class Outbox(_End):
             os.close(file)
         return self._buffers[number]
 
-    def _copy(self, message: Tensor, buffer: Tensor) -> None:
+    def _copy(self, message: Tensor, buffer: Tensor, at: int) -> None:
         if message.nbytes:
-            buffer[: message.nbytes].copy_(message.detach().reshape(-1).view(torch.uint8))
+            buffer[at : at + message.nbytes].copy_(message.detach().reshape(-1).view(torch.uint8))
         try:
             self._connection.send(_HERE)
         except OSError as error:
@@ -161,12 +164,12 @@ class Outbox(_End):
 class _Leaving:
     """A send that its receive has not met yet."""
 
-    def __init__(self, outbox: Outbox, message: Tensor) -> None:
-        self._outbox, self._message = outbox, message
+    def __init__(self, outbox: Outbox, message: Tensor, at: int) -> None:
+        self._outbox, self._message, self._at = outbox, message, at
 
     def wait(self) -> None:
         """See `Work`."""
-        self._outbox.finish(self._message)
+        self._outbox.finish(self._message, self._at)
 
 
 _CLOSED = "connection closed by peer"

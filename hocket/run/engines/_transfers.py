@@ -238,9 +238,10 @@ class Transfers:
         start_s = self._clock()
         with self._handover.lane(instruction.lane):
             if instruction.kind is Kind.SEND:
-                message = self._layouts.of(instruction.reads[0]).pack(self._handover.taken(things.pop()))
+                layout = self._layouts.of(instruction.reads[0])
+                message = layout.pack(self._handover.taken(things.pop()))
                 self._memory.made((message,))
-                work = self._groups.send(message, instruction.peer)
+                work = self._groups.send(layout, message, instruction.peer)
                 if work is None:
                     self._over(instruction, start_s)
                     return

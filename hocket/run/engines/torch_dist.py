@@ -27,7 +27,7 @@ from hocket.program.program import Program
 from hocket.program.window import windows
 from hocket.run.device import Device
 from hocket.run.division import Division
-from hocket.run.engines._groups import Groups, TransferError
+from hocket.run.engines._groups import Groups, MemberError, TransferError
 from hocket.run.engines._handover import Handover
 from hocket.run.engines._lanes import lanes_of, walk
 from hocket.run.engines._memory import Memory
@@ -220,6 +220,8 @@ class Worker:
 
     def _lost(self, instruction: Instruction, error: Exception) -> PeerLost:
         peers = (instruction.peer,) if instruction.peer >= 0 else instruction.group
+        if isinstance(error, MemberError):
+            peers = ()
         others = tuple(p for p in peers if p != self.number)
         noun = "device" if self._division is None else "group"
         who = f"{noun} {self.number}" + (f" member {self._division.member}" if self._division else "")
@@ -250,6 +252,11 @@ class Worker:
     def load(self, state: Mapping[str, Mapping[str, Any]]) -> None:
         """Go on from a state, of whole tensors; entries of other devices are ignored."""
         self.device.load(state if self._division is None else self._division.part(state))
+
+    @property
+    def sent_bytes(self) -> dict[int, int]:
+        """Bytes of messages that this worker has sent so far, by the device (or group) that they went to."""
+        return dict(self._groups.sent_bytes)
 
     @property
     def peak_memory_bytes(self) -> int:

@@ -29,12 +29,19 @@ WIDTH = 2
 
 @dataclass(frozen=True)
 class Run:
-    """A case, and how often its period is repeated; `gloo`: no message goes through memory."""
+    """A case, and how often its period is repeated.
+
+    Attributes:
+        gloo: no message goes through memory. slices: members send a part each. ends: of the stages, in layers, if they are not
+            of equal number.
+    """
 
     case: Case
     repeats: int = 5
     dtype: str = "float64"
     gloo: bool = False
+    slices: bool = False
+    ends: tuple[int, ...] = ()
 
     def whole(self) -> Captured:
         """The undivided model."""
@@ -42,7 +49,12 @@ class Run:
 
     def plan(self) -> Plan:
         """The plan, of groups."""
-        return replace(self.case.plan(self.whole()), tensor=WIDTH)
+        plan = replace(self.case.plan(self.whole()), tensor=WIDTH, slices=self.slices)
+        if not self.ends:
+            return plan
+        names = [layer for stage in plan.stages for layer in stage.layers]
+        layers = [tuple(names[a:b]) for a, b in zip((0, *self.ends), (*self.ends, len(names)), strict=True)]
+        return replace(plan, stages=tuple(replace(s, layers=own) for s, own in zip(plan.stages, layers, strict=True)))
 
     @property
     def workers(self) -> int:
@@ -50,6 +62,7 @@ class Run:
         return WIDTH * sum(self.case.widths)
 
 
+_BETWEEN_PARTS = (7, 12, 16)  # where a member has no part of its own: behind a row and what follows it
 # By depth x members x replicas.
 RUNS = {
     "1x2x1": Run(Case("flush", (1,))),
@@ -60,7 +73,15 @@ RUNS = {
     "2x2x1 two_bw": Run(Case("two_bw", (1, 1)), 8),
     "1x2x2": Run(Case("data_parallel", (2,))),
     "2x2x2": Run(Case("flush", (2, 2))),
+    "2x2x1 between parts": Run(Case("interleaved", (1, 1), rounds=2), ends=_BETWEEN_PARTS),
 }
+# The same with slices; a border of `2x2x1 interleaved` is inside of a divided part.
+SLICED = {
+    f"{name} slices": replace(RUNS[name], slices=True)
+    for name in ("2x2x1", "2x2x1 gloo", "2x2x1 interleaved", "2x2x1 two_bw", "2x2x2", "2x2x1 between parts")
+}
+RUNS |= SLICED
+KILLED = {"killed": "2x2x1", "killed slices": "2x2x1 slices"}
 
 
 def run(folder: Path, name: str, rank: int, graphs: list[Captured], divisions: list[Division]) -> None:
@@ -79,9 +100,11 @@ def run(folder: Path, name: str, rank: int, graphs: list[Captured], divisions: l
     )
     worker.run(chosen.repeats)
     counts = [divisions[member].reduction.forward, divisions[member].reduction.backward]
+    sent_bytes = sum(worker.sent_bytes.values())
     state = worker.state()
     torch.save(state["weights"], folder / f"{rank}.pt")
     fact = {"device": worker.number, "losses": list(noted.losses), "all_reduces": counts}
+    fact |= {"sent_bytes": sent_bytes, "peak_bytes": worker.peak_memory_bytes}
     # Another segment, from the whole state that the first one left.
     worker.load({**state, "weights": {key: tensor.clone() for key, tensor in state["weights"].items()}})
     worker.run(1, worker.position)
@@ -90,9 +113,9 @@ def run(folder: Path, name: str, rank: int, graphs: list[Captured], divisions: l
     dist.destroy_process_group()
 
 
-def be_killed(folder: Path, rank: int, graphs: list[Captured], divisions: list[Division]) -> None:
+def be_killed(folder: Path, name: str, rank: int, graphs: list[Captured], divisions: list[Division]) -> None:
     """Train until the last member of the last group dies; the others note what ends them and when."""
-    chosen, member = RUNS["2x2x1"], rank % WIDTH
+    chosen, member = RUNS[KILLED[name]], rank % WIDTH
     plan = chosen.plan()
     program = plan.compile(graphs[member])
 
@@ -134,8 +157,8 @@ def forked(folder: Path, workers: int, work: Callable[[int], None]) -> list[int]
 
 
 def one(folder: Path, name: str, splits: dict[str, TensorSplit]) -> None:
-    """One case; `killed` is one of its own."""
-    chosen = RUNS["2x2x1" if name == "killed" else name]
+    """One case, or one of `KILLED`."""
+    chosen = RUNS[KILLED.get(name, name)]
     whole = chosen.whole()
     if chosen.dtype not in splits:
         splits[chosen.dtype] = TensorSplit.read(split_of(whole.job, WIDTH).as_data())
@@ -143,8 +166,8 @@ def one(folder: Path, name: str, splits: dict[str, TensorSplit]) -> None:
     graphs = [capture(d.job, chosen.case.microbatch_size, like=whole) for d in divisions]
 
     def work(rank: int) -> None:
-        if name == "killed":
-            be_killed(folder, rank, graphs, divisions)
+        if name in KILLED:
+            be_killed(folder, name, rank, graphs, divisions)
         else:
             run(folder, name, rank, graphs, divisions)
 

@@ -33,6 +33,29 @@ def test_pack_and_unpack_are_inverses(specs):
         assert torch.equal(found, tensor)
 
 
+@given(
+    st.lists(st.tuples(st.lists(st.integers(1, 5), max_size=3), st.sampled_from(DTYPES)), min_size=1, max_size=3),
+    st.integers(2, 8),
+)
+def test_slices_are_the_message(specs, slices):
+    """One after the other in the memory of the whole, none empty; a message without a byte for each is not cut."""
+    layout = Layout.of([(tuple(shape), (), dtype) for shape, dtype in specs], slices)
+    tensors = [filled(tuple(shape), dtype, k) for k, (shape, dtype) in enumerate(specs)]
+    message = layout.pack(tensors).reshape(-1).view(torch.uint8)
+    assert message.nbytes == layout.message_bytes
+    if layout.slices == 1:
+        assert -(-message.nbytes // slices) * (slices - 1) >= message.nbytes
+        return
+    memory = torch.empty(layout.room_bytes, dtype=torch.uint8)
+    assert 0 <= layout.room_bytes - message.nbytes < slices
+    for member in range(slices):
+        part = message[layout.slice_of(member)]
+        assert 0 < part.nbytes <= memory[layout.room_of(member)].nbytes == layout.room_bytes // slices
+        memory[layout.slice_of(member)] = part
+    for found, tensor in zip(layout.unpack(layout.within(memory)), tensors, strict=True):
+        assert torch.equal(found, tensor)
+
+
 @pytest.mark.parametrize("stride", [(), (2, 1), (1, 3)])
 def test_what_is_sent_is_contiguous(stride):
     """gloo sends no other: a tensor that does not lie as its layout says is copied."""

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,17 @@ import pytest
 import torch
 from torch import Tensor
 
+from hocket.plan.predict import predict, proven_peaks
+from hocket.profile.measure import measure
+from hocket.profile.model import ModelProfile
 from hocket.program.instruction import Kind
+from hocket.run.division import Division, split_of
 from hocket.run.engines.inline import Result, run_inline
-from tests.run.engines.tensor_workers import RUNS, WIDTH
+from hocket.strategies._choices import Choice, Situation
+from tests.run.engines.tensor_workers import KILLED, RUNS, SLICED, WIDTH
 from tests.run.plans import Case, assert_same_losses, assert_same_weights
 
+WHERE_ALIKE = [name for name in SLICED if name != "2x2x1 interleaved slices"]
 TOLERANCE = {"float64": 1e-8, "float32": 1e-4}
 Found = dict[str, tuple[list[dict[str, Any]], list[dict[str, Tensor]], list[dict[str, Tensor]], list[int]]]
 
@@ -98,10 +105,76 @@ def test_all_reduces_are_as_many_as_the_split_says(results: Found, name: str) ->
         assert done == [forward * microbatches * again, backward * microbatches]
 
 
-def test_a_killed_member_ends_the_others(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", SLICED)
+def test_slices_change_no_bit(results: Found, name: str) -> None:
+    """Losses and weights of every worker are those of the same plan without slices, to the bit."""
+    (facts, weights, more, _), (plain, *whole, _) = results[name], results[name.removesuffix(" slices")]
+    assert [fact["losses"] for fact in facts] == [fact["losses"] for fact in plain]
+    for tensors, expected in zip((*weights, *more), (*whole[0], *whole[1]), strict=True):
+        assert tensors.keys() == expected.keys()
+        assert all(torch.equal(tensor, expected[key]) for key, tensor in tensors.items())
+
+
+@pytest.mark.parametrize("name", WHERE_ALIKE)
+def test_slices_are_a_part_of_the_bytes(results: Found, name: str) -> None:
+    """Each worker sends a t-th of what it sends without them."""
+    sent = [fact["sent_bytes"] for fact in results[name][0]]
+    assert all(sent)
+    assert [WIDTH * each for each in sent] == [fact["sent_bytes"] for fact in results[name.removesuffix(" slices")][0]]
+
+
+def test_a_border_inside_of_a_part_goes_whole(results: Found) -> None:
+    """One of three borders of a batch: what is on it differs from member to member."""
+    sliced, plain = (
+        sum(fact["sent_bytes"] for fact in results[name][0])
+        for name in ("2x2x1 interleaved slices", "2x2x1 interleaved")
+    )
+    assert plain / WIDTH < sliced < plain
+
+
+@cache
+def profile() -> ModelProfile:
+    """Of the undivided model."""
+    return measure(RUNS["2x2x1"].whole().job, (1, 2), budget_s=0.5)
+
+
+@pytest.mark.parametrize("name", WHERE_ALIKE)
+def test_slices_spare_what_the_simulator_says(results: Found, name: str) -> None:
+    """All members of all groups together, to the byte: what groups reduce among each other is the same with and without."""
+    chosen, plain = RUNS[name], name.removesuffix(" slices")
+    of_groups = replace(profile(), tensor=WIDTH)  # borders are those of the whole model
+    whole, sliced = (
+        sum(predict(RUNS[each].plan(), of_groups)[1].sent_bytes_between.values()) for each in (plain, name)
+    )
+    batches = len(alone(name)[0].losses) / chosen.plan().microbatches
+    spared = sum(a["sent_bytes"] - b["sent_bytes"] for a, b in zip(results[plain][0], results[name][0], strict=True))
+    assert spared == batches * (whole - sliced) > 0
+
+
+@cache
+def profile_of_member() -> ModelProfile:
+    """Of what a member runs, alone."""
+    job = RUNS["2x2x1"].whole().job
+    return measure(Division(job, split_of(job, WIDTH), 0).job, (1, 2), budget_s=0.5)
+
+
+@pytest.mark.parametrize("name", SLICED)
+def test_peaks_are_not_above_what_is_proven(results: Found, name: str) -> None:
+    """Slices arrive in the memory of the whole: no worker holds more than its instructions say of a member's own layers, and one
+    tensor that was reduced: seldom, with slices or without, a collective's is let go of a moment after it was waited for."""
+    plan, of_member = RUNS[name].plan(), profile_of_member()
+    situation = Situation(of_member, plan.group.cluster, plan.batch_size)
+    choice = Choice(plan.cuts(of_member), plan.microbatch_size, tuple(plan.options.items()))
+    proven = proven_peaks(situation, plan.strategy, choice)
+    late_bytes = RUNS[name].whole().tensor["drop"].size_bytes
+    assert all(fact["peak_bytes"] <= proven[fact["device"]] + late_bytes for fact in results[name][0])
+
+
+@pytest.mark.parametrize("name", KILLED)
+def test_a_killed_member_ends_the_others(tmp_path: Path, name: str) -> None:
     """The others end by themselves within 10 s; its own group's member tells step and instruction inside which it waited."""
-    start(tmp_path, "killed")
-    folder = tmp_path / "killed"
+    start(tmp_path, name)
+    folder = tmp_path / name
     codes, _ = json.loads((folder / "codes.json").read_text())
     assert codes == [0, 0, 0, -9]
     died_s = float((folder / "died").read_text())
@@ -110,4 +183,5 @@ def test_a_killed_member_ends_the_others(tmp_path: Path) -> None:
     assert all(error["at_s"] - died_s < 10 for error in errors)
     assert errors[1]["text"].startswith("group 0 member 1: lost ")
     assert errors[2]["text"].startswith("group 1 member 0: lost another member at step ")
-    assert f"in `{Kind.FORWARD} 1 " in errors[2]["text"] or f"in `{Kind.BACKWARD} 1 " in errors[2]["text"]
+    where = (Kind.FORWARD, Kind.BACKWARD, *([Kind.RECEIVE] if RUNS[KILLED[name]].slices else []))
+    assert any(f"in `{kind} " in errors[2]["text"] for kind in where)
