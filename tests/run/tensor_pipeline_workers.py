@@ -2,6 +2,7 @@
 
 import copy
 import json
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -93,3 +94,4 @@ def run(folder: Path) -> None:
 
 if __name__ == "__main__":
     main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))
+    os._exit(0)  # as hocket/run/worker_main.py: not every thread of torch survives the end of the interpreter

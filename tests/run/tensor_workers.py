@@ -3,6 +3,7 @@
 import copy
 import hashlib
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -169,3 +170,4 @@ def run(folder: Path, width: int) -> list[dict[str, dict[str, Any]]]:
 
 if __name__ == "__main__":
     main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))
+    os._exit(0)  # as hocket/run/worker_main.py: not every thread of torch survives the end of the interpreter
