@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from hocket.collector import paused
 from hocket.cost.compute import Columns
@@ -55,9 +55,7 @@ def predict(plan: Plan, profile: ModelProfile) -> tuple[Trace, Summary]:
     Raises:
         InputError: the plan does not fit the profile. RefusedError: its strategy does not support it.
     """
-    whole = profile_of_group(plan, profile)
-    cluster = plan.group.cluster
-    outcome = _play(whole, cluster, plan.strategy, plan.options, plan.cuts(profile), _batch(plan), record=True)
+    outcome = _play(_of_plan(plan, profile), record=True)
     summary = replace(
         summarize(outcome, plan.tensor, plan.slices),
         peak_memory_bytes=outcome.peak_memory_bytes,
@@ -72,8 +70,7 @@ def predict_iteration(plan: Plan, profile: ModelProfile) -> Predicted:
     Raises:
         InputError: the plan does not fit the profile. RefusedError: its strategy does not support it.
     """
-    whole = profile_of_group(plan, profile)
-    return _short(whole, plan.group.cluster, plan.strategy, plan.options, plan.cuts(profile), _batch(plan))
+    return _short(_of_plan(plan, profile))
 
 
 def _inside_bytes(plan: Plan, profile: ModelProfile) -> float:
@@ -107,7 +104,8 @@ def predict_choice(situation: Situation, strategy: str, choice: Choice, most_for
         RefusedError: the strategy does not support the choice.
     """
     batch = (situation.batch_size, choice.microbatch_size)
-    return _short(situation.profile, situation.cluster, strategy, choice.options, choice.stages, batch, most_forwards)
+    asked = _Asked(situation.profile, situation.cluster, strategy, choice.options, choice.stages, batch)
+    return _short(asked, most_forwards)
 
 
 def proven_peaks(situation: Situation, strategy: str, choice: Choice) -> dict[int, float]:
@@ -129,55 +127,44 @@ def proven_peaks(situation: Situation, strategy: str, choice: Choice) -> dict[in
     return {device: found.bytes for device, found in footprints(program, PlanSizes(costs, program)).items()}
 
 
-def _batch(plan: Plan) -> tuple[int, int]:
-    return plan.batch_size, plan.microbatch_size
+class _Asked(NamedTuple):
+    """What is to be simulated; `batch`: samples of a batch and of a microbatch."""
+
+    profile: ModelProfile
+    cluster: Cluster
+    strategy: str
+    options: Mapping[str, Any]
+    cuts: tuple[StageCut, ...]
+    batch: tuple[int, int]
 
 
-def _short(
-    profile: ModelProfile,
-    cluster: Cluster,
-    strategy: str,
-    options: Mapping[str, Any],
-    cuts: tuple[StageCut, ...],
-    batch: tuple[int, int],
-    most_forwards: int = MAX_FORWARDS,
-) -> Predicted:
-    if len(cuts) * batch[0] > most_forwards * batch[1] and (sizes := shorter(strategy, cuts, batch)):
-        first, second = (
-            _simulated(profile, cluster, strategy, options, cuts, (size, batch[1]), FLUSHED) for size in sizes
-        )
-        return foreseen(batch[0], sizes, first, second)
-    return _simulated(profile, cluster, strategy, options, cuts, batch)
+def _of_plan(plan: Plan, profile: ModelProfile) -> _Asked:
+    whole, batch = profile_of_group(plan, profile), (plan.batch_size, plan.microbatch_size)
+    return _Asked(whole, plan.group.cluster, plan.strategy, plan.options, plan.cuts(profile), batch)
 
 
-def _simulated(
-    profile: ModelProfile,
-    cluster: Cluster,
-    strategy: str,
-    options: Mapping[str, Any],
-    cuts: tuple[StageCut, ...],
-    batch: tuple[int, int],
-    repeats: int | None = None,
-) -> Predicted:
-    column = column_of(profile, cluster, cuts, *batch)
-    part = (column.cuts, (column.batch_size, batch[1])) if column is not None else (cuts, batch)
-    outcome = _play(profile, cluster, strategy, options, *part, record=False, repeats=repeats)
+def _short(asked: _Asked, most_forwards: int = MAX_FORWARDS) -> Predicted:
+    samples, each = asked.batch
+    if len(asked.cuts) * samples > most_forwards * each and (sizes := shorter(asked.strategy, asked.cuts, asked.batch)):
+        first, second = (_simulated(asked._replace(batch=(size, each)), FLUSHED) for size in sizes)
+        return foreseen(samples, sizes, first, second)
+    return _simulated(asked)
+
+
+def _simulated(asked: _Asked, repeats: int | None = None) -> Predicted:
+    samples, each = asked.batch
+    column = column_of(asked.profile, asked.cluster, asked.cuts, samples, each)
+    if column is not None:
+        asked = asked._replace(cuts=column.cuts, batch=(column.batch_size, each))
+    outcome = _play(asked, record=False, repeats=repeats)
     steady, peaks = steady_state(outcome), outcome.peak_memory_bytes
-    rate = batch[0] / steady.iteration_s if steady.iteration_s > 0 else 0.0
+    rate = samples / steady.iteration_s if steady.iteration_s > 0 else 0.0
     found = column.everywhere(peaks) if column is not None else peaks
     return Predicted(steady.iteration_s, rate, found, steady.bubble_fraction)
 
 
-def _play(
-    profile: ModelProfile,
-    cluster: Cluster,
-    strategy: str,
-    options: Mapping[str, Any],
-    cuts: tuple[StageCut, ...],
-    batch: tuple[int, int],
-    record: bool,
-    repeats: int | None = None,
-) -> Outcome:
+def _play(asked: _Asked, record: bool, repeats: int | None = None) -> Outcome:
+    profile, cluster, strategy, options, cuts, batch = asked
     costs = CostModel.for_batch(profile, cluster, cuts, *batch, columns=_columns(profile))
     chosen = tuple(sorted(options.items()))
     layout = _layout(strategy, stage_shapes(profile, cuts), len(costs.samples), chosen, costs.rounds, repeats)
