@@ -28,10 +28,6 @@ class Grouped:
         """Seconds of a ring all-reduce among members: 2 (t - 1) steps, each of a t-th of the bytes."""
         return 2 * (self.width - 1) * self.inside.seconds(size_bytes / self.width)
 
-    def all_gather_s(self, size_bytes: float) -> float:
-        """Seconds until every member has the whole of what each has a t-th of."""
-        return (self.width - 1) * self.inside.seconds(size_bytes / self.width)
-
 
 def grouped(cluster: Cluster, width: int, slices: bool = False) -> Grouped:
     """The cluster of groups of so many devices.
