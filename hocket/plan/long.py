@@ -1,16 +1,17 @@
 """Long batches: what a batch of very many microbatches takes is foreseen from two shorter ones.
 
-Rules of this file: of schedules that go on evenly once the pipeline is filled, each further round of as many microbatches as there
+Rules of this file: of schedules that go on evenly once the pipeline is filled (they declare it: `STEADY`), each further round of as many microbatches as there
 are stages in a column takes as long as the one before. For models of equal blocks that is the whole's time; the most memory is
 there long before the end of the shorter one.
 """
 
 from hocket.passes.borders import StageCut
 from hocket.plan.plan import Predicted
+from hocket.plan.updates import synchronous_strategies
+from hocket.strategies._common import strategy as member_named
 
-_STEADY = ("data_parallel", "flush", "interleaved")
 _LONG = 4  # times as many microbatches as stages in a column, from which a batch is foreseen
-FLUSHED = 2  # repetitions that show the steady state of these, which begin each batch anew
+_FLUSHED = 2  # repetitions that show the steady state of what begins each batch anew
 
 
 def shorter(strategy: str, cuts: tuple[StageCut, ...], batch: tuple[int, int]) -> tuple[int, int] | None:
@@ -18,11 +19,22 @@ def shorter(strategy: str, cuts: tuple[StageCut, ...], batch: tuple[int, int]) -
     width = len(cuts[0].devices)
     columns, rest = divmod(batch[0], width * batch[1])
     depth = len({cut.devices for cut in cuts})
-    if strategy not in _STEADY or rest or any(len(cut.devices) != width for cut in cuts) or columns <= _LONG * depth:
+    if (
+        not member_named(strategy).STEADY
+        or rest
+        or any(len(cut.devices) != width for cut in cuts)
+        or columns <= _LONG * depth
+    ):
         return None
-    # With chunks the first round behind the filling is not yet as the others.
-    few = (1 if len(cuts) == depth else 2) * depth + columns % depth
+    # With chunks, and without a flush, the first round behind the filling is not yet as the others.
+    early = len(cuts) == depth and strategy in synchronous_strategies()
+    few = (1 if early else 2) * depth + columns % depth
     return few * width * batch[1], (few + depth) * width * batch[1]
+
+
+def repeats(strategy: str) -> int | None:
+    """Repetitions of a batch that show the steady state; None where the program itself says how many."""
+    return _FLUSHED if strategy in synchronous_strategies() else None
 
 
 def foreseen(batch_size: int, sizes: tuple[int, int], first: Predicted, second: Predicted) -> Predicted:

@@ -19,7 +19,7 @@ from hocket.errors import InputError
 from hocket.hardware.cluster import Cluster
 from hocket.passes.borders import StageCut, stage_shapes
 from hocket.plan.columns import column_of
-from hocket.plan.long import FLUSHED, foreseen, shorter
+from hocket.plan.long import foreseen, repeats, shorter
 from hocket.plan.plan import Plan, Predicted
 from hocket.profile.model import ModelProfile
 from hocket.program.footprint import footprints
@@ -146,7 +146,7 @@ def _of_plan(plan: Plan, profile: ModelProfile) -> _Asked:
 def _short(asked: _Asked, most_forwards: int = MAX_FORWARDS) -> Predicted:
     samples, each = asked.batch
     if len(asked.cuts) * samples > most_forwards * each and (sizes := shorter(asked.strategy, asked.cuts, asked.batch)):
-        first, second = (_simulated(asked._replace(batch=(size, each)), FLUSHED) for size in sizes)
+        first, second = (_simulated(asked._replace(batch=(size, each)), repeats(asked.strategy)) for size in sizes)
         return foreseen(samples, sizes, first, second)
     return _simulated(asked)
 

@@ -3,6 +3,8 @@
 Every member is a module with
 
     PAPER: str                                      where the idea comes from
+    STEADY: bool                                    whether, once the pipeline is filled, each further round of a batch takes
+                                                    as long and as much memory as the one before
     OPTIONS: dict[str, Option]                      what a plan's `options` may say
     rule(stages, microbatches, options) -> Rule     the update rule that it declares
     supports(stages, microbatches, options)         -> None, or the reason why not

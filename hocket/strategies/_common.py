@@ -32,6 +32,7 @@ class Strategy(Protocol):
     """The shape of a member of this room."""
 
     PAPER: str
+    STEADY: bool
     OPTIONS: dict[str, Option]
 
     def rule(self, stages: Stages, microbatches: int, options: Options) -> Rule: ...

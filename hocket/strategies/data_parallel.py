@@ -8,9 +8,10 @@ from hocket.strategies._common import Option, Options, Stages, enough_microbatch
 from hocket.strategies._orders import one_after_the_other
 from hocket.strategies._synchronous import compile_batches, rule
 
-__all__ = ["OPTIONS", "PAPER", "choices", "compile", "in_flight", "rule", "supports"]
+__all__ = ["OPTIONS", "PAPER", "STEADY", "choices", "compile", "in_flight", "rule", "supports"]
 
 PAPER = "dissertation section 2.2.1; bucketed and overlapped as in PyTorch DDP (Li et al. 2020)"
+STEADY = True
 OPTIONS: dict[str, Option] = {}
 
 

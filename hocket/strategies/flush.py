@@ -9,9 +9,10 @@ from hocket.strategies._common import Option, Options, Stages
 from hocket.strategies._orders import at_most_own, one_forward_one_backward, warmup
 from hocket.strategies._synchronous import compile_batches, rule, supports
 
-__all__ = ["OPTIONS", "PAPER", "choices", "compile", "in_flight", "rule", "supports"]
+__all__ = ["OPTIONS", "PAPER", "STEADY", "choices", "compile", "in_flight", "rule", "supports"]
 
 PAPER = "dissertation section 3.2.2, figures 3.3 and 4.4 (top)"
+STEADY = True
 OPTIONS: dict[str, Option] = {}
 
 

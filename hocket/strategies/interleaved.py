@@ -10,9 +10,10 @@ from hocket.strategies._common import Option, Options, Stages, config, enough_mi
 from hocket.strategies._synchronous import rule
 from hocket.units import show_count
 
-__all__ = ["OPTIONS", "PAPER", "choices", "compile", "rule", "supports"]
+__all__ = ["OPTIONS", "PAPER", "STEADY", "choices", "compile", "rule", "supports"]
 
 PAPER = "PTD-P; dissertation section 4.2.2, figure 4.4 (bottom)"
+STEADY = True
 OPTIONS: dict[str, Option] = {}
 
 

@@ -12,6 +12,7 @@ from hocket.strategies._choices import Choice, Situation, partitioned
 from hocket.strategies._common import Option, Options, Stages, config, no_ties_across, one_stage_a_device, reasons
 
 PAPER = "PipeDream; dissertation sections 2.4.1 to 2.4.3, figures 2.4, 2.7 and 2.8"
+STEADY = False
 OPTIONS = {
     "vertical_sync": Option(bool, False, "one weight version for an input on all stages (section 2.4.3)"),
     "naive": Option(bool, False, "for study: no stashing, the backward takes the newest weights"),

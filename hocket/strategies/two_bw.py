@@ -13,6 +13,7 @@ from hocket.strategies._common import Option, Options, Stages, config, enough_mi
 from hocket.units import show_count
 
 PAPER = "PipeDream-2BW; dissertation section 3.2.1, figure 3.2"
+STEADY = True
 OPTIONS: dict[str, Option] = {}
 
 

@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from hocket.errors import InputError, RefusedError
 from hocket.hardware.cluster import Cluster, Level
 from hocket.passes.borders import stage_shapes
+from hocket.plan.long import shorter
+from hocket.plan.predict import predict_choice
 from hocket.profile.synthetic import chain
 from hocket.program.check import check
 from hocket.program.instruction import Kind, What
@@ -99,6 +101,7 @@ def test_a_member_has_what_the_room_asks(name: str) -> None:
     member = strategy(name)
     assert isinstance(member.PAPER, str)
     assert len(member.PAPER) > 10
+    assert isinstance(member.STEADY, bool)
     for key, option in member.OPTIONS.items():
         assert key.isidentifier()
         assert isinstance(option, Option)
@@ -153,6 +156,30 @@ def test_a_member_compiles_legal_programs_on_any_shape(name: str, data: st.DataO
     program = compiled(name, stages, data.draw(st.integers(1, 7)), options)
     if program is not None:
         hold(name, program, 0)
+
+
+@pytest.mark.parametrize("name", members())
+def test_a_member_is_as_steady_as_it_declares(name: str) -> None:
+    """What a long batch takes is foreseen from two shorter ones, its memory too; who declares nothing is not foreseen."""
+    member = strategy(name)
+    cluster = Cluster("servers", (Level("server", 4, 1e9, 1e-5, False),), "v100-16gb")
+    profile = chain(
+        12, activation_bytes=1e3, stash_bytes=1e6, microbatch_sizes=(1,), device_type="v100-16gb", forward_s=1e-3
+    )
+    for choice in member.choices(Situation(profile, cluster, 8)):
+        width = len(choice.stages[0].devices)
+        if any(len(stage.layers) * len(choice.stages) != 12 or len(stage.devices) != width for stage in choice.stages):
+            continue
+        batch = 48 * width
+        sizes = shorter(name, choice.stages, (batch, 1))
+        assert (sizes is not None) == member.STEADY
+        if sizes is None:
+            continue
+        situation = Situation(profile, cluster, batch)
+        whole = predict_choice(situation, name, choice, most_forwards=10**9)
+        told = predict_choice(situation, name, choice, most_forwards=0)
+        assert told.iteration_s == pytest.approx(whole.iteration_s, rel=1e-6), choice
+        assert told.peak_memory_bytes == pytest.approx(whole.peak_memory_bytes), choice
 
 
 @pytest.mark.parametrize("name", members())
