@@ -37,6 +37,17 @@ class Columns:
     def __init__(self, profile: ModelProfile) -> None:
         self.profile = profile
         self._at: dict[int, LayerFigures] = {}
+        self._on: dict[str, Columns] = {}
+
+    def on(self, device_type: str) -> "Columns | None":
+        """The figures on a device type; None where the profile does not know its seconds there."""
+        if device_type == self.profile.device_type:
+            return self
+        if device_type not in self._on:
+            if device_type not in self.profile.elsewhere:
+                return None
+            self._on[device_type] = Columns(self.profile.on(device_type))
+        return self._on[device_type]
 
     def at(self, samples: int) -> LayerFigures:
         """All layers' figures for one microbatch of some samples."""
@@ -125,6 +136,14 @@ def ready_fractions(
         latest = max(latest, min(1.0, at))
         found.append(latest)
     return tuple(found)
+
+
+def least_factor(profile: ModelProfile, other: ModelProfile) -> float:
+    """The least number of times as long that any layer takes on another device type."""
+    names = ("forward_s", "backward_s", "step_s", "copy_s")
+    pairs = [(np.ravel([getattr(layer, name) for layer in one.layers]) for one in (profile, other)) for name in names]
+    quotients = [there / here for own in pairs for here, there in zip(*own, strict=True) if here > 0]
+    return float(min(quotients, default=1.0))
 
 
 def flops_factor(profile_type: str, rates: dict[str, float] | None, own: dict[str, float] | None, dtype: str) -> float:

@@ -6,7 +6,7 @@ A member waits for each of these reductions, so that they are part of its forwar
 from dataclasses import replace
 
 from hocket.hardware.groups import Grouped
-from hocket.profile.model import Layer, ModelProfile
+from hocket.profile.model import Elsewhere, Layer, ModelProfile
 
 
 def of_group(profile: ModelProfile, group: Grouped) -> ModelProfile:
@@ -25,8 +25,12 @@ def _reducing(layer: Layer, group: Grouped) -> Layer:
         return layer
     each = [group.all_reduce_s(size) for size in layer.reduced_bytes]
     forward, backward = layer.reductions
-    return replace(
-        layer,
-        forward_s=tuple(s + forward * one for s, one in zip(layer.forward_s, each, strict=True)),
-        backward_s=tuple(s + backward * one for s, one in zip(layer.backward_s, each, strict=True)),
-    )
+
+    def reducing(one: Layer | Elsewhere) -> dict[str, tuple[float, ...]]:
+        return {
+            "forward_s": tuple(s + forward * more for s, more in zip(one.forward_s, each, strict=True)),
+            "backward_s": tuple(s + backward * more for s, more in zip(one.backward_s, each, strict=True)),
+        }
+
+    elsewhere = tuple(replace(one, **reducing(one)) for one in layer.elsewhere)  # type: ignore[arg-type]
+    return replace(layer, **reducing(layer), elsewhere=elsewhere)  # type: ignore[arg-type]

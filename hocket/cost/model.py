@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from math import ceil
 
-from hocket.cost.compute import Columns, copy_s, flops_factor, ready_fractions, step_s
+from hocket.cost.compute import Columns, copy_s, flops_factor, least_factor, ready_fractions, step_s
 from hocket.cost.contention import Use, collective_uses, compute_uses, transfer_uses
 from hocket.cost.memory import Memory
 from hocket.cost.transfer import TransferTime, collective, message, swap
@@ -25,9 +25,10 @@ class CostModel:
     """Seconds and bytes of the instructions of one plan.
 
     Attributes:
-        profile: what the layers cost on the profiled device type.
-        cluster: what the plan runs on. A device of another type takes the profiled seconds times the quotient of the two
-            types' peak rates for the profile's data type (coarse: measure where it matters), or times its `factors`.
+        profile: what the layers cost on the profiled device type, and maybe on others.
+        cluster: what the plan runs on. A device of a type that the profile does not know takes the profiled seconds times the
+            quotient of the two types' peak rates for the profile's data type (coarse: measure where it matters), or times its
+            `factors`.
         cuts: the stages.
         samples: samples of each microbatch of one batch; microbatch m has samples[m % len(samples)].
         factors: seconds on a device type per profiled second, by name; goes before the quotient of peak rates.
@@ -98,7 +99,18 @@ class CostModel:
                 found[name] = given if given is not None else 1.0 if name == here else self._quotient(name)
         return found
 
+    @cached_property
+    def _known(self) -> dict[str, Columns]:
+        """Figures of the other types that the profile knows."""
+        names = {self.cluster.node_of(d).device_type for cut in self.cuts for d in cut.devices} - {
+            self.profile.device_type
+        }
+        found = {name: self._columns.on(name) for name in sorted(names - self.factors.keys())}
+        return {name: columns for name, columns in found.items() if columns is not None}
+
     def _quotient(self, name: str) -> float:
+        if name in self._known:
+            return least_factor(self._columns.profile, self._known[name].profile)
         described = {kind.name: kind for kind in self.cluster.types}
 
         def rates(kind: str) -> dict[str, float] | None:
@@ -109,7 +121,7 @@ class CostModel:
         return flops_factor(self.profile.device_type, rates(self.profile.device_type), rates(name), self.profile.dtype)
 
     def factor(self, device: int) -> float:
-        """Seconds on a device per profiled second.
+        """Seconds on a device per profiled second; the least of all layers, where the profile knows the type.
 
         Raises:
             InputError: the profile is of another type than the device, and one of the two is unknown.
@@ -132,11 +144,14 @@ class CostModel:
         size = self.samples_of(instruction) if samples is None else samples
         if instruction.kind is Kind.LOAD:
             return self._columns.at(size).load_s
-        alone = self._profiled_s(instruction.kind, instruction.stage, size, self._copies(instruction))
+        name = self.cluster.node_of(instruction.device).device_type
+        factor = 1.0 if name in self._known else self._factors[name]
+        columns = self._known.get(name, self._columns)
+        alone = self._profiled_s(columns, instruction.kind, instruction.stage, size, self._copies(instruction))
         besides = self.cluster.instruction_s
         if self.cluster.post_s or self.cluster.sender_copies:
             besides += self._begins_s(instruction, size)
-        return besides + alone * self.factor(instruction.device)
+        return besides + alone * factor
 
     def _copies(self, instruction: Instruction) -> bool:
         """Whether a step copies the weights first, or a backward its gradients into flat tensors."""
@@ -166,22 +181,21 @@ class CostModel:
         )
         return self.cluster.post_s * (receives + len(away)) + copied_s
 
-    def _profiled_s(self, kind: Kind, stage: int, samples: int, copies: bool) -> float:
-        """Seconds of one stage on the profiled device type."""
-        key = (kind, stage, samples, copies)
+    def _profiled_s(self, columns: Columns, kind: Kind, stage: int, samples: int, copies: bool) -> float:
+        """Seconds of one stage on the type of these figures."""
+        profile = columns.profile
+        key = (profile.device_type, kind, stage, samples, copies)
         if key not in self._known_s:
-            layers, figures = self.cuts[stage].layers, self._columns.at(samples)
+            layers, figures = self.cuts[stage].layers, columns.at(samples)
             if kind is Kind.STEP:
-                self._known_s[key] = step_s(self.profile, layers, copies)
+                self._known_s[key] = step_s(profile, layers, copies)
             else:
                 column = figures.forward_s if kind is Kind.FORWARD else figures.backward_s
-                self._known_s[key] = float(column[list(layers)].sum()) + (
-                    copy_s(self.profile, layers) if copies else 0.0
-                )
+                self._known_s[key] = float(column[list(layers)].sum()) + (copy_s(profile, layers) if copies else 0.0)
         return self._known_s[key]
 
     @cached_property
-    def _known_s(self) -> dict[tuple[Kind, int, int, bool], float]:
+    def _known_s(self) -> dict[tuple[str, Kind, int, int, bool], float]:
         return {}
 
     @cached_property

@@ -83,7 +83,8 @@ def _notes(profile: ModelProfile, cluster: Cluster, batch_size: int) -> Iterator
         )
     here = profile.device_type
     others = dict.fromkeys([node.device_type for node in cluster.nodes] or [cluster.device_type])
-    others.pop(here, None)
+    for known in (here, *profile.elsewhere):
+        others.pop(known, None)
     if others:
         names = ", ".join(others)
         yield f"measured on {here}, scaled to {names} by their peak rates: rough; measure where it matters"

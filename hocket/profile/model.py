@@ -6,7 +6,8 @@ Source: section 2.4.1 of the dissertation (T_l, a_l, w_l), with memory, noise an
 """
 
 import json
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
@@ -26,6 +27,19 @@ _SINGLE = ("weights_bytes", "gradients_bytes", "optimizer_bytes", "buffers_bytes
 # Of seconds, bytes and operations: an exabyte, and beyond it arithmetic stops being exact.
 _MOST = 1e18
 _OPTIONAL = ("working_bytes", "backward_bytes", "fresh_bytes", "flops", "noise_s", "reduced_bytes")
+
+
+@dataclass(frozen=True)
+class Elsewhere:
+    """Seconds of a layer on another device type than the profile's; as in `Layer`."""
+
+    device_type: str
+    forward_s: tuple[float, ...]
+    backward_s: tuple[float, ...]
+    step_s: float = 0.0
+    copy_s: float = 0.0
+
+    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
 
 
 @dataclass(frozen=True)
@@ -51,6 +65,7 @@ class Layer:
             reduced_bytes: of each of them. What that takes is not in the seconds.
         noise_s: half the spread between the quartiles of forward_s + backward_s.
         notes: what a planner or a person must know, such as "batch statistics" or "random".
+        elsewhere: what it takes on other device types, where that is known; every layer knows the same types.
     """
 
     name: str
@@ -74,6 +89,7 @@ class Layer:
     reduced_bytes: tuple[float, ...] = ()
     reductions: tuple[int, int] = (0, 0)
     notes: tuple[str, ...] = ()
+    elsewhere: tuple[Elsewhere, ...] = ()
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
 
@@ -170,6 +186,7 @@ class ModelProfile:
                 _check(f"layers.{i}.{key}", column)
             for key in _SINGLE:
                 _check(f"layers.{i}.{key}", (getattr(layer, key),))
+            _check_elsewhere(f"layers.{i}.elsewhere", layer, self)
         if len(self.load_s) not in (0, len(sizes)):
             raise InputError("load_s", f"{len(self.load_s)} values", f"{len(sizes)}, one a microbatch size, or none")
         for key, values in (
@@ -200,6 +217,31 @@ class ModelProfile:
             if any(not max(tensor.source, 0) <= layer < len(self.layers) for layer in tensor.kept_by):
                 limit = f"layers from {max(tensor.source, 0)} on, below {len(self.layers)}"
                 raise InputError(f"{where}.kept_by", str(tensor.kept_by), limit)
+
+    @property
+    def elsewhere(self) -> tuple[str, ...]:
+        """Other device types on which the seconds of all layers are known."""
+        return tuple(one.device_type for one in self.layers[0].elsewhere)
+
+    def on(self, device_type: str) -> "ModelProfile":
+        """The same job on one of the other types that `elsewhere` lists."""
+        at = self.elsewhere.index(device_type)
+        layers = []
+        for layer in self.layers:
+            one = layer.elsewhere[at]
+            seconds = {"forward_s": one.forward_s, "backward_s": one.backward_s}
+            layers.append(replace(layer, **seconds, step_s=one.step_s, copy_s=one.copy_s, elsewhere=()))
+        return replace(self, device_type=device_type, layers=tuple(layers))
+
+    def knowing(self, others: "Sequence[ModelProfile]") -> "ModelProfile":
+        """The profile with the seconds of the same job on other device types."""
+
+        def of(one: "ModelProfile", k: int) -> Elsewhere:
+            layer = one.layers[k]
+            return Elsewhere(one.device_type, layer.forward_s, layer.backward_s, layer.step_s, layer.copy_s)
+
+        layers = [replace(layer, elsewhere=tuple(of(one, k) for one in others)) for k, layer in enumerate(self.layers)]
+        return replace(self, layers=tuple(layers))
 
     def column(self, name: str, microbatch_size: float) -> np.ndarray:
         """One figure of every layer at one microbatch size; shape (layers,), unit by the name's ending.
@@ -268,7 +310,15 @@ class ModelProfile:
 
     def to_json(self) -> str:
         """The profile as text; `from_json` is the inverse."""
-        return json.dumps(as_data(self), indent=1)
+        return json.dumps(self._data(), indent=1)
+
+    def _data(self) -> dict[str, Any]:
+        """Plain data; without other device types where there are none, as before these were known."""
+        data: dict[str, Any] = as_data(self)
+        for layer in data["layers"]:
+            if not layer["elsewhere"]:
+                del layer["elsewhere"]
+        return data
 
     @classmethod
     def from_json(cls, text: bytes | str, place: str = "profile") -> "ModelProfile":
@@ -291,7 +341,7 @@ class ModelProfile:
     @cached_property
     def digest(self) -> str:
         """SHA-256 of all that it says: the profile's identity in a plan, the same before and after it was saved."""
-        return digest(json.dumps(_floats(as_data(self))).encode())
+        return digest(json.dumps(_floats(self._data())).encode())
 
     def save(self, path: str | Path) -> None:
         """Write the text form whole or not at all."""
@@ -301,6 +351,21 @@ class ModelProfile:
     def read(cls, path: str | Path) -> "ModelProfile":
         """Read a profile from a file (JSON, or JSON packed with gzip)."""
         return cls.from_json(read_bytes(path), str(path))
+
+
+def _check_elsewhere(where: str, layer: Layer, profile: ModelProfile) -> None:
+    names = [one.device_type for one in layer.elsewhere]
+    first = [one.device_type for one in profile.layers[0].elsewhere]
+    if names != first or len(set(names)) != len(names) or profile.device_type in names:
+        raise InputError(
+            where, f"types {', '.join(names) or 'none'}", "the same in every layer, each once, none the profile's"
+        )
+    for one in layer.elsewhere:
+        for key, values in (("forward_s", one.forward_s), ("backward_s", one.backward_s)):
+            if len(values) != len(profile.microbatch_sizes):
+                found, expected = f"{len(values)} values", f"{len(profile.microbatch_sizes)}, one a microbatch size"
+                raise InputError(f"{where}.{one.device_type}.{key}", found, expected)
+        _check(f"{where}.{one.device_type}", (*one.forward_s, *one.backward_s, one.step_s, one.copy_s))
 
 
 def _check(where: str, values: tuple[float, ...]) -> None:

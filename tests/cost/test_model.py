@@ -50,6 +50,43 @@ def test_seconds_of_a_load() -> None:
         assert costs.seconds(compute(Kind.DROP, 0)) == 0.0
 
 
+def test_seconds_of_types_that_the_profile_knows() -> None:
+    """Each layer as it is known there, not by a quotient of peak rates; in bounds the least quotient of any layer."""
+    there = chain(3, forward_s=[3.0, 4.0, 9.0], backward_s=[5.0, 5.0, 7.0], device_type="p100")
+    there = replace(there, layers=tuple(replace(x, step_s=4.0, copy_s=0.25) for x in there.layers))
+    here = chain(3, forward_s=[1.0, 2.0, 3.0], device_type="v100-16gb").knowing((there,))
+    here = replace(here, layers=tuple(replace(x, step_s=1.0, copy_s=0.5) for x in here.layers))
+    cluster = Cluster("c", LEVELS, nodes=(Node("p100", 1), Node("v100-16gb", 1)))
+    costs = CostModel(here, cluster, CUTS, (2, 2, 1))
+    assert costs.seconds(compute(Kind.FORWARD, 0)) == 14.0
+    assert costs.seconds(compute(Kind.BACKWARD, 0)) == 20.0
+    assert costs.seconds(compute(Kind.FORWARD, 1)) == 6.0
+    old = replace(compute(Kind.STEP, 0), frees=(Value(What.WEIGHTS, 0, 0),))
+    assert costs.seconds(old) == 8.0
+    assert costs.seconds(compute(Kind.STEP, 0)) == 8.5
+    assert (costs.factor(0), costs.factor(1)) == (0.5, 1.0)  # of copies
+    assert type(here).from_json(here.to_json()) == here
+    assert "elsewhere" not in chain(3).to_json()
+    assert costs.profile.on("p100").layers == there.layers
+
+
+def test_other_types_are_the_same_in_all_layers() -> None:
+    """Each once, with an entry for every microbatch size, and the profile's own not among them."""
+    there = chain(3, device_type="p100")
+    here = chain(3, device_type="v100-16gb")
+    short = replace(there, microbatch_sizes=(1, 2), layers=chain(3, microbatch_sizes=(1, 2)).layers, tensors=())
+    for others, message in (
+        ((there, there), r"^layers\.0\.elsewhere: found types p100, p100; expected the same in every layer"),
+        ((here,), r"^layers\.0\.elsewhere: found types v100-16gb"),
+        ((short,), r"^layers\.0\.elsewhere\.p100\.forward_s: found 2 values; expected 4"),
+    ):
+        with pytest.raises(InputError, match=message):
+            here.knowing(others)
+    mixed = here.knowing((there,)).layers
+    with pytest.raises(InputError, match=r"^layers\.1\.elsewhere: found types none"):
+        replace(here, layers=(mixed[0], *here.layers[1:]))
+
+
 def test_a_step_that_keeps_the_old_weights_copies_them() -> None:
     """A step takes the time of a copy more where it does not free the version that it reads."""
     profile = model().profile
