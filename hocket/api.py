@@ -25,22 +25,25 @@ if TYPE_CHECKING:
 __all__ = ["Job", "plan", "profile", "simulate", "train"]
 
 
-def profile(job: Job | str | Path, microbatch_sizes: Sequence[int] | None = None, **options: Any) -> ModelProfile:
+def profile(
+    job: Job | str | Path, microbatch_sizes: Sequence[int] | None = None, tensor: int = 1, **options: Any
+) -> ModelProfile:
     """Measure a job, or the job of a job file, layer by layer. See `hocket.profile.measure.measure` for the options.
 
-    The job of a job file is measured among as many busy neighbours as usual, if nothing else is said.
+    With `tensor` it is one of so many tensor-parallel devices that is measured. The job of a job file is measured among as many busy neighbours as usual, if nothing else is said.
 
     Raises:
         CaptureError: the model cannot be captured; names the module and the reason.
     """
     refuse_in_job_file("hocket.profile")
-    from hocket.profile.measure import measure
+    from hocket.run.member import measure_member
 
     loaded = job if isinstance(job, Job) else load_job(job)
     if loaded.path is not None:
         usual = usual_neighbours(str(options.get("device", "cpu")), options.get("threads", 1))
         options.setdefault("neighbours", usual)
-    return measure(loaded, tuple(microbatch_sizes), **options) if microbatch_sizes else measure(loaded, **options)
+    sizes = (tuple(microbatch_sizes),) if microbatch_sizes else ()
+    return measure_member(loaded, tensor, *sizes, **options)
 
 
 def plan(

@@ -24,6 +24,9 @@ def profile(
         ),
     ] = None,
     budget_s: Annotated[float, typer.Option(min=0.0, help="Seconds to spend at most on measuring.")] = 40.0,
+    tensor: Annotated[
+        int, typer.Option("--tensor", "-t", min=1, help="Measure one of so many tensor-parallel devices.")
+    ] = 1,
     json: Json = False,
 ) -> None:
     """Measure a job, layer by layer, for several microbatch sizes.
@@ -39,13 +42,15 @@ def profile(
     _check_sizes(microbatch)
     busy = usual_neighbours(device) if neighbours is None else neighbours
 
-    from hocket.profile.measure import measure
+    from hocket.run.member import measure_member
 
     loaded = load_job(job)
     _check_sizes(microbatch, loaded.batch_size)
     sizes = tuple(sorted(set(microbatch or _powers_of_two(loaded.batch_size))))
     with Progress("profiling", not json) as report:
-        found = measure(loaded, sizes, device=device, neighbours=busy, budget_s=budget_s, progress=report)
+        found = measure_member(
+            loaded, tensor, sizes, device=device, neighbours=busy, budget_s=budget_s, progress=report
+        )
     _save(found, output, json)
 
 

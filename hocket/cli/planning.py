@@ -46,6 +46,10 @@ def plan(
         list[int] | None,
         typer.Option("--tensor", "-t", help="By sizes: only this width of tensor-parallel groups; repeat."),
     ] = None,
+    tensor_profile: Annotated[
+        list[Path] | None,
+        typer.Option(help="Of the same job, from `hocket profile --tensor`: considers groups of so many, too; repeat."),
+    ] = None,
     rows: Annotated[int, typer.Option(min=1, help="How many candidates to show.")] = 12,
     json: Json = False,
 ) -> None:
@@ -68,10 +72,11 @@ def plan(
         for name, value in (("--sequence", sequence), ("--recompute", recompute), ("--tensor", tensor)):
             if value:
                 raise InputError(name, "a profile", "a model by its sizes: a profile's layers are measured as they are")
-        _plan_profile(
-            loaded, Path(model), Cluster.read(cluster), batch, strategy, microbatch, output, synchronous, rows, json
-        )
+        profiles = {Path(model): loaded, **{path: ModelProfile.read(path) for path in tensor_profile or ()}}
+        _plan_profile(profiles, Cluster.read(cluster), batch, strategy, microbatch, output, synchronous, rows, json)
         return
+    if tensor_profile:
+        raise InputError("--tensor-profile", "a model by its sizes", "a profile: by sizes all widths are considered")
     if strategy:
         expected = "a profile: by sizes data_parallel, flush and interleaved are compared, and all that divides"
         raise InputError("--strategy", "a model by its sizes", expected)
@@ -93,8 +98,7 @@ def plan(
 
 
 def _plan_profile(
-    profile: "ModelProfile",
-    path: Path,
+    profiles: dict[Path, "ModelProfile"],
     cluster: "Cluster",
     batch: int,
     strategy: list[str] | None,
@@ -107,17 +111,16 @@ def _plan_profile(
     """The search over every strategy's choices."""
     from hocket.cli.output import error_json, print_json, print_search, search_json
     from hocket.errors import HocketError
-    from hocket.plan.search import search
+    from hocket.plan.search import search_widths
 
     with Progress("planning", not json) as report:
-        found = search(
-            profile,
+        found = search_widths(
+            {_path_from(path, output): profile for path, profile in profiles.items()},
             cluster,
             batch,
             strategies=strategy or (),
             microbatch_sizes=tuple(microbatch or ()),
             synchronous=synchronous,
-            profile_path=_path_from(path, output),
             progress=report,
         )
     if not json:

@@ -1,6 +1,6 @@
 """Candidates: what a search offers, what it refuses and why, and which of those that are equally fast comes first."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from hocket.errors import RefusedError
@@ -82,3 +82,14 @@ def ordered(candidates: Iterable[Candidate]) -> list[Candidate]:
     limit = by_time[0].iteration_s * (1 + TIE)
     near = sorted((c for c in by_time if c.iteration_s <= limit), key=simplicity)
     return near + [c for c in by_time if c.iteration_s > limit]
+
+
+def joined(searches: Sequence[Search]) -> Search:
+    """Several searches for one job as one."""
+    return Search(
+        tuple(ordered(one for found in searches for one in found.candidates)),
+        tuple(one for found in searches for one in found.refused),
+        sum(found.search_s for found in searches),
+        sum(found.considered for found in searches),
+        tuple(dict.fromkeys(note for found in searches for note in found.notes)),
+    )

@@ -6,13 +6,17 @@ tolerance.
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
+from hocket.cost.group import of_group
 from hocket.errors import InputError, nearest
 from hocket.hardware.cluster import Cluster
-from hocket.plan.candidates import Search, ordered
+from hocket.hardware.groups import grouped
+from hocket.plan.candidates import Candidate, Search, joined, ordered
 from hocket.plan.hunt import Hunt
+from hocket.plan.plan import Plan
 from hocket.plan.updates import synchronous_strategies
 from hocket.profile.model import BATCH_STATISTICS, ModelProfile
 from hocket.strategies._choices import MAX_FORWARDS, Situation
@@ -33,6 +37,8 @@ def search(
     clock: Callable[[], float] = time.perf_counter,
 ) -> Search:
     """Find the best way to train a profiled job on a cluster.
+
+    Of one of several tensor-parallel devices (`profile.tensor`) it is the best way for groups of so many.
 
     Arguments:
         batch_size: samples of one update.
@@ -61,17 +67,51 @@ def search(
             raise InputError(
                 "strategy", f"{name}, which is not synchronous", f"one of {', '.join(synchronous_strategies())}"
             )
-    situation = Situation(profile, cluster, batch_size, microbatch_sizes)
+    group = grouped(cluster, profile.tensor, slices=True)
+    situation = Situation(of_group(profile, group), group.cluster, batch_size, microbatch_sizes)
     if bucket_bytes is not None:
         situation = replace(situation, bucket_bytes=bucket_bytes)
     hunt = Hunt(situation, profile_path)
     for name in chosen:
         hunt.offer(name)
     hunt.run(progress)
-    found = tuple(ordered(hunt.candidates))
+    found = tuple(ordered(_of_groups(hunt.candidates, profile, cluster)))
     return Search(
         found, tuple(hunt.refused), clock() - began, hunt.considered, tuple(_notes(profile, cluster, batch_size))
     )
+
+
+def search_widths(profiles: Mapping[str, ModelProfile], cluster: Cluster, batch_size: int, **options: Any) -> Search:
+    """The best way among several widths of tensor-parallel groups; see `search` for the options.
+
+    Arguments:
+        profiles: by path, one of each width, of one job.
+
+    Raises:
+        InputError: as `search`; or two profiles are of one width, or of different jobs.
+    """
+    first, *others = profiles.items()
+    paths = {first[1].tensor: first[0]}
+    for path, profile in others:
+        if profile.tensor in paths:
+            found = f"of one of {profile.tensor} tensor-parallel devices, as {paths[profile.tensor]} is"
+            raise InputError(path, found, "another width", "Measure it with `hocket profile --tensor`.")
+        if profile.digest_of_model != first[1].digest_of_model:
+            raise InputError(path, "a profile of another model", f"one of the model of {first[0]}")
+        paths[profile.tensor] = path
+    return joined([search(one, cluster, batch_size, profile_path=path, **options) for path, one in profiles.items()])
+
+
+def _of_groups(candidates: list[Candidate], profile: ModelProfile, cluster: Cluster) -> list[Candidate]:
+    """Candidates whose plans name the members' profile and the whole cluster."""
+    if profile.tensor == 1:
+        return candidates
+    tensor, digest = profile.tensor, profile.digest
+
+    def named(plan: Plan) -> Plan:
+        return replace(plan, cluster=cluster, tensor=tensor, slices=True, profile_digest=digest)
+
+    return [replace(one, config=f"{one.config} t{tensor}", plan=named(one.plan)) for one in candidates]
 
 
 def _notes(profile: ModelProfile, cluster: Cluster, batch_size: int) -> Iterator[str]:

@@ -47,6 +47,7 @@ def measure(
     max_layers: int = 64,
     progress: Progress | None = None,
     clock: Clock = time.perf_counter,
+    part: Callable[[Captured], Captured] | None = None,
 ) -> ModelProfile:
     """Measure a job.
 
@@ -59,6 +60,7 @@ def measure(
             `hocket.profile.companions.usual_neighbours`); a job that is of no file is measured alone, which a note says.
         progress: called with (done, total, what), in steps.
         clock: seconds that pass, for CPUs.
+        part: what is measured of the job, with the same layers: a member of a tensor-parallel group has less of each.
 
     Raises:
         CaptureError: the model cannot be cut into layers, or the layers do not compute what the model computes.
@@ -80,6 +82,8 @@ def measure(
     # While they load the job it is captured here.
     with Companions(job.path, neighbours, threads) as companions:
         captured = capture(job, max_layers=max_layers)
+        if part is not None:
+            captured = part(captured)
         sizes, notes = _usable(captured, sizes)
         if not verify(captured.for_size(sizes[-1])):
             notes.append("not compared with the model's own loss: it draws random numbers that the loss does not need")
@@ -224,7 +228,7 @@ def _profile(
                 *notes,
                 f"microbatches of {size}: the machine seems to have been busy; measure again when it is idle",
             )
-    parameters = dict(job.model.named_parameters())
+    parameters = dict(captured.job.model.named_parameters())
     layers = []
     for k, found in enumerate(captured.layers):
         weights = {name: parameters[name] for name in found.parameters}

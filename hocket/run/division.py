@@ -30,27 +30,29 @@ _SAME = 1e-9
 
 
 class Reduction:
-    """The sum over a group's members, once they can talk; before that, while models are captured, a copy.
+    """The sum over a group's members, once they can talk; before that, while models are captured and measured, a copy.
 
     Attributes:
-        forward, backward: how many all-reduces there were inside forwards and inside backwards.
+        forward, backward: how many all-reduces there were inside forwards and inside backwards; bytes: of all of them.
     """
 
     def __init__(self) -> None:
         self._total: Sum | None = None
-        self.forward = self.backward = 0
+        self.forward = self.backward = self.bytes = 0
 
     def bind(self, total: Sum) -> None:
         """From now on members call together: the same tensors in the same order."""
         self._total = total
+        self.forward = self.backward = self.bytes = 0
 
     def __call__(self, tensor: Tensor) -> Tensor:
-        if self._total is None:
-            return tensor.detach().clone(memory_format=torch.contiguous_format)
+        self.bytes += tensor.nbytes
         if torch._C._current_graph_task_id() >= 0:
             self.backward += 1
         else:
             self.forward += 1
+        if self._total is None:
+            return tensor.detach().clone(memory_format=torch.contiguous_format)
         return self._total(tensor)
 
 

@@ -10,6 +10,7 @@ Messages and collectives of the program go between members of one number, as if 
 members of a group sum among themselves has a process group of its own.
 """
 
+import ctypes
 from collections import Counter
 from collections.abc import Callable
 from typing import TypeVar
@@ -154,7 +155,7 @@ class Groups:
         each alone reads: were one stuck for ever, the program of one member would be as well.
         """
         found = tensor.detach().clone(memory_format=torch.contiguous_format)
-        finish(_begun(lambda: self._members.allreduce([found])))
+        finish(_begun(lambda: self._members.allreduce([_lent(found)])))
         return found
 
     def gathered(self, tensor: Tensor) -> list[Tensor]:
@@ -189,9 +190,21 @@ class _Gathering:
         self._arriving.wait()
         try:
             # In place: the memory of the whole is all that this takes.
-            self._members._allgather_base(self._memory, self._memory[self._own]).wait()
+            memory = _lent(self._memory)
+            self._members._allgather_base(memory, memory[self._own]).wait()
         except RuntimeError as error:
             raise MemberError(_short(error)) from error
+
+
+def _lent(tensor: Tensor) -> Tensor:
+    """A contiguous tensor's memory, for a transfer that is waited for.
+
+    gloo's thread lets go of its tensors a little after it has said that it is done, and memory would be held as long.
+    """
+    if tensor.device.type != "cpu" or not tensor.nbytes:
+        return tensor
+    memory = (ctypes.c_char * tensor.nbytes).from_address(tensor.data_ptr())
+    return torch.frombuffer(memory, dtype=tensor.dtype)
 
 
 def _begun(begin: Callable[[], T]) -> T:

@@ -1,0 +1,96 @@
+"""Profiles of members of tensor-parallel groups: what they count, and plans that are made of them."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from hocket import zoo
+from hocket.errors import InputError, RefusedError
+from hocket.hardware.cluster import Cluster, Level
+from hocket.plan.search import search_widths
+from hocket.profile.job import Job, load_job
+from hocket.profile.model import ModelProfile
+from hocket.run.loop import train
+from hocket.run.member import measure_member
+
+JOB = """
+from hocket import zoo
+
+job = zoo.job("gpt", small=True, batch_size=8, samples=50)
+"""
+LINKS = Level("local", 2, 1e9, 1e-4)
+
+
+@pytest.fixture(scope="module")
+def gpt(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The job file of a small GPT."""
+    path = tmp_path_factory.mktemp("job") / "job.py"
+    path.write_text(JOB)
+    return path
+
+
+@pytest.fixture(scope="module")
+def profiles(gpt: Path) -> dict[str, ModelProfile]:
+    """Of one device, and of one of two."""
+    job = load_job(gpt)
+    found = {f"{width}.json": measure_member(job, width, (1, 2), budget_s=0.0) for width in (1, 2)}
+    for name, profile in found.items():
+        profile.save(gpt.parent / name)
+    return found
+
+
+def test_a_member_has_its_part_and_reduces_two_and_two(profiles: dict[str, ModelProfile]) -> None:
+    """Layers are the whole's, matrices of blocks half as large; of each block two reductions forward and two backward."""
+    whole, member = profiles.values()
+    assert member.tensor == 2
+    assert member.digest_of_model == whole.digest_of_model
+    assert [layer.name for layer in member.layers] == [layer.name for layer in whole.layers]
+    blocks = {layer.name.split(".")[1] for layer in whole.layers if layer.name.startswith("blocks.")}
+    assert blocks
+    for block in sorted(blocks):
+        own = [layer for layer in member.layers if layer.name.startswith(f"blocks.{block}.")]
+        assert tuple(sum(layer.reductions[k] for layer in own) for k in (0, 1)) == (2, 2)
+    assert not any(layer.reductions != (0, 0) for layer in whole.layers)
+    up, half = (next(x for x in p.layers if x.name == "blocks.0.mlp.up") for p in (whole, member))
+    assert half.weights_bytes == up.weights_bytes / 2
+    down = next(layer for layer in member.layers if layer.name == "blocks.0.mlp.down")
+    tensor = next(t for t in whole.tensors if whole.layers[t.source].name == "blocks.0.mlp.down")
+    assert down.reduced_bytes == tensor.size_bytes
+
+
+def test_a_plan_of_groups_from_profiles_is_trained(
+    gpt: Path, profiles: dict[str, ModelProfile], tmp_path: Path
+) -> None:
+    """Both widths are candidates; the one of groups trains, and its memory is what was predicted."""
+    cluster = Cluster("local", (LINKS,), "cpu-core", memory_bytes=1e10)
+    paths = {str(gpt.parent / name): profile for name, profile in profiles.items()}
+    found = search_widths(paths, cluster, 8)
+    assert {one.plan.tensor for one in found.candidates} == {1, 2}
+    assert found.considered > len(found.candidates)
+    group = next(one for one in found.candidates if one.plan.tensor == 2)
+    assert group.config.endswith(" t2")
+    assert group.plan.profile == str(gpt.parent / "2.json")
+    group.plan.save(tmp_path / "plan.yaml")
+    trained = train(gpt, tmp_path / "plan.yaml", steps=3)
+    assert len(trained.peak_memory_bytes) == 2
+    for peak in trained.peak_memory_bytes.values():
+        assert peak <= group.peak_memory_bytes[0] <= 1.05 * peak
+
+
+def test_profiles_that_do_not_go_together(profiles: dict[str, ModelProfile]) -> None:
+    """Of one width twice, of another model: each by its name."""
+    whole, member = profiles.values()
+    cluster = Cluster("local", (LINKS,), "cpu-core", memory_bytes=1e10)
+    with pytest.raises(InputError, match=r"again\.json: found of one of 2 tensor-parallel devices, as member\.json is"):
+        search_widths({"whole.json": whole, "member.json": member, "again.json": member}, cluster, 8)
+    other = measure_member(zoo.job("vgg", small=True, batch_size=2), 1, (1,), budget_s=0.0)
+    with pytest.raises(InputError, match=r"other\.json: found a profile of another model"):
+        search_widths({"member.json": member, "other.json": other}, cluster, 8)
+
+
+def test_a_model_without_blocks_has_no_members() -> None:
+    """Refused as by a run."""
+    job = Job(torch.nn.Linear(4, 4), torch.nn.MSELoss(), [(torch.zeros(4), torch.zeros(4))] * 4, torch.optim.SGD, 2)
+    with pytest.raises(RefusedError):
+        measure_member(job, 2, (1,), budget_s=0.0)
