@@ -229,8 +229,9 @@ class ModelProfile:
         layers = []
         for layer in self.layers:
             one = layer.elsewhere[at]
-            seconds = {"forward_s": one.forward_s, "backward_s": one.backward_s}
-            layers.append(replace(layer, **seconds, step_s=one.step_s, copy_s=one.copy_s, elsewhere=()))
+            forward_s, backward_s, step_s, copy_s = one.forward_s, one.backward_s, one.step_s, one.copy_s
+            own = replace(layer, forward_s=forward_s, backward_s=backward_s, step_s=step_s, copy_s=copy_s, elsewhere=())
+            layers.append(own)
         return replace(self, device_type=device_type, layers=tuple(layers))
 
     def knowing(self, others: "Sequence[ModelProfile]") -> "ModelProfile":
