@@ -12,14 +12,16 @@ from hocket.hardware.cluster import Cluster
 from hocket.plan.candidates import Search
 from hocket.plan.open import Opened, open_plan, opened
 from hocket.plan.plan import Plan
-from hocket.plan.search import search
 from hocket.profile.companions import usual_neighbours
 from hocket.profile.job import Job, load_job, refuse_in_job_file
 from hocket.profile.model import ModelProfile
+from hocket.profile.transformer import Transformer
 from hocket.simulate.simulator import Summary
 from hocket.trace.trace import Trace
 
 if TYPE_CHECKING:
+    from hocket.plan.parting import Planned
+    from hocket.plan.sized import SizedSearch
     from hocket.run.loop import Summary as Trained
 
 __all__ = ["Job", "plan", "profile", "simulate", "train"]
@@ -47,23 +49,56 @@ def profile(
 
 
 def plan(
-    profile: ModelProfile | str | Path,
+    profile: ModelProfile | Transformer | str | Path,
     cluster: Cluster | str | Path,
     batch_size: int,
     strategies: Sequence[str] = (),
+    *,
+    objective: str = "",
+    samples: float | None = None,
+    tokens: float | None = None,
+    deadline_s: float | None = None,
     **options: Any,
-) -> Search:
-    """Search for the best plan; `.best.plan` is it, `.candidates` are all, `.refused` says why not.
+) -> Any:
+    """Search for the best plan of a profiled job, or of a model that is known by its sizes.
 
-    A plan made from the path of a profile names that path, so that it can be opened wherever it is saved. See
-    `hocket.plan.search.search` for the options.
+    Of a profile `.best.plan` is it, `.candidates` are all, `.refused` says why not; a plan made from the path of a profile names
+    that path, so that it can be opened wherever it is saved. Of sizes (a `Transformer`, a file of them, a published model's name)
+    `.best` is it, `.save(path)` writes it with its profile.
+
+    Arguments:
+        objective: "time", "cost" (most samples for a dollar) or "devices" (the fewest that meet the deadline, the default where
+            there is one): hocket/plan/goal.py. samples, tokens: to train on; tokens of sizes only. deadline_s: for all of them.
+        options: of `hocket.plan.search.search`, or of `hocket.plan.sized.search_sizes`.
+
+    Returns:
+        The search, a `Search` or a `SizedSearch`; where one of the goals is given a `Planned`: `.found` is the search on the
+        part of the cluster that was chosen, `.worth` what its best plan means for the goal, `.parting` what was asked of others.
+
+    Raises:
+        InputError: `strategies` with sizes; tokens with a profile; see the searches.
     """
-    if not isinstance(profile, ModelProfile):
-        options.setdefault("profile_path", Path(profile).resolve().as_posix())
-        profile = ModelProfile.read(profile)
+    from hocket.plan.goal import goal_of
+    from hocket.plan.profile_goal import plan_profile
+    from hocket.plan.sized_goal import plan_sizes
+    from hocket.profile.sizes import open_model
+
+    model = profile if isinstance(profile, ModelProfile | Transformer) else open_model(profile)
     if not isinstance(cluster, Cluster):
         cluster = Cluster.read(cluster)
-    return search(profile, cluster, batch_size, strategies=strategies, **options)
+    sequence = model.sequence if isinstance(model, Transformer) else 0
+    goal = goal_of(objective, samples, tokens, deadline_s, sequence)
+    planned: Planned[Search] | Planned[SizedSearch]
+    if isinstance(model, Transformer):
+        if strategies:
+            raise InputError("strategies", "a model by its sizes", "a profile")
+        planned = plan_sizes(model, cluster, batch_size, goal, **options)
+    else:
+        path = "" if isinstance(profile, ModelProfile) else Path(str(profile)).resolve().as_posix()
+        path = options.pop("profile_path", path)
+        planned = plan_profile({path: model}, cluster, batch_size, goal, strategies=strategies, **options)
+    asked = (objective or None, samples, tokens, deadline_s)
+    return planned.found if all(word is None for word in asked) else planned
 
 
 def simulate(plan: Plan | str | Path, profile: ModelProfile | str | Path | None = None) -> tuple[Trace, Summary]:

@@ -1,6 +1,9 @@
 """How seconds, bytes and rates are written for people. Machines always get plain seconds and bytes."""
 
 from collections.abc import Iterable, Mapping
+from math import inf, nan
+
+from hocket.errors import InputError
 
 _BINARY = ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
 
@@ -23,6 +26,30 @@ def show_seconds(duration_s: float) -> str:
     if size >= 1e-3:
         return f"{duration_s * 1e3:.3g} ms"
     return f"{duration_s * 1e6:.3g} us"
+
+
+def show_days(duration_s: float) -> str:
+    """Write a duration of hours and days, such as '31.9 days'; shorter ones as `show_seconds` does."""
+    if duration_s >= 2 * 86400:
+        return f"{duration_s / 86400:,.1f} days"
+    return f"{duration_s / 3600:.1f} h" if duration_s >= 7200 else show_seconds(duration_s)
+
+
+def read_duration_s(text: str, place: str) -> float:
+    """Seconds of a duration such as '30d', '12h', '90m' or '45s'.
+
+    Raises:
+        InputError: at `place`, anything else.
+    """
+    sizes = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0}
+    number, unit = text[:-1].strip(), text[-1:]
+    try:
+        seconds = float(number) * sizes[unit]
+    except (ValueError, KeyError):
+        seconds = nan
+    if not 0 < seconds < inf:
+        raise InputError(place, repr(text), "a number and d, h, m or s, such as 30d")
+    return seconds
 
 
 def show_count(count: int, noun: str) -> str:

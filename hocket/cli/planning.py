@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from hocket.cli.goals import Deadline, Objective, Samples, Tokens, goal_from, goal_json, goal_lines, print_parts
 from hocket.cli.output import Progress
 
 if TYPE_CHECKING:
-    from hocket.hardware.cluster import Cluster
-    from hocket.profile.model import ModelProfile
+    from hocket.plan.candidates import Search
+    from hocket.plan.parting import Planned
     from hocket.simulate.summary import Summary
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document (seconds, bytes, unrounded).")]
@@ -50,6 +51,10 @@ def plan(
         list[Path] | None,
         typer.Option(help="Of the same job, from `hocket profile --tensor`: considers groups of so many, too; repeat."),
     ] = None,
+    objective: Objective = None,
+    tokens: Tokens = None,
+    samples: Samples = None,
+    deadline: Deadline = None,
     rows: Annotated[int, typer.Option(min=1, help="How many candidates to show.")] = 12,
     json: Json = False,
 ) -> None:
@@ -62,6 +67,7 @@ def plan(
     from hocket.errors import InputError
     from hocket.files import place_to_write
     from hocket.hardware.cluster import Cluster
+    from hocket.plan.profile_goal import plan_profile
     from hocket.profile.model import ModelProfile
     from hocket.profile.sizes import open_model
 
@@ -73,7 +79,18 @@ def plan(
             if value:
                 raise InputError(name, "a profile", "a model by its sizes: a profile's layers are measured as they are")
         profiles = {Path(model): loaded, **{path: ModelProfile.read(path) for path in tensor_profile or ()}}
-        _plan_profile(profiles, Cluster.read(cluster), batch, strategy, microbatch, output, synchronous, rows, json)
+        with Progress("planning", not json) as progress:
+            profiled = plan_profile(
+                {_path_from(path, output): profile for path, profile in profiles.items()},
+                Cluster.read(cluster),
+                batch,
+                goal_from(objective, tokens, samples, deadline),
+                progress,
+                strategies=strategy or (),
+                microbatch_sizes=tuple(microbatch or ()),
+                synchronous=synchronous,
+            )
+        _report(profiled, output, rows, json)
         return
     if tensor_profile:
         raise InputError("--tensor-profile", "a model by its sizes", "a profile: by sizes all widths are considered")
@@ -84,45 +101,31 @@ def plan(
     from dataclasses import replace
 
     from hocket.cli.sized import report
-    from hocket.plan.sized import search_sizes
+    from hocket.plan.sized_goal import plan_sizes
 
-    found = search_sizes(
-        replace(loaded, sequence=sequence) if sequence else loaded,
-        Cluster.read(cluster),
-        batch,
-        tensors=tensor or (),
-        recomputes=recompute or (),
-        microbatch_sizes=microbatch or (),
-    )
-    report(found, output, rows, json)
+    sized = replace(loaded, sequence=sequence) if sequence else loaded
+    with Progress("planning", not json) as progress:
+        planned = plan_sizes(
+            sized,
+            Cluster.read(cluster),
+            batch,
+            goal_from(objective, tokens, samples, deadline, sized.sequence),
+            progress,
+            tensors=tensor or (),
+            recomputes=recompute or (),
+            microbatch_sizes=microbatch or (),
+        )
+    report(planned, output, rows, json)
 
 
-def _plan_profile(
-    profiles: dict[Path, "ModelProfile"],
-    cluster: "Cluster",
-    batch: int,
-    strategy: list[str] | None,
-    microbatch: list[int] | None,
-    output: Path | None,
-    synchronous: bool,
-    rows: int,
-    json: bool,
-) -> None:
-    """The search over every strategy's choices."""
+def _report(planned: "Planned[Search]", output: Path | None, rows: int, json: bool) -> None:
+    """Show what a search over every strategy's choices has found, and write the best plan."""
     from hocket.cli.output import error_json, print_json, print_search, search_json
     from hocket.errors import HocketError
-    from hocket.plan.search import search_widths
 
-    with Progress("planning", not json) as report:
-        found = search_widths(
-            {_path_from(path, output): profile for path, profile in profiles.items()},
-            cluster,
-            batch,
-            strategies=strategy or (),
-            microbatch_sizes=tuple(microbatch or ()),
-            synchronous=synchronous,
-            progress=report,
-        )
+    found = planned.found
+    if not json and planned.parting is not None:
+        print_parts(planned.parting)
     if not json:
         print_search(found, rows)
     try:
@@ -136,8 +139,11 @@ def _plan_profile(
     if output:
         best.plan.save(output)
     if json:
-        print_json(search_json(found))
-    if output and not json:
+        print_json({**search_json(found), **goal_json(planned)})
+        return
+    for line in goal_lines(planned):
+        print(f"  {line}")
+    if output:
         print(f"wrote {output}; next: hocket check {output}, hocket simulate {output}")
 
 

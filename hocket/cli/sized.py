@@ -13,19 +13,23 @@ from hocket.units import show_bytes, show_count, show_number, show_seconds
 
 if TYPE_CHECKING:
     from hocket.plan.mesh_search import Meshed, Miss
+    from hocket.plan.parting import Planned
     from hocket.plan.sized import SizedSearch
 
 
-def report(found: "SizedSearch", output: Path | None, rows: int, json: bool) -> None:
+def report(planned: "Planned[SizedSearch]", output: Path | None, rows: int, json: bool) -> None:
     """Show what was found, and write the best plan and its profile.
 
     Raises:
         RefusedError: nothing fits; with the nearest miss.
     """
+    from hocket.cli.goals import goal_json, goal_lines, print_parts
     from hocket.errors import HocketError
+    from hocket.plan.sized_goal import by_equation_4_4_s
 
+    found = planned.found
     try:
-        best = found.best
+        found.best  # noqa: B018  # what keeps it away is told here
     except HocketError as error:
         if not json:
             print(_counts(found))
@@ -33,14 +37,17 @@ def report(found: "SizedSearch", output: Path | None, rows: int, json: bool) -> 
         print_json({**sized_json(found, fits=False), "error": error_json(error)})
         print(f"error: {error}", file=sys.stderr)
         raise typer.Exit(error.exit_code) from None
+    equation_s = by_equation_4_4_s(planned)
     if output:
-        beside = output.with_name(f"{output.stem}.profile.json")
-        found.profile_of(best).save(beside)
-        found.plan(best, beside.name).save(output)
+        beside = found.save(output)
     if json:
-        print_json(sized_json(found))
+        print_json({**sized_json(found), **goal_json(planned, equation_s)})
         return
+    if planned.parting is not None:
+        print_parts(planned.parting)
     _print(found, rows)
+    for line in goal_lines(planned, equation_s):
+        print(f"  {line}")
     if output:
         print(f"wrote {output} and {beside}; next: hocket show {output}, hocket simulate {output}")
 

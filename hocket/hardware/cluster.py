@@ -7,7 +7,7 @@ Source: section 2.4.1, figure 2.6 (levels of width m_k joined by links of bandwi
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from math import prod
+from math import inf, prod
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -116,12 +116,17 @@ class DeviceType:
 
 @dataclass(frozen=True)
 class Node:
-    """Some devices of one type in a mixed cluster: `devices` is how many, and their numbers are consecutive."""
+    """Some devices of one type in a mixed cluster: `devices` is how many, and their numbers are consecutive.
+
+    Attributes:
+        price_usd_per_hour: of one device.
+    """
 
     device_type: str
     devices: int
     host_memory_bytes: float | None = None
     memory_bytes: float | None = None
+    price_usd_per_hour: float | None = None
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
 
@@ -136,6 +141,9 @@ def _check_amounts(where: str, thing: "Node | Cluster") -> None:
         value = getattr(thing, key)
         if value is not None and not value > 0:
             raise InputError(f"{where}{key}", str(value), "> 0, or leave the key out")
+    price = thing.price_usd_per_hour
+    if price is not None and not 0 <= price < inf:
+        raise InputError(f"{where}price_usd_per_hour", str(price), ">= 0, or leave the key out")
 
 
 @dataclass(frozen=True)
@@ -157,6 +165,8 @@ class Cluster:
         nodes: for mixed clusters, runs of devices in numbering order; their counts sum to the number of devices. Either
             these or `device_type`, not both.
         types: descriptions of device types that the catalogue lacks, or that replace one of the catalogue.
+        price_usd_per_hour: of one device, unless its node says another; where neither does it is the type's.
+        price_source: where prices were found, and of which day.
     """
 
     name: str
@@ -171,6 +181,8 @@ class Cluster:
     instruction_s: float = 0.0
     nodes: tuple[Node, ...] = ()
     types: tuple[DeviceType, ...] = field(default=())
+    price_usd_per_hour: float | None = None
+    price_source: str = ""
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
 

@@ -55,6 +55,15 @@ def grouped(cluster: Cluster, width: int, slices: bool = False) -> Grouped:
     return Grouped(whole, spanned[-1].all_reduce or spanned[-1].link, width)
 
 
+def fits(cluster: Cluster, width: int) -> bool:
+    """Whether there are groups of so many devices."""
+    try:
+        grouped(cluster, width)
+    except InputError:
+        return False
+    return True
+
+
 def _divided(level: Level, width: int) -> tuple[int, int]:
     """How many of a level's components are inside of one group, and how many such parts there are."""
     if level.width % width == 0:

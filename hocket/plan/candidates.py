@@ -23,6 +23,11 @@ class Candidate:
     peak_memory_bytes: dict[int, float]
     bubble_fraction: float = 0.0
 
+    @property
+    def label(self) -> str:
+        """In a few words, such as "flush 2-2 b4"."""
+        return f"{self.strategy} {self.config} b{self.plan.microbatch_size}"
+
 
 @dataclass(frozen=True)
 class Refused:

@@ -6,6 +6,7 @@ device has.
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from math import inf
 
 from hocket.plan.candidates import TIE
 from hocket.plan.mesh import Mesh, Plane
@@ -26,6 +27,11 @@ class Meshed:
     plane: Plane
     mesh: Mesh
     predicted: Predicted
+
+    @property
+    def label(self) -> str:
+        """In a few words."""
+        return str(self.mesh)
 
     @property
     def iteration_s(self) -> float:
@@ -73,8 +79,12 @@ class Meshes:
     behind: tuple[Mesh, float] | None = None
 
 
-def search_meshes(planes: Iterable[Plane], batch_size: int) -> Meshes:
-    """Simulate in the order of the bounds whatever may be the best, or as good within the tolerance of a tie."""
+def search_meshes(planes: Iterable[Plane], batch_size: int, ceiling_s: float = inf) -> Meshes:
+    """Simulate in the order of the bounds whatever may be the best, or as good within the tolerance of a tie.
+
+    Arguments:
+        ceiling_s: what takes longer by its bound is not simulated: it is of no use.
+    """
     waiting, considered = [], 0
     misses, far = list[Miss](), list[tuple[Plane, Mesh, float]]()
     for number, plane in enumerate(planes):
@@ -92,7 +102,7 @@ def search_meshes(planes: Iterable[Plane], batch_size: int) -> Meshes:
     found: list[Meshed] = []
     best_s, behind = float("inf"), None
     for bound_s, _, _, plane, mesh, capacity in sorted(waiting, key=lambda one: one[:3]):
-        if bound_s > best_s * (1 + TIE):
+        if bound_s > min(best_s * (1 + TIE), ceiling_s):
             behind = mesh, float(bound_s)
             break
         one = simulated(plane, mesh)
@@ -102,7 +112,7 @@ def search_meshes(planes: Iterable[Plane], batch_size: int) -> Meshes:
         else:
             misses.append(Miss(mesh, one.bytes, capacity, one.iteration_s))
     too_large = len(misses) + len(far)
-    if not found:  # how far these are from fitting matters now
+    if not found and behind is None:  # how far these are from fitting matters now
         misses += [Miss(mesh, bound.bytes, room, bound.seconds) for p, mesh, room in far for bound in (p.bound(mesh),)]
     little = [miss for miss in misses if miss.seconds < best_s and miss.bytes <= _LITTLE * miss.capacity_bytes]
     quicker = min(little, key=lambda miss: miss.seconds, default=None)

@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import inf
+from pathlib import Path
 
 from hocket.cost.analytic import RECOMPUTE, Precision, analytic
 from hocket.errors import InputError, RefusedError
@@ -84,6 +86,11 @@ class SizedSearch:
             )
         return self._profiles[key]
 
+    def share(self, other: "SizedSearch") -> None:
+        """Take the profiles of a search for the same model and numbers, where its devices are the same."""
+        if other.device == self.device:
+            self._profiles = other._profiles
+
     def profile_of(self, found: Meshed) -> ModelProfile:
         """The profile that a plan of a mesh names: of one of its tensor-parallel devices."""
         return self.profile(found.mesh.tensor, found.mesh.recompute, found.plane.sizes)
@@ -148,6 +155,17 @@ class SizedSearch:
         )
         return replace(plan, predicted=predict_iteration(plan, profile))
 
+    def save(self, path: str | Path) -> Path:
+        """Write the best plan, and its profile beside it, whose path is returned.
+
+        Raises:
+            RefusedError: as `best`.
+        """
+        beside = Path(path).with_name(f"{Path(path).stem}.profile.json")
+        self.profile_of(self.best).save(beside)
+        self.plan(self.best, beside.name).save(path)
+        return beside
+
     def flops_per_s(self, found: Meshed) -> float:
         """The model's operations a device and second."""
         forward = float(self.profile_of(found).column("flops", found.mesh.samples).sum()) / found.mesh.samples
@@ -192,6 +210,8 @@ def search_sizes(
     recomputes: Sequence[str] = (),
     microbatch_sizes: Sequence[int] = (),
     precision: Precision = IN_16_BITS,
+    ceiling_s: float = inf,
+    like: SizedSearch | None = None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> SizedSearch:
     """Search all ways to divide a cluster of one device type among tensors, stages and columns for a model.
@@ -199,6 +219,7 @@ def search_sizes(
     Arguments:
         tensors: widths of tensor-parallel groups to consider; all that fit when empty. recomputes: what blocks make again;
             "none", "selective" and "full" when empty. microbatch_sizes: 1 to 16 when empty.
+        ceiling_s: iterations that take longer are of no use. like: a search for the same model, whose profiles will do.
 
     Raises:
         InputError: a width that does not divide the model or the cluster, an unknown word, a cluster of several types, a type
@@ -218,13 +239,15 @@ def search_sizes(
         model.check_tensor(width)
         grouped(cluster, width)
     found = SizedSearch(model, cluster, batch_size, precision)
+    if like is not None:
+        found.share(like)
     found.profile(tensors[0] if tensors else 1, "none", sizes)  # says what is wrong with the device type
     widths = tuple(tensors) or _widths(cluster)
     # In a fused kernel scores are made again in any case.
     ways = tuple(dict.fromkeys(recomputes)) or tuple(
         word for word in RECOMPUTE if word != "selective" or not model.fused_attention
     )
-    found.meshes = search_meshes(planes(found.profile, cluster, widths, ways, sizes), batch_size)
+    found.meshes = search_meshes(planes(found.profile, cluster, widths, ways, sizes), batch_size, ceiling_s)
     found.search_s = clock() - began
     return found
 

@@ -1,0 +1,109 @@
+"""Parts: smaller clusters of a cluster's devices, and what their hours cost.
+
+Rules of this file: servers are taken whole, or a part of one alone; likewise racks, and whatever levels join. What is taken stands
+side by side, so that a part is a cluster as any other. Parts that are alike are one part.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import groupby, product
+from math import prod
+
+from hocket.hardware.cluster import Cluster, Node
+
+_MOST_MIXED = 4096  # ways to take components of several kinds; beyond them all of each kind alone, and all together
+
+
+@dataclass(frozen=True)
+class Part:
+    """Some devices of a cluster, as a cluster of their own; `usd_per_hour`: of all of them, None where a price is not known."""
+
+    cluster: Cluster
+    usd_per_hour: float | None
+
+    @property
+    def devices(self) -> int:
+        """How many."""
+        return self.cluster.devices
+
+
+def price_of(cluster: Cluster, device: int) -> float | None:
+    """Dollars an hour of one device: its node's, else the cluster's, else what the type costs; None where nobody says."""
+    prices = (cluster.node_of(device).price_usd_per_hour, cluster.price_usd_per_hour)
+    price = next((price for price in prices if price is not None), None)
+    return price if price is not None else cluster.type_of(device).price_usd_per_hour
+
+
+def usd_per_hour(cluster: Cluster) -> float | None:
+    """Of all devices together; None where the price of one is not known."""
+    whole, first = 0.0, 0
+    for node in cluster.nodes or (Node(cluster.device_type, cluster.devices),):
+        price = price_of(cluster, first)
+        if price is None:
+            return None
+        whole, first = whole + node.devices * price, first + node.devices
+    return whole
+
+
+def whole(cluster: Cluster) -> Part:
+    """All devices."""
+    return Part(cluster, usd_per_hour(cluster))
+
+
+def parts(cluster: Cluster) -> tuple[Part, ...]:
+    """All parts, fewest devices first; the last is the cluster itself."""
+    found: dict[tuple[object, ...], Cluster] = {}
+    for level in range(len(cluster.levels)):
+        for taken in _taken(cluster, level):
+            if level == 0 or len(taken) > 1:  # one alone is a whole of the level below
+                smaller = _of(cluster, level, taken)
+                found.setdefault((smaller.levels, smaller.nodes), smaller)
+    ordered = sorted(found.values(), key=lambda one: one.devices)
+    return tuple(whole(one) for one in (*(one for one in ordered if one.devices < cluster.devices), cluster))
+
+
+def _taken(cluster: Cluster, level: int) -> Iterator[tuple[int, ...]]:
+    """First devices of the components of a level below that are taken, within one component of the level."""
+    below = prod(one.width for one in cluster.levels[:level])
+    span = below * cluster.levels[level].width
+    seen: set[tuple[object, ...]] = set()
+    for start in range(0, cluster.devices, span):
+        kinds: dict[object, list[int]] = {}
+        for first in range(start, start + span, below):
+            kinds.setdefault(tuple(_runs(cluster, (first,), below)), []).append(first)
+        alike = tuple((kind, len(firsts)) for kind, firsts in kinds.items())
+        if alike in seen:
+            continue
+        seen.add(alike)
+        counts: Iterator[tuple[int, ...]] = product(*(range(len(firsts) + 1) for firsts in kinds.values()))
+        if prod(len(firsts) + 1 for firsts in kinds.values()) > _MOST_MIXED:
+            all_of = [
+                tuple(len(f) if k == one else 0 for k, f in enumerate(kinds.values())) for one in range(len(kinds))
+            ]
+            counts = iter([*all_of, tuple(len(firsts) for firsts in kinds.values())])
+        for count in counts:
+            if any(count):
+                chosen = (firsts[:n] for firsts, n in zip(kinds.values(), count, strict=True))
+                yield tuple(sorted(first for group in chosen for first in group))
+
+
+def _of(cluster: Cluster, level: int, taken: tuple[int, ...]) -> Cluster:
+    below = prod(one.width for one in cluster.levels[:level])
+    levels = (*cluster.levels[:level], replace(cluster.levels[level], width=len(taken)))
+    devices = below * len(taken)
+    if devices == cluster.devices:
+        return cluster
+    nodes = tuple(_runs(cluster, taken, below)) if cluster.nodes else ()
+    counts: dict[str, int] = {}
+    for node in nodes or (Node(cluster.device_type, devices),):
+        counts[node.device_type] = counts.get(node.device_type, 0) + node.devices
+    told = " + ".join(f"{count} {kind}" for kind, count in counts.items())
+    # Of a server with so many cores, a part of its devices still has all of them.
+    return replace(cluster, name=f"{told} of {cluster.name}", levels=levels, nodes=nodes)
+
+
+def _runs(cluster: Cluster, firsts: tuple[int, ...], below: int) -> Iterator[Node]:
+    """Nodes of some runs of `below` devices each, equal neighbours as one."""
+    each = (replace(cluster.node_of(d), devices=1) for first in firsts for d in range(first, first + below))
+    for node, group in groupby(each):
+        yield replace(node, devices=sum(1 for _ in group))

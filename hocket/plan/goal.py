@@ -1,0 +1,103 @@
+"""Goal: what is wanted of a plan, beside a quick iteration: few dollars, few devices, or an end in time.
+
+Rules of this file: plain arithmetic. A job of so many samples is that many samples by the batch, rounded up, iterations; all devices of
+the part of the cluster that a plan is made for are paid for, by the hour, as long as it runs.
+Source: dissertation sections 4.4.3 (equation 4.4) and 6.3 (throughput for a dollar).
+"""
+
+from dataclasses import dataclass
+from math import ceil, inf
+
+from hocket.errors import InputError
+
+OBJECTIVES = ("time", "cost", "devices")
+_HOUR_S = 3600.0
+
+
+@dataclass(frozen=True)
+class Goal:
+    """What is wanted.
+
+    Attributes:
+        objective: "time", the quickest iteration on all devices; "cost", most samples for a dollar; "devices", the fewest that meet
+            the deadline. The last two may leave devices unused.
+        samples: to train on; deadline_s: that this may take at most.
+    """
+
+    objective: str = "time"
+    samples: float | None = None
+    deadline_s: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.objective not in OBJECTIVES:
+            raise InputError("objective", repr(self.objective), f"one of {', '.join(OBJECTIVES)}")
+        for name, value in (("samples", self.samples), ("deadline", self.deadline_s)):
+            if value is not None and not 0 < value < inf:
+                raise InputError(name, str(value), "> 0")
+        if self.deadline_s is not None and self.samples is None:
+            raise InputError(
+                "deadline", "no number of samples", "what is to be done by then", "Say --samples or --tokens."
+            )
+        if self.objective == "devices" and self.deadline_s is None:
+            raise InputError("objective", "devices, without a deadline", "a deadline", "Say --deadline, such as 30d.")
+
+    def iterations(self, batch_size: int) -> int:
+        """Batches that the samples take; 0 where nobody says how many there are."""
+        return 0 if self.samples is None else ceil(self.samples / batch_size)
+
+    def ceiling_s(self, batch_size: int) -> float:
+        """Seconds of an iteration with which the deadline is just met; infinite without one."""
+        return inf if self.deadline_s is None else self.deadline_s / self.iterations(batch_size)
+
+
+def goal_of(
+    objective: str, samples: float | None, tokens: float | None, deadline_s: float | None, sequence: int = 0
+) -> Goal:
+    """The goal that somebody means.
+
+    Arguments:
+        objective: where empty, "devices" with a deadline and "time" without. sequence: tokens of a sample; 0 where samples have none.
+
+    Raises:
+        InputError: tokens and samples, or tokens of what has none; as `Goal`.
+    """
+    if tokens is not None:
+        if not sequence:
+            expected = "a model by its sizes: samples of a profile have no tokens"
+            raise InputError("tokens", "a profile", expected, "Say how many samples.")
+        if samples is not None:
+            raise InputError("tokens", "samples as well", "one of the two")
+        samples = tokens / sequence
+    return Goal(objective or ("time" if deadline_s is None else "devices"), samples, deadline_s)
+
+
+@dataclass(frozen=True)
+class Worth:
+    """A plan measured by a goal.
+
+    Attributes:
+        devices: that are paid for. samples_per_usd: None where a price is not known.
+        training_s, training_usd: of all samples; None where nobody says how many there are, or what an hour costs.
+    """
+
+    devices: int
+    iteration_s: float
+    samples_per_usd: float | None
+    training_s: float | None
+    training_usd: float | None
+
+
+def worth(goal: Goal, batch_size: int, iteration_s: float, devices: int, usd_per_hour: float | None) -> Worth:
+    """What a plan's iteration means for the goal."""
+    iterations = goal.iterations(batch_size)
+    training_s = iterations * iteration_s if iterations else None
+    if usd_per_hour is None:
+        return Worth(devices, iteration_s, None, training_s, None)
+    each_usd = iteration_s / _HOUR_S * usd_per_hour / batch_size
+    training_usd = None if training_s is None else training_s / _HOUR_S * usd_per_hour
+    return Worth(devices, iteration_s, 1 / each_usd if each_usd > 0 else inf, training_s, training_usd)
+
+
+def equation_4_4_s(tokens: float, parameters: float, devices: int, flops_per_s: float) -> float:
+    """Seconds of a training by 8 T P / (n X): X operations a device and second, recomputed ones among them (equation 4.2)."""
+    return 8 * tokens * parameters / (devices * flops_per_s)
