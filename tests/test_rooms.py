@@ -28,6 +28,7 @@ TORCH = (
         for name in (
             "block_calls",
             "capture",
+            "clip",
             "divided",
             "draws",
             "layers",

@@ -18,6 +18,7 @@ from hocket.passes.borders import StageCut, Tie, batch_tensors, crossing, ties_o
 from hocket.program.instruction import Instruction, Kind, Value, What
 from hocket.program.order import heir_of
 
+NORM_BYTES = 8.0  # of the squares of gradients, one number
 _ALIGNMENT_BYTES = 64  # of tensors that share a message or a flat bucket
 
 
@@ -130,6 +131,8 @@ class Memory:
                 return stage.weights_bytes
             case What.OPTIMIZER:
                 return stage.optimizer_bytes
+            case What.SQUARES | What.NORM:
+                return NORM_BYTES
             case What.ACCUMULATOR | What.REDUCED:
                 return float(stage.bucket_bytes[value.part])
         figures = self._columns.at(samples)

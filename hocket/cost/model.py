@@ -14,10 +14,9 @@ from hocket.hardware import catalog
 from hocket.hardware.cluster import Cluster
 from hocket.passes.borders import StageCut, check_cuts
 from hocket.profile.model import ModelProfile
-from hocket.program.instruction import Instruction, Kind, Value, What
+from hocket.program.instruction import COLLECTIVES, UPDATE_KINDS, Instruction, Kind, Value, What
 
-_COMPUTE = frozenset({Kind.FORWARD, Kind.BACKWARD, Kind.STEP})
-_COLLECTIVE = frozenset({Kind.ALL_REDUCE, Kind.REDUCE_SCATTER, Kind.ALL_GATHER})
+_COMPUTE = frozenset({Kind.FORWARD, Kind.BACKWARD, Kind.NORM, Kind.STEP})
 
 
 @dataclass(frozen=True)
@@ -68,8 +67,8 @@ class CostModel:
         return sum(self.samples)
 
     def samples_of(self, instruction: Instruction) -> int:
-        """Samples of an instruction's microbatch; for a step or a collective those of the first microbatch."""
-        if instruction.kind is Kind.STEP or instruction.kind in _COLLECTIVE:
+        """Samples of an instruction's microbatch; for a norm, a step or a collective those of the first microbatch."""
+        if instruction.kind in UPDATE_KINDS:
             return self.samples[0]
         return self.samples[instruction.index % len(self.samples)]
 
@@ -132,7 +131,8 @@ class CostModel:
         """Seconds of a load or a compute instruction alone on its device; 0 for drop and transfers.
 
         A load is the host's work: it takes as long beside every type of device. A step whose weights are kept copies them
-        first (run/weights.py), and the first gradients of an update that is summed over replicas are copied into a bucket's
+        first (run/weights.py). Of a norm only the engine's share is counted here: what a profiled step took is with it, where the
+        job clips. The first gradients of an update that is summed over replicas are copied into a bucket's
         flat tensor. The engine's own share comes to it, and what it takes to begin the sends of what the instruction makes
         and the receives that it makes room for (order.py, rule 6).
 
@@ -187,7 +187,9 @@ class CostModel:
         key = (profile.device_type, kind, stage, samples, copies)
         if key not in self._known_s:
             layers, figures = self.cuts[stage].layers, columns.at(samples)
-            if kind is Kind.STEP:
+            if kind is Kind.NORM:
+                self._known_s[key] = 0.0
+            elif kind is Kind.STEP:
                 self._known_s[key] = step_s(profile, layers, copies)
             else:
                 column = figures.forward_s if kind is Kind.FORWARD else figures.backward_s
@@ -210,7 +212,7 @@ class CostModel:
             # What the sender copies itself has moved when its instruction ends.
             size_bytes = 0.0 if self.at_once(instruction) else self.bytes_of(values, size)
             return message(self.cluster, instruction.device, instruction.peer, size_bytes)
-        if instruction.kind in _COLLECTIVE:
+        if instruction.kind in COLLECTIVES:
             members = self._members(instruction.group)
             return collective(self.cluster, instruction.kind, members, self.bytes_of(values, size))
         if instruction.kind in (Kind.SWAP_IN, Kind.SWAP_OUT):
@@ -246,7 +248,7 @@ class CostModel:
         """What an instruction shares with others while it runs."""
         if instruction.kind is Kind.SEND:
             return transfer_uses(self.cluster, ((instruction.device, instruction.peer),))
-        if instruction.kind in _COLLECTIVE:
+        if instruction.kind in COLLECTIVES:
             return collective_uses(self.cluster, self._members(instruction.group))
         return compute_uses(self.cluster, instruction.device) if instruction.kind in _COMPUTE else ()
 

@@ -7,7 +7,7 @@ from math import lcm
 from hocket.errors import InternalError
 from hocket.passes.expand import expand
 from hocket.passes.fold import REPETITIONS, find_edges, fronts, orders_of
-from hocket.passes.gradients import all_reduces
+from hocket.passes.gradients import all_reduces, norm_sum
 from hocket.passes.tasks import Order
 from hocket.passes.transfers import receive_of, sends
 from hocket.passes.versions import free_old_versions
@@ -73,5 +73,8 @@ def _parts(
                 parts[part][(receive.device, receive.lane)].append(receive)
             if instruction.kind is Kind.BACKWARD:
                 for collective in all_reduces(stages, rule, instruction):
+                    parts[part][(device, collective.lane)].append(collective)
+            elif instruction.kind is Kind.NORM:
+                for collective in norm_sum(stages, instruction):
                     parts[part][(device, collective.lane)].append(collective)
     return parts

@@ -1,6 +1,7 @@
 """From a graph of layers cut into stages to what a program must know: borders, batch tensors, ties and buckets.
 
-A graph is anything with `layers` (each with `parameters`) and `tensors` (each with `source`, `targets`, `gradient`): a
+A graph is anything with `layers` (each with `parameters`) and `tensors` (each with `source`, `targets`, `gradient`), and
+the norm that gradients are clipped to, if they are: a
 ModelProfile, or a captured model.
 """
 
@@ -20,6 +21,9 @@ class Graph(Protocol):
 
     @property
     def tensors(self) -> Sequence[Any]: ...
+
+    @property
+    def clip_grad_norm(self) -> float | None: ...
 
 
 @dataclass(frozen=True)
@@ -155,6 +159,7 @@ def stage_shapes(graph: Graph, cuts: Sequence[StageCut]) -> tuple[StageShape, ..
                 tied=tuple((own + k, tie.stages) for k, tie in enumerate(mine)),
                 recompute=cut.recompute,
                 columns=1 + len(cut.beside),
+                clips=graph.clip_grad_norm is not None,
             )
         )
     return tuple(shapes)

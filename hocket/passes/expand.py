@@ -1,8 +1,11 @@
-"""Tasks -> compute instructions: every task becomes what its kind demands, recomputation becomes a forward."""
+"""Tasks -> compute instructions: every task becomes what its kind demands, recomputation becomes a forward.
+
+The steps of a device follow its stages, and where gradients are clipped the norm comes before the first of them.
+"""
 
 from hocket.passes.tasks import Task, Work
 from hocket.program.instruction import COMPUTE, Instruction, Kind, What
-from hocket.program.order import backward_values, forward_values, step_values
+from hocket.program.order import backward_values, forward_values, norm_of, norm_values, stages_on, step_values
 from hocket.program.program import StageShape
 from hocket.program.rule import Rule
 
@@ -25,7 +28,14 @@ def expand(stages: tuple[StageShape, ...], rule: Rule, device: int, task: Task) 
         case Work.UPDATE:
             reads, writes = step_values(stages, rule, s, i, device)
             frees = tuple(v for v in reads if v.what is not What.WEIGHTS)
-            return [Instruction(Kind.STEP, s, i, device, COMPUTE, reads, writes, frees)]
+            hosted = stages_on(stages, device)
+            if stages[s].clips and s != hosted[-1]:
+                frees = tuple(v for v in frees if v != norm_of(stages, i, device))
+            step = Instruction(Kind.STEP, s, i, device, COMPUTE, reads, writes, frees)
+            if stages[s].clips and s == hosted[0]:
+                norm = Instruction(Kind.NORM, s, i, device, COMPUTE, *norm_values(stages, rule, s, i, device))
+                return [norm, step]
+            return [step]
 
 
 def _forward(stages: tuple[StageShape, ...], rule: Rule, device: int, s: int, i: int, again: bool) -> Instruction:

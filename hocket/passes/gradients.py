@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from hocket.program.instruction import REDUCE, Instruction, Kind, Value, What
-from hocket.program.order import accumulators, last_in_update, reduce_group, summed
+from hocket.program.order import accumulators, last_in_update, norm_group, norm_summed, reduce_group, summed
 from hocket.program.program import StageShape
 from hocket.program.rule import Rule
 
@@ -57,3 +57,25 @@ def all_reduces(stages: tuple[StageShape, ...], rule: Rule, backward: Instructio
                 )
             )
     return found
+
+
+def norm_sum(stages: tuple[StageShape, ...], norm: Instruction) -> list[Instruction]:
+    """The all-reduce behind a norm, where there are others to sum up with."""
+    if not norm_summed(stages):
+        return []
+    group, (squares,) = norm_group(stages), norm.writes
+    written = squares._replace(what=What.NORM)
+    lane = reduce_lane(group)
+    return [
+        Instruction(
+            Kind.ALL_REDUCE,
+            norm.stage,
+            norm.index,
+            norm.device,
+            lane,
+            (squares,),
+            (written,),
+            (squares,),
+            group=group,
+        )
+    ]

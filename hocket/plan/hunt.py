@@ -16,7 +16,7 @@ from hocket.plan.predict import predict_choice, proven_peaks
 from hocket.plan.updates import updates_of
 from hocket.program.program import StageShape
 from hocket.strategies._choices import MAX_FORWARDS, Choice, Situation, period_forwards
-from hocket.strategies._common import complete, config, strategy
+from hocket.strategies._common import complete, config, refusal, strategy
 from hocket.units import show_bytes
 
 SIMULATED_PER_STRATEGY = 4  # of those that cannot be the best of all any more, but may be the best of their strategy
@@ -102,7 +102,7 @@ class Hunt:
     def _impossible(self, name: str, shapes: tuple[StageShape, ...], choice: Choice) -> "_Reason | None":
         """Why a choice need not be simulated."""
         microbatches = ceil(self.situation.batch_size / choice.microbatch_size)
-        reason = strategy(name).supports(shapes, microbatches, complete(name, choice.options))
+        reason = refusal(name, shapes, microbatches, complete(name, choice.options))
         if reason:
             return _Reason(reason)
         forwards = period_forwards(choice.stages, choice.microbatches)

@@ -108,6 +108,11 @@ class Captured:
     loss_tensor: str = "loss"
     _sizes: "dict[int, Captured]" = field(default_factory=dict, repr=False)
 
+    @property
+    def clip_grad_norm(self) -> float | None:
+        """The norm that gradients are clipped to, if they are."""
+        return self.job.clip_grad_norm
+
     def for_size(self, microbatch_size: int) -> "Captured":
         """The same layers for another microbatch size.
 

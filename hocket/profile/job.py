@@ -43,6 +43,8 @@ class Job:
         inputs: of a tuple, how many leading items are the model's positional arguments; the others go to the loss.
             Of a dictionary, the keys that the model's forward accepts go to the model, the others to the loss.
         seed: of the data order and of the random numbers inside the model.
+        clip_grad_norm: the most that the norm of all gradients of an update may be, over all of the model's parameters:
+            above it they are scaled down before the step, as `torch.nn.utils.clip_grad_norm_` does.
         path: the file that it came from, when `load_job` loaded it: another process can load the same.
         makers: who was at work when it was made, from where `origin` knows how another process can make the same.
     """
@@ -55,6 +57,7 @@ class Job:
     name: str = ""
     seed: int = 0
     inputs: int = 1
+    clip_grad_norm: float | None = None
     path: Path | None = field(default=None, init=False)
     makers: tuple[Maker, ...] = field(default=(), init=False, repr=False)
 
@@ -69,6 +72,8 @@ class Job:
             raise InputError("Job.optimizer", type(self.optimizer).__name__, "a function from parameters", hint)
         if isinstance(self.batch_size, bool) or not isinstance(self.batch_size, int) or self.batch_size < 1:
             raise InputError("Job.batch_size", repr(self.batch_size), "a whole number >= 1")
+        if self.clip_grad_norm is not None and not _positive(self.clip_grad_norm):
+            raise InputError("Job.clip_grad_norm", repr(self.clip_grad_norm), "a number > 0, or None for no clipping")
         if self.inputs < 1:
             raise InputError("Job.inputs", str(self.inputs), ">= 1")
         if not hasattr(self.data, "__len__") or not hasattr(self.data, "__getitem__"):
@@ -140,6 +145,10 @@ class Job:
         parameters = inspect.signature(self.model.forward).parameters.values()
         known = frozenset(p.name for p in parameters if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL))
         return known, any(p.kind is p.VAR_KEYWORD for p in parameters)
+
+
+def _positive(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0
 
 
 def _as_items(sample: Any, index: int) -> dict[str, Any]:

@@ -287,6 +287,7 @@ def _profile(
         step_together=step.together,
         digest_of_model=job.model_digest,
         batch_size=job.batch_size,
+        clip_grad_norm=job.clip_grad_norm,
         notes=notes,
     )
 

@@ -141,6 +141,8 @@ class ModelProfile:
         digest_of_model: SHA-256 over the parameters' names and shapes, empty for foreign profiles.
         batch_size: of the job that was measured; 0 where not known.
         tensor: devices of a tensor-parallel group; figures are those of one of them.
+        clip_grad_norm: the norm that gradients are clipped to; None when they are not. What it takes to square and to scale them
+            is in the seconds of the step.
     """
 
     name: str
@@ -160,6 +162,7 @@ class ModelProfile:
     digest_of_model: str = ""
     batch_size: int = 0
     tensor: int = 1
+    clip_grad_norm: float | None = None
     format: str = FORMAT
     notes: tuple[str, ...] = field(default=())
 
@@ -171,6 +174,10 @@ class ModelProfile:
             raise InputError("format", repr(self.format), repr(FORMAT), "Measure or import the profile again.")
         if not sizes or list(sizes) != sorted(set(sizes)) or sizes[0] < 1:
             raise InputError("microbatch_sizes", str(sizes), "ascending numbers of samples, each >= 1")
+        if self.clip_grad_norm is not None and not self.clip_grad_norm > 0:
+            raise InputError(
+                "clip_grad_norm", str(self.clip_grad_norm), "> 0, or nothing where gradients are not clipped"
+            )
         if self.batch_size < 0:
             raise InputError("batch_size", str(self.batch_size), ">= 1, or 0 where it is not known")
         if not self.layers:
@@ -314,11 +321,13 @@ class ModelProfile:
         return json.dumps(self._data(), indent=1)
 
     def _data(self) -> dict[str, Any]:
-        """Plain data; without other device types where there are none, as before these were known."""
+        """Plain data; without other device types where there are none, and of clipping where there is none, as before these were known."""
         data: dict[str, Any] = as_data(self)
         for layer in data["layers"]:
             if not layer["elsewhere"]:
                 del layer["elsewhere"]
+        if data["clip_grad_norm"] is None:
+            del data["clip_grad_norm"]
         return data
 
     @classmethod

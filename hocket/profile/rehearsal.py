@@ -16,6 +16,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from hocket.errors import InputError
 from hocket.profile.capture import Captured, Stage
+from hocket.profile.clip import scale_down, squares_of
 from hocket.profile.job import order
 from hocket.profile.memory import seed_of
 
@@ -99,6 +100,7 @@ class Rehearsal:
         self._least = min(self.masters.values(), key=torch.Tensor.numel)
         self._gradients: list[Tensor | None] = [None] * len(self._leaves)
         self._loaded = 0
+        self._clip = captured.job.clip_grad_norm
 
     def once(self, clock: Clock, way: Way = Way.IN_PLACE) -> Seconds:
         """One microbatch and a step.
@@ -151,6 +153,9 @@ class Rehearsal:
             for master, gradient, tensor in zip(self.masters.values(), self._gradients, slot, strict=True):
                 master.data = tensor
                 master.grad = gradient if way is not Way.LEAST or master is self._least else None
+        if self._clip is not None:
+            gradients = [master.grad for master in self.masters.values() if master.grad is not None]
+            scale_down(gradients, squares_of(gradients), self._clip)
         self.optimizer.step()
         for master in self.masters.values():
             master.grad = None

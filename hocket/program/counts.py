@@ -10,8 +10,18 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from hocket.program.demands import PARTS
-from hocket.program.instruction import COMPUTE, REDUCE, Instruction, Kind, Value, What, receive_lane, send_lane
-from hocket.program.order import summed
+from hocket.program.instruction import (
+    COMPUTE,
+    REDUCE,
+    UPDATE_KINDS,
+    Instruction,
+    Kind,
+    Value,
+    What,
+    receive_lane,
+    send_lane,
+)
+from hocket.program.order import norm_summed, stages_on, summed
 from hocket.program.problem import Place, Problem, problem_at
 from hocket.program.program import Lanes, Program
 
@@ -49,8 +59,13 @@ def _task(i: Instruction) -> _Task:
         value = (i.reads or i.writes)[0]
         what, part = value.what, value.part
     elif i.kind is Kind.ALL_REDUCE:
-        part = i.writes[0].part
+        what, part = _sum_of(i.writes[0])
     return _Task(i.device, i.kind, i.again, i.stage, i.index, what, part, i.peer)
+
+
+def _sum_of(value: Value) -> tuple[str, int]:
+    """What a collective sums up: nothing is said of gradients, of which it is their bucket."""
+    return (What.NORM, -1) if value.what is What.NORM else ("", value.part)
 
 
 def _tasks(program: Program, part: str) -> Iterator[_Task]:
@@ -59,7 +74,7 @@ def _tasks(program: Program, part: str) -> Iterator[_Task]:
 
 
 def _moved(program: Program, task: _Task) -> _Task:
-    updates = task.kind in (Kind.STEP, Kind.ALL_REDUCE)
+    updates = task.kind in UPDATE_KINDS
     by = program.stride // program.rule.batch[task.stage] if updates else program.stride
     return task._replace(number=task.number + by)
 
@@ -89,6 +104,10 @@ def _expected(program: Program, start: int, end: int) -> Iterator[_Task]:
                 yield _Task(device, Kind.STEP, False, s, u, "", -1, -1)
                 for b in reduced:
                     yield _Task(device, Kind.ALL_REDUCE, False, s, u, "", b, -1)
+                if shape.clips and s == stages_on(stages, device)[0]:
+                    yield _Task(device, Kind.NORM, False, s, u, "", -1, -1)
+                    if norm_summed(stages):
+                        yield _Task(device, Kind.ALL_REDUCE, False, s, u, What.NORM, -1, -1)
 
 
 def _compare(
@@ -120,7 +139,7 @@ def _missing(task: _Task, when: str) -> Problem:
         lane = receive_lane(task.peer)
     elif task.kind is Kind.ALL_REDUCE:
         lane = REDUCE
-    counter = "u" if task.kind in (Kind.STEP, Kind.ALL_REDUCE) else "#"
+    counter = "u" if task.kind in UPDATE_KINDS else "#"
     name = f"{task.kind}{' again' if task.again else ''} {task.stage} {counter}{task.number}{value}"
     message = f"{name} is missing on device {task.device}, lane {lane}; expected it once{when}. Add it."
     return Problem("missing", message, device=task.device, lane=lane)

@@ -15,14 +15,21 @@ from hocket.program.instruction import (
     receive_lane,
     send_lane,
 )
-from hocket.program.order import demanded, last_in_update, reduce_group
+from hocket.program.order import (
+    demanded,
+    last_in_update,
+    norm_group,
+    norm_summed,
+    reduce_group,
+    stages_on,
+)
 from hocket.program.problem import Place, Problem, problem_at
 from hocket.program.program import Lanes, Program
 
 PARTS = ("prologue", "period", "epilogue")
 # Kinds that programs have today; the others gain their rules here with the first strategy that needs them.
 _KNOWN = frozenset(
-    {Kind.LOAD, Kind.FORWARD, Kind.BACKWARD, Kind.SEND, Kind.RECEIVE, Kind.ALL_REDUCE, Kind.STEP, Kind.DROP}
+    {Kind.LOAD, Kind.FORWARD, Kind.BACKWARD, Kind.SEND, Kind.RECEIVE, Kind.ALL_REDUCE, Kind.NORM, Kind.STEP, Kind.DROP}
 )
 _ON_A_REPLICA = frozenset({Kind.LOAD, Kind.FORWARD, Kind.BACKWARD})
 _TRANSFERS = frozenset({Kind.SEND, Kind.RECEIVE})
@@ -79,6 +86,8 @@ def _place(program: Program, i: Instruction, device: int, lane: str) -> Wrong | 
             return "place", f"is of stage {i.stage}", f"one of that stage's devices {list(shape.devices)}", ""
         if kind in _ON_A_REPLICA and shape.device(i.index) != device:
             return "place", f"is of microbatch {i.index}", f"device {shape.device(i.index)}, whose turn that is", ""
+        if kind is Kind.NORM and (not shape.clips or i.stage != stages_on(program.stages, device)[0]):
+            return "values", f"names stage {i.stage}", "the first stage of a device of a program that clips", ""
     return _lane(i)
 
 
@@ -136,6 +145,8 @@ def _transfer(program: Program, i: Instruction) -> Wrong | None:
 
 
 def _all_reduce(program: Program, i: Instruction) -> Wrong | None:
+    if program.stages[i.stage].clips and i.writes and i.writes[0].what is What.NORM:
+        return _norm(program, i)
     bucket = i.writes[0].part if i.writes else -1
     shape = program.stages[i.stage]
     if not 0 <= bucket < shape.buckets:
@@ -149,6 +160,18 @@ def _all_reduce(program: Program, i: Instruction) -> Wrong | None:
     reads = (Value(What.ACCUMULATOR, i.stage, last, bucket),)
     writes = (Value(What.REDUCED, i.stage, i.index, bucket),)
     return None if (i.reads, i.writes) == (reads, writes) else _differ(program, i, reads, writes)
+
+
+def _norm(program: Program, i: Instruction) -> Wrong | None:
+    """What is wrong with the sum of the squares over all devices."""
+    group, first = norm_group(program.stages), stages_on(program.stages, i.device)[0]
+    if i.group != group:
+        return "place", f"has the group {list(i.group)}", f"{list(group)}, all devices", ""
+    if i.stage != first:
+        return "values", f"names stage {i.stage}", f"stage {first}, the first of device {i.device}", ""
+    if not norm_summed(program.stages):
+        return "values", f"writes {_list(i.writes)}", "nothing to sum: there is one device", "Remove it."
+    return _differ(program, i, (Value(What.SQUARES, i.stage, i.index),), (Value(What.NORM, i.stage, i.index),))
 
 
 def _differ(program: Program, i: Instruction, reads: tuple[Value, ...], writes: tuple[Value, ...]) -> Wrong | None:

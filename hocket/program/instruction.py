@@ -10,7 +10,11 @@ from typing import NamedTuple
 
 
 class Kind(StrEnum):
-    """The kinds of instruction. A thirteenth needs a good reason."""
+    """The kinds of instruction. A fourteenth needs a good reason.
+
+    (The thirteenth, `norm`, had one: nothing else of compute stands between the sums of gradients and their step, where the
+    norm over all stages must be known.)
+    """
 
     LOAD = "load"
     FORWARD = "forward"
@@ -24,6 +28,7 @@ class Kind(StrEnum):
     SWAP_OUT = "swap_out"
     SWAP_IN = "swap_in"
     DROP = "drop"
+    NORM = "norm"
 
 
 class What(StrEnum):
@@ -37,10 +42,15 @@ class What(StrEnum):
     ACCUMULATOR = "dw"  # weight gradients summed up to and with this microbatch: microbatch, bucket
     REDUCED = "sum"  # weight gradients of one update summed over replicas: update, bucket
     OPTIMIZER = "opt"  # optimizer state after `index` updates: version, -
+    SQUARES = "sq"  # squares of this device's share of one update's gradients, summed up: update, -
+    NORM = "norm"  # the same over all devices: update, -
 
 
 # Values whose index counts updates; the index of all others counts microbatches.
-COUNTS_UPDATES = frozenset({What.WEIGHTS, What.REDUCED, What.OPTIMIZER})
+COUNTS_UPDATES = frozenset({What.WEIGHTS, What.REDUCED, What.OPTIMIZER, What.SQUARES, What.NORM})
+COLLECTIVES = frozenset({Kind.ALL_REDUCE, Kind.REDUCE_SCATTER, Kind.ALL_GATHER})
+# Kinds whose index counts updates.
+UPDATE_KINDS = COLLECTIVES | {Kind.STEP, Kind.NORM}
 
 
 class Value(NamedTuple):
@@ -57,6 +67,8 @@ class Value(NamedTuple):
                 return f"{self.what}.{self.stage}>{self.part}#{self.index}"
             case What.WEIGHTS | What.OPTIMIZER:
                 return f"{self.what}.{self.stage}v{self.index}"
+            case What.SQUARES | What.NORM:
+                return f"{self.what}.{self.stage}u{self.index}"
             case What.REDUCED:
                 return f"{self.what}.{self.stage}u{self.index}b{self.part}"
             case What.ACCUMULATOR:
@@ -84,7 +96,7 @@ class Instruction:
 
     Attributes:
         kind, stage: what, and of which stage (for send and receive: the stage that made the value).
-        index: microbatch, or update for step and all_reduce.
+        index: microbatch, or update for norm, step and all_reduce.
         device, lane: where; instructions of one lane run one after the other.
         reads, writes, frees: values on this device. `frees` is a subset of what is read (drop: all of it).
         peer: the other device of a send or receive, else -1.
@@ -107,13 +119,13 @@ class Instruction:
     @property
     def name(self) -> str:
         """Short unique name on its device, as in traces: 'forward 1 #3'."""
-        counter = "u" if self.kind in (Kind.STEP, Kind.ALL_REDUCE, Kind.REDUCE_SCATTER, Kind.ALL_GATHER) else "#"
+        counter = "u" if self.kind in UPDATE_KINDS else "#"
         again = " again" if self.again else ""
         what = ""
         if self.kind in (Kind.SEND, Kind.RECEIVE, Kind.SWAP_IN, Kind.SWAP_OUT, Kind.DROP) and (
             self.reads or self.writes
         ):
             what = f" {(self.reads or self.writes)[0]}"
-        elif self.kind in (Kind.ALL_REDUCE, Kind.REDUCE_SCATTER, Kind.ALL_GATHER) and self.writes:
+        elif self.kind in COLLECTIVES and self.writes:
             what = f" {self.writes[0]}"
         return f"{self.kind}{again} {self.stage} {counter}{self.index}{what}"

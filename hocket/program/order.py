@@ -107,17 +107,54 @@ def summed(stages: Stages, stage: int, bucket: int) -> bool:
     return stages[stage].columns > 1 or len(reduce_group(stages, stage, bucket)) > 1
 
 
+def stages_on(stages: Stages, device: int) -> list[int]:
+    """The stages that a device hosts, ascending."""
+    return [s for s, shape in enumerate(stages) if device in shape.devices]
+
+
+def norm_group(stages: Stages) -> tuple[int, ...]:
+    """Devices that sum the squares of their gradients: all."""
+    return tuple(sorted({device for shape in stages for device in shape.devices}))
+
+
+def norm_summed(stages: Stages) -> bool:
+    """Whether squares of gradients are summed over devices."""
+    return len(norm_group(stages)) > 1 or stages[0].columns > 1
+
+
+def norm_of(stages: Stages, update: int, device: int) -> Value:
+    """What the steps of an update read on a device to know the norm; it is named after the first stage there."""
+    what = What.NORM if norm_summed(stages) else What.SQUARES
+    return Value(what, stages_on(stages, device)[0], update)
+
+
+def gradients_of(stages: Stages, rule: Rule, stage: int, update: int, device: int) -> list[Value]:
+    """The weight gradients of one update of one stage, bucket by bucket, as its replica on a device has them at last."""
+    last = last_in_update(stages, rule, stage, update, device)
+    found = []
+    for bucket in range(stages[stage].buckets):
+        if summed(stages, stage, bucket):
+            found.append(Value(What.REDUCED, stage, update, bucket))
+        elif last is not None:
+            found.append(Value(What.ACCUMULATOR, stage, last, bucket))
+    return found
+
+
+def norm_values(
+    stages: Stages, rule: Rule, stage: int, update: int, device: int
+) -> tuple[tuple[Value, ...], tuple[Value, ...]]:
+    """What a norm reads and writes: the gradients of all stages of its device, of which it names the first."""
+    reads = [v for s in stages_on(stages, device) for v in gradients_of(stages, rule, s, update, device)]
+    return tuple(reads), (Value(What.SQUARES, stage, update),)
+
+
 def step_values(
     stages: Stages, rule: Rule, stage: int, update: int, device: int
 ) -> tuple[tuple[Value, ...], tuple[Value, ...]]:
     """What a step reads and writes."""
-    last = last_in_update(stages, rule, stage, update, device)
-    reads = []
-    for bucket in range(stages[stage].buckets):
-        if summed(stages, stage, bucket):
-            reads.append(Value(What.REDUCED, stage, update, bucket))
-        elif last is not None:
-            reads.append(Value(What.ACCUMULATOR, stage, last, bucket))
+    reads = gradients_of(stages, rule, stage, update, device)
+    if stages[stage].clips:
+        reads.append(norm_of(stages, update, device))
     reads += [Value(What.WEIGHTS, stage, update), Value(What.OPTIMIZER, stage, update)]
     return tuple(reads), (Value(What.WEIGHTS, stage, update + 1), Value(What.OPTIMIZER, stage, update + 1))
 
@@ -133,6 +170,8 @@ def demanded(program: Program, instruction: Instruction) -> tuple[tuple[Value, .
             return forward_values(stages, rule, stage, index, instruction.again)
         case Kind.BACKWARD:
             return backward_values(stages, rule, stage, index)
+        case Kind.NORM:
+            return norm_values(stages, rule, stage, index, instruction.device)
         case Kind.STEP:
             return step_values(stages, rule, stage, index, instruction.device)
     return None
@@ -150,6 +189,7 @@ _HEIRS = {
     What.OPTIMIZER: What.OPTIMIZER,
     What.ACCUMULATOR: What.ACCUMULATOR,
     What.REDUCED: What.ACCUMULATOR,
+    What.NORM: What.SQUARES,
 }
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import NoReturn
 
 from hocket.errors import InputError, nearest
-from hocket.program.instruction import Instruction, Kind, Value, What
+from hocket.program.instruction import UPDATE_KINDS, Instruction, Kind, Value, What
 from hocket.program.program import Lane, Program, StageShape, freeze
 from hocket.program.rule import Rule
 
@@ -22,6 +22,7 @@ _NUMBERS = rf"{_NUMBER}(?:,{_NUMBER})*"
 _VALUE = re.compile(
     rf"(?:(?P<pair>act|grad)\.({_NUMBER})>({_NUMBER})#({_NUMBER})"
     rf"|(?P<version>w|opt)\.({_NUMBER})v({_NUMBER})"
+    rf"|(?P<norm>sq|norm)\.({_NUMBER})u({_NUMBER})"
     rf"|(?P<sum>sum)\.({_NUMBER})u({_NUMBER})b({_NUMBER})"
     rf"|(?P<dw>dw)\.({_NUMBER})#({_NUMBER})b({_NUMBER})"
     rf"|(?P<plain>in|stash)\.({_NUMBER})#({_NUMBER}))"
@@ -32,9 +33,7 @@ _INSTRUCTION = re.compile(
 )
 _LANE = re.compile(r"[a-z]+(?:[<>@][0-9,/]+)?")
 _KINDS = {str(kind): kind for kind in Kind}
-_COUNTERS = dict.fromkeys(Kind, "#") | dict.fromkeys(
-    (Kind.STEP, Kind.ALL_REDUCE, Kind.REDUCE_SCATTER, Kind.ALL_GATHER), "u"
-)
+_COUNTERS = dict.fromkeys(Kind, "#") | dict.fromkeys(UPDATE_KINDS, "u")
 _WAYS = {Kind.SEND: ">", Kind.RECEIVE: "<"}
 _EXAMPLE = "a line such as 'forward 1 #3 : act.0>1#3 w.1v0 -> act.1>2#3 stash.1#3'"
 
@@ -148,14 +147,14 @@ def _stage(reader: _Reader, line: str, number: int) -> tuple[StageShape, tuple[i
     seen: dict[str, str] = {}
     tied: list[tuple[int, tuple[int, ...]]] = []
     lists = ("devices", "sources", "targets", "gradients")
-    known = (*lists, "batch", "buckets", "tied", "recompute", "columns", "update", "delay")
+    known = (*lists, "batch", "buckets", "tied", "recompute", "columns", "clips", "update", "delay")
     for entry in rest.split(";"):
         key, _, word = entry.strip().partition(" ")
         if key not in known:
             reader.fail(repr(key), f"one of {', '.join(known)}", nearest(key, known))
         if key in seen and key != "tied":
             reader.fail(f"{key!r} a second time", "each field once")
-        if bool(word) == (key in ("batch", "recompute")):
+        if bool(word) == (key in ("batch", "recompute", "clips")):
             reader.fail(repr(entry.strip()), f"'{key}' alone" if word else f"'{key} ...'")
         if key == "tied":
             bucket, equals, stages = word.partition("=")
@@ -177,6 +176,7 @@ def _stage(reader: _Reader, line: str, number: int) -> tuple[StageShape, tuple[i
         tied=tuple(tied),
         recompute="recompute" in seen,
         columns=_number(reader, seen.get("columns", "1"), least=1),
+        clips="clips" in seen,
     )
     return shape, (_number(reader, seen["update"], least=1), _number(reader, seen.get("delay", "0")))
 

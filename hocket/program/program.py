@@ -10,12 +10,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from types import MappingProxyType
 
-from hocket.program.instruction import COUNTS_UPDATES, Instruction, Kind, Value, What
+from hocket.program.instruction import COUNTS_UPDATES, UPDATE_KINDS, Instruction, Value, What
 from hocket.program.rule import Rule
 
 Lane = tuple[int, str]
 Lanes = Mapping[Lane, tuple[Instruction, ...]]
-_UPDATE_KINDS = frozenset({Kind.STEP, Kind.ALL_REDUCE, Kind.REDUCE_SCATTER, Kind.ALL_GATHER})
 
 
 def replica(devices: Sequence[int], microbatch: int) -> int:
@@ -37,6 +36,7 @@ class StageShape:
         recompute: whether the stash is made again before the backward.
         columns: how many such pipelines there are, side by side and each with microbatches of its own, of which the program
             is one; gradients are summed over all.
+        clips: whether a step reads the norm of the gradients of all stages first (of all stages or of none).
     """
 
     devices: tuple[int, ...]
@@ -48,6 +48,7 @@ class StageShape:
     tied: tuple[tuple[int, tuple[int, ...]], ...] = ()
     recompute: bool = False
     columns: int = 1
+    clips: bool = False
 
     def device(self, microbatch: int) -> int:
         """The replica that runs a microbatch."""
@@ -110,7 +111,7 @@ class Program:
             return instruction
         by = repeats * self.stride
         move = self._moved
-        counts_updates = instruction.kind in _UPDATE_KINDS
+        counts_updates = instruction.kind in UPDATE_KINDS
         return replace(
             instruction,
             index=instruction.index + (by // self.rule.batch[instruction.stage] if counts_updates else by),

@@ -63,3 +63,8 @@ class Rule:
     def synchronous(self) -> bool:
         """Whether every gradient is computed with the newest weights, as by one process."""
         return all(d == 0 for d in self.delay)
+
+    @property
+    def at_one_moment(self) -> bool:
+        """Whether all stages update with the gradients of the same microbatches, before any of them goes on."""
+        return self.synchronous and len(set(self.batch)) == 1

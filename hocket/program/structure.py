@@ -9,11 +9,14 @@ from hocket.program.program import Program
 def structure_problems(program: Program) -> list[Problem]:
     """Everything that is wrong with the stages, the rule or the stride."""
     found = list(_numbers(program))
-    return found or [*_borders(program), *_ties(program), *_rounds(program)]
+    return found or [*_borders(program), *_ties(program), *_rounds(program), *_clips(program)]
 
 
 def tie_of(program: Program, stage: int, bucket: int) -> tuple[object, ...]:
-    """What two members of a collective must have in common: the same weights. Equal for buckets that are tied."""
+    """What two members of a collective must have in common: the same weights. Equal for buckets that are tied, and for norms,
+    which are of no bucket."""
+    if bucket < 0:
+        return ("norm",)
     tied = program.stages[stage].tied
     for position, (tied_bucket, stages) in enumerate(tied):
         if tied_bucket == bucket:
@@ -114,3 +117,14 @@ def _rounds(program: Program) -> Iterator[Problem]:
     if (rule.kind == "sync" and delays != {0}) or (rule.kind == "vertical" and len(delays) > 1):
         expected = "no delay" if rule.kind == "sync" else "one delay for all stages"
         yield _wrong(f"a rule {rule.kind!r} with delays {list(rule.delay)}; expected {expected}.")
+
+
+def _clips(program: Program) -> Iterator[Problem]:
+    clips = {stage.clips for stage in program.stages}
+    if clips == {True, False}:
+        yield _wrong("some stages clip and others do not; expected all or none: the norm is that of all gradients.")
+    if True in clips and not program.rule.at_one_moment:
+        yield _wrong(
+            f"stages clip under a rule {program.rule.kind!r} with updates {list(program.rule.batch)} and delays {list(program.rule.delay)}; "
+            "expected all stages to update at one moment, with the gradients of the same microbatches."
+        )

@@ -27,7 +27,7 @@ the colon, what it reads, after `->` what it writes, after `~` what it frees.
 from collections.abc import Iterator
 
 from hocket.errors import InputError
-from hocket.program.instruction import Instruction, Kind
+from hocket.program.instruction import UPDATE_KINDS, Instruction, Kind
 from hocket.program.parse import parse_program
 from hocket.program.program import Lanes, Program, StageShape
 
@@ -35,7 +35,6 @@ __all__ = ["FORMAT", "instruction_line", "parse_program", "print_program"]
 
 FORMAT = "hocket program 1"
 PARTS = ("prologue", "period", "epilogue")
-_COUNTS_UPDATES = frozenset({Kind.STEP, Kind.ALL_REDUCE, Kind.REDUCE_SCATTER, Kind.ALL_GATHER})
 
 
 def print_program(program: Program) -> str:
@@ -53,7 +52,7 @@ def instruction_line(instruction: Instruction) -> str:
     words = [str(i.kind)]
     if i.again:
         words.append("again")
-    words += [str(i.stage), f"{'u' if i.kind in _COUNTS_UPDATES else '#'}{i.index}"]
+    words += [str(i.stage), f"{'u' if i.kind in UPDATE_KINDS else '#'}{i.index}"]
     if i.peer >= 0:
         words.append(f"{'<' if i.kind is Kind.RECEIVE else '>'}{i.peer}")
     if i.group:
@@ -107,6 +106,8 @@ def _stage_line(s: int, stage: StageShape, update: int, delay: int) -> str:
         fields.append("recompute")
     if stage.columns != 1:
         fields.append(f"columns {stage.columns}")
+    if stage.clips:
+        fields.append("clips")
     fields.append(f"update {update}")
     if delay:
         fields.append(f"delay {delay}")

@@ -75,6 +75,7 @@ CURVES = (
 )
 
 _CLASSES: dict[str, str] = {
+    Kind.NORM: "step",
     Kind.STEP: "step",
     Kind.SEND: "send",
     Kind.RECEIVE: "receive",
@@ -90,7 +91,7 @@ MEANINGS = {
     "f": "forward",
     "again": "forward again (recompute)",
     "b": "backward",
-    "step": "step (optimizer)",
+    "step": "step (optimizer, norm of gradients)",
     "send": "send",
     "receive": "receive",
     "sum": "all-reduce",

@@ -6,6 +6,7 @@ instruction may start, is the engine's business. Objects behind the values:
     in      tensors of the batch by name            act, grad   tuple of tensors, in the order of the border
     stash   Stash                                   w           Slot
     dw, sum Bucket                                  opt         the stage's StageWeights
+    sq, norm Squares
 """
 
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
@@ -21,6 +22,7 @@ from hocket.profile.capture import Captured, Stage
 from hocket.program.instruction import Instruction, Kind, Value, What
 from hocket.program.order import heir_of
 from hocket.program.program import Program
+from hocket.run.clipping import Clipping
 from hocket.run.data import Stream
 from hocket.run.scale import Scale
 from hocket.run.split import StagePart, split
@@ -97,7 +99,7 @@ class StageRunner:
 
 
 class Device:
-    """Executes load, forward, backward, step and drop of one device; the engine hands it the store of its values."""
+    """Executes load, forward, backward, norm, step and drop of one device; the engine hands it the store of its values."""
 
     def __init__(
         self,
@@ -119,6 +121,7 @@ class Device:
         self.program, self.plan, self.captured = program, plan, captured
         self.stream = Stream(captured.job, plan)
         self._scale = Scale(plan, program.rule)
+        self.clipping = Clipping(captured.job.clip_grad_norm, program.stages)
         self.on_loss = on_loss
         sizes = {plan.samples(m) for m in range(plan.microbatches)}
         parts = split(captured, plan, number)
@@ -127,6 +130,7 @@ class Device:
             Kind.LOAD: self._load,
             Kind.FORWARD: self._forward,
             Kind.BACKWARD: self._backward,
+            Kind.NORM: self._norm,
             Kind.STEP: self._step,
             Kind.DROP: lambda instruction, store, publish: None,
         }
@@ -249,12 +253,24 @@ class Device:
                 leaves = [stash.leaves[name] for name in part.arriving_gradients[value.stage]]
                 store[value] = tuple(torch.zeros_like(x) if x.grad is None else x.grad for x in leaves)
 
+    def _norm(self, instruction: Instruction, store: Store, publish: Publish | None) -> None:
+        gradients = (
+            (value.stage, value.part, name, gradient)
+            for value in instruction.reads
+            for name, gradient in self.stages[value.stage].weights.named(store[value])
+        )
+        squares = self.clipping.squares(gradients, self.device)
+        store.update(dict.fromkeys(instruction.writes, squares))
+
     def _step(self, instruction: Instruction, store: Store, publish: Publish | None) -> None:
         stage, update = instruction.stage, instruction.index
         weights = self.stages[stage].weights
         old = Value(What.WEIGHTS, stage, update)
         buckets = [store[v] for v in instruction.reads if v.what in (What.ACCUMULATOR, What.REDUCED)]
-        factor = self._scale.gradient(stage, update)
+        factor: float | Tensor = self._scale.gradient(stage, update)
+        for value in instruction.reads:
+            if value.what in (What.SQUARES, What.NORM):
+                factor = self.clipping.factor(store[value])  # of a synchronous program: the scale is one
         slot = weights.step(store[old], buckets, old in instruction.frees, factor)
         for value in instruction.writes:
             store[value] = slot if value.what is What.WEIGHTS else weights

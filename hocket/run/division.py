@@ -109,6 +109,11 @@ class Division:
             weights[name] = own(name, weights[name])
         return {"weights": weights, "buffers": dict(state["buffers"]), "optimizer": optimizer}
 
+    @property
+    def divided(self) -> frozenset[str]:
+        """Names of the parameters of which each member has a part; of all others it has the whole."""
+        return frozenset(self._cuts)
+
     def _divided(self, weights: Mapping[str, Any]) -> list[str]:
         return [name for name in weights if name in self._cuts]
 

@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from enum import IntEnum
 from pathlib import Path
 
-from hocket.program.instruction import Instruction, Kind
+from hocket.program.instruction import UPDATE_KINDS, Instruction, Kind
 
 _WORDS = 16
 _KINDS = {kind: number for number, kind in enumerate(Kind)}
@@ -114,7 +114,7 @@ class Progress:
         if self.state == State.SAVING:
             return f"after step {self.step + 1} while it saved a checkpoint"
         kind = _NAMES[self.kind - 1]
-        mark = "u" if kind in (Kind.STEP, Kind.ALL_REDUCE, Kind.REDUCE_SCATTER, Kind.ALL_GATHER) else "#"
+        mark = "u" if kind in UPDATE_KINDS else "#"
         again = " again" if self.again else ""
         return f"at step {self.step + 1} in `{kind}{again} {self.stage} {mark}{self.index}`"
 

@@ -8,11 +8,9 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from hocket.program.instruction import COUNTS_UPDATES, Instruction, Kind, Value
+from hocket.program.instruction import COUNTS_UPDATES, UPDATE_KINDS, Instruction, Value
 from hocket.program.program import Program
 from hocket.trace.trace import Event
-
-_UPDATE_KINDS = frozenset({Kind.STEP, Kind.ALL_REDUCE, Kind.REDUCE_SCATTER, Kind.ALL_GATHER})
 
 Ran = tuple[Instruction, float, float]  # one instruction: begin and end on the worker's clock, seconds
 
@@ -27,7 +25,7 @@ class Behind:
     def moved(self, instruction: Instruction) -> Instruction:
         """An instruction as it would be called if nothing had ended before it."""
         stage_updates = self.updates[instruction.stage]
-        by = stage_updates if instruction.kind in _UPDATE_KINDS else self.microbatches
+        by = stage_updates if instruction.kind in UPDATE_KINDS else self.microbatches
         return replace(
             instruction,
             index=instruction.index + by,

@@ -68,6 +68,9 @@ def rule_loop(captured: Captured, plan: Plan, rule: Rule, microbatches: int, sta
                 part = gradient * (size / total)
                 grad = masters[n].grad
                 masters[n].grad = part if grad is None else grad + part
+        clip = captured.job.clip_grad_norm
+        if clip is not None and (m + 1) % rule.batch[0] == 0:  # such a rule is synchronous: all stages update now
+            torch.nn.utils.clip_grad_norm_(masters.values(), clip)
         for s, optimizer in enumerate(optimizers):
             if (m + 1) % rule.batch[s] == 0:
                 if optimizer is not None:
@@ -100,6 +103,8 @@ def plain_loop(job: Job, batch_size: int, steps: int) -> Trained:
         loss = output.loss if job.loss is None else job.loss(output, *loss_args, **loss_kwargs)
         optimizer.zero_grad()
         loss.backward()
+        if job.clip_grad_norm is not None:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), job.clip_grad_norm)
         optimizer.step()
         trained.losses.append((step, float(loss.detach()), batch_size))
     trained.weights = {name: p.detach() for name, p in model.named_parameters()}

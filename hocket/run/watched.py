@@ -10,7 +10,7 @@ from collections.abc import Callable
 from statistics import median
 from typing import Any
 
-from hocket.program.instruction import COMPUTE, Instruction, Kind
+from hocket.program.instruction import COMPUTE, UPDATE_KINDS, Instruction
 from hocket.program.program import Program
 from hocket.run.progress import Progress, State
 from hocket.run.steps import Pace, Segment, stop_in
@@ -18,7 +18,6 @@ from hocket.run.steps import Pace, Segment, stop_in
 _KEPT_PERIODS = 4096
 # The first periods of a process pay for allocations and caches that the later ones find.
 _COLD_PERIODS = 2
-_UPDATE_KINDS = frozenset({Kind.STEP, Kind.ALL_REDUCE, Kind.REDUCE_SCATTER, Kind.ALL_GATHER})
 
 
 class Watched:
@@ -123,6 +122,6 @@ class Watched:
 
     def _step(self, instruction: Instruction) -> int:
         microbatch = instruction.index
-        if instruction.kind in _UPDATE_KINDS:
+        if instruction.kind in UPDATE_KINDS:
             microbatch *= self._batch[instruction.stage]
         return self._segment.first_step + microbatch // self._pace.microbatches

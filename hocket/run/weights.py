@@ -9,7 +9,7 @@ An update in place goes past autograd's version counters. With weight stashing n
 graphs in flight shall see the new weights (section 2.4.3), relies on it.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -99,7 +99,7 @@ class StageWeights:
         """The slot of the newest version."""
         return self._current
 
-    def step(self, slot: Slot, buckets: Sequence[Bucket], in_place: bool, factor: float = 1.0) -> Slot:
+    def step(self, slot: Slot, buckets: Sequence[Bucket], in_place: bool, factor: float | Tensor = 1.0) -> Slot:
         """Make the next version from the newest one and these gradients; returns the slot that holds it.
 
         Arguments:
@@ -114,7 +114,7 @@ class StageWeights:
                 if slot.data:
                     torch._foreach_copy_(slot.data, self._current.data)
             for bucket in buckets:
-                if factor != 1.0:
+                if isinstance(factor, Tensor) or factor != 1.0:
                     for tensor in bucket.flats or [g for g in bucket.gradients if g is not None]:
                         tensor.mul_(factor)
                 for name, gradient in zip(self._buckets[bucket.number], bucket.gradients, strict=True):
@@ -178,6 +178,12 @@ class StageWeights:
         self._publish(len(self._active))
         found, self._active, self._ready = tuple(self._active), [], None
         return found
+
+    def named(self, bucket: Bucket) -> Iterator[tuple[str, Tensor]]:
+        """The gradients that are in a bucket, by name."""
+        for name, gradient in zip(self._buckets[bucket.number], bucket.gradients, strict=True):
+            if gradient is not None:
+                yield name, gradient
 
     def recycle(self, bucket: Bucket) -> None:
         """Nobody needs these sums any more: the flat memory is for a later update."""

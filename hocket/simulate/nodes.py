@@ -10,14 +10,22 @@ from dataclasses import dataclass, field, replace
 from operator import itemgetter
 
 from hocket.errors import ProgramError
-from hocket.program.instruction import COUNTS_UPDATES, Instruction, Kind, Value, What, receive_lane, send_lane
+from hocket.program.instruction import (
+    COLLECTIVES,
+    COUNTS_UPDATES,
+    UPDATE_KINDS,
+    Instruction,
+    Kind,
+    Value,
+    What,
+    receive_lane,
+    send_lane,
+)
 from hocket.program.order import early_writes
 from hocket.program.program import Lane, Lanes, Program
 from hocket.program.window import consumed
 
-COLLECTIVES = frozenset({Kind.ALL_REDUCE, Kind.REDUCE_SCATTER, Kind.ALL_GATHER})
 KINDS = tuple(Kind)
-_UPDATES = COLLECTIVES | {Kind.STEP}
 _NAMED = frozenset({Kind.SEND, Kind.RECEIVE, Kind.SWAP_IN, Kind.SWAP_OUT, Kind.DROP})  # by their value
 _KIND_NUMBER = {kind: number for number, kind in enumerate(KINDS)}
 _MARK = 8_888_888_888  # stands for the index while a label is made
@@ -248,7 +256,7 @@ class Nodes:
         if number is None:
             number = self._signatures[key] = len(self.made)
             self.made.append(Signature(members, first, last))
-        moves = one.kind not in _UPDATES
+        moves = one.kind not in UPDATE_KINDS
         part.signature.append(number)
         part.lane.append(self.number[lane])
         part.index.append(one.index if moves else 0)
@@ -260,7 +268,7 @@ class Nodes:
         part.writers[(device, key)] = (node, lane, rounds)
 
     def _row(self, part: Part, lane: Lane, i: Instruction, first: int, last: int) -> None:
-        batch = self.program.rule.batch[i.stage] if i.kind in _UPDATES else 1
+        batch = self.program.rule.batch[i.stage] if i.kind in UPDATE_KINDS else 1
         label = self._label(i)
         part.rows.append((self.number[lane], first, last, _KIND_NUMBER[i.kind], i.stage, i.index, label, batch))
 

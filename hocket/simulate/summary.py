@@ -10,13 +10,13 @@ from math import gcd
 import numpy as np
 
 from hocket.cost.transfer import ring_bytes, ring_hops
-from hocket.program.instruction import COMPUTE, Kind, What
+from hocket.program.instruction import COLLECTIVES, COMPUTE, Kind, What
 from hocket.program.order import heir_of
 from hocket.program.program import Program
-from hocket.simulate.nodes import COLLECTIVES, EPILOGUE, KINDS, PERIOD
+from hocket.simulate.nodes import EPILOGUE, KINDS, PERIOD
 from hocket.simulate.outcome import Outcome
 
-_BUSY = tuple(KINDS.index(kind) for kind in (Kind.FORWARD, Kind.BACKWARD, Kind.STEP))
+_BUSY = tuple(KINDS.index(kind) for kind in (Kind.FORWARD, Kind.BACKWARD, Kind.NORM, Kind.STEP))
 
 
 @dataclass(frozen=True)

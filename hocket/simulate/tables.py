@@ -12,7 +12,7 @@ import numpy as np
 
 from hocket.cost.contention import capacity
 from hocket.cost.model import CostModel
-from hocket.program.instruction import COMPUTE, Instruction, Kind
+from hocket.program.instruction import COLLECTIVES, COMPUTE, Instruction, Kind
 from hocket.program.program import Program
 from hocket.simulate.kernel import AT_ONCE, COMPUTES, FINISHES, SENDS
 from hocket.simulate.lower import Skeleton
@@ -159,7 +159,7 @@ def cost_tables(skeleton: Skeleton, costs: CostModel) -> tuple[np.ndarray, tuple
                 if member.kind is Kind.RECEIVE:
                     post_device[s], post[s, k] = member.device, net
                     continue
-                if member.kind not in (Kind.ALL_REDUCE, Kind.REDUCE_SCATTER, Kind.ALL_GATHER):
+                if member.kind not in COLLECTIVES:
                     hold_device[s] = member.device
                     hold[s, k] = held if signature.first_bucket < 0 else 0.0
                     net = net - held if signature.last_bucket < 0 else 0.0

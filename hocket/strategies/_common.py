@@ -88,12 +88,20 @@ def compile_strategy(name: str, stages: Stages, microbatches: int, options: Opti
     full = complete(name, options or {})
     reason = (
         _always(stages, microbatches)
-        or member.supports(stages, microbatches, full)
+        or refusal(name, stages, microbatches, full)
         or _too_long(stages, member.rule(stages, microbatches, full))
     )
     if reason:
         raise RefusedError(f"strategy {name}", reason)
     return member.compile(stages, microbatches, full)
+
+
+def refusal(name: str, stages: Stages, microbatches: int, options: Options) -> str | None:
+    """The reason to refuse a strategy on some stages, with all options given; None where it can be compiled."""
+    member = strategy(name)
+    return member.supports(stages, microbatches, options) or _unclipped(
+        name, stages, member.rule(stages, microbatches, options)
+    )
 
 
 def _always(stages: Stages, microbatches: int) -> str | None:
@@ -116,6 +124,17 @@ def _always(stages: Stages, microbatches: int) -> str | None:
                         f"put the layers that share them on one stage, or the stages on different devices"
                     )
     return None
+
+
+def _unclipped(name: str, stages: Stages, rule: Rule) -> str | None:
+    """The reason to refuse when gradients are to be clipped by a norm that is never known at one moment."""
+    if rule.at_one_moment or not any(stage.clips for stage in stages):
+        return None
+    return (
+        f"clip_grad_norm needs the gradients of all stages before any of them updates, and under {name} stages update at "
+        "different moments: to wait for each other would be the flush that it exists to avoid; take flush, gpipe, interleaved "
+        "or data_parallel, or leave clip_grad_norm out of the job"
+    )
 
 
 def _too_long(stages: Stages, rule: Rule) -> str | None:

@@ -45,6 +45,10 @@ SHAPES: dict[str, Stages] = {
     "2-1-1 with a skip": pipeline((2, 1, 1), skips=((0, 2),)),
     "replicas that do not divide each other": pipeline((2, 3), skips=()),
     "equal replicas": pipeline((2, 2), buckets=2, recompute=(0,)),
+    "one device, clipped": pipeline((1,), clips=True),
+    "unequal replicas, clipped": pipeline((2, 1), buckets=2, clips=True),
+    "ties, clipped": pipeline((1, 2, 1), tied=((0, 2),), clips=True),
+    "rounds, clipped": rounds(2, 2, 2, clips=True),
     "rounds": rounds(2, 1, 2),
     "rounds with replicas": rounds(2, 2, 2, skips=((0, 2), (0, 3), (1, 3)), recompute=(1, 2)),
     "rounds with a tie on one device": rounds(2, 1, 2, tied=((0, 2),)),
@@ -145,6 +149,7 @@ def test_a_member_compiles_legal_programs_on_any_shape(name: str, data: st.DataO
         "dry": tuple(data.draw(st.lists(st.sampled_from(pairs), unique=True, max_size=2))) if pairs else (),
         "recompute": tuple(data.draw(st.lists(st.sampled_from(range(count)), unique=True))),
         "buckets": data.draw(st.integers(1, 2)),
+        "clips": data.draw(st.booleans()),
         "tied": tuple(data.draw(st.lists(st.sampled_from(pairs), unique=True, max_size=2))) if pairs else (),
     }
     if data.draw(st.booleans()):

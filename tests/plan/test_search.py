@@ -15,8 +15,10 @@ from hocket.plan.open import Opened, problems_of
 from hocket.plan.plan import Plan
 from hocket.plan.predict import predict_choice, predict_iteration, proven_peaks
 from hocket.plan.search import search
+from hocket.plan.updates import synchronous_strategies
 from hocket.profile.model import ModelProfile
 from hocket.profile.synthetic import chain
+from hocket.program.instruction import Kind
 from hocket.strategies._choices import MAX_FORWARDS, Choice, Situation
 from hocket.strategies._common import members, strategy
 from hocket.typed import as_data
@@ -317,3 +319,16 @@ def test_a_batch_beyond_all_measure_is_refused() -> None:
     two = Cluster("two", (Level("local", 2, 1e9),), "cpu-core")
     with pytest.raises(InputError, match="batch_size: found 99999999; expected at most 32768"):
         search(profile, two, 99_999_999)
+
+
+def test_who_clips_gets_strategies_that_can() -> None:
+    """Asynchronous strategies are refused with the reason; the best of the others has a norm in its program."""
+    profile = replace(chain(4, microbatch_sizes=(1, 2)), clip_grad_norm=1.0)
+    found = search(profile, CLUSTER, 4)
+    assert {c.strategy for c in found.candidates} <= set(synchronous_strategies())
+    refused = {r.strategy: r.reason for r in found.refused}
+    assert "clip_grad_norm" in refused["pipedream"]
+    assert "clip_grad_norm" in refused["two_bw"]
+    plan = found.candidates[0].plan
+    kinds = {i.kind for _, i in plan.compile(profile).instructions()}
+    assert Kind.NORM in kinds

@@ -59,6 +59,10 @@ def test_dictionaries_are_split_by_the_forward():
         ({"batch_size": 5}, "Job.data"),
         ({"data": iter([1])}, "Job.data"),
         ({"inputs": 0}, "Job.inputs"),
+        ({"clip_grad_norm": 0.0}, "Job.clip_grad_norm"),
+        ({"clip_grad_norm": float("nan")}, "Job.clip_grad_norm"),
+        ({"clip_grad_norm": True}, "Job.clip_grad_norm"),
+        ({"clip_grad_norm": "1"}, "Job.clip_grad_norm"),
     ],
 )
 def test_nonsense_is_refused(options, place):

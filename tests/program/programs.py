@@ -18,6 +18,7 @@ def stages_on(
     buckets: int = 1,
     recompute: Sequence[int] = (),
     tied: Sequence[tuple[int, ...]] = (),
+    clips: bool = False,
 ) -> tuple[StageShape, ...]:
     """A chain of stages on the given devices.
 
@@ -25,6 +26,7 @@ def stages_on(
         skips: further borders (source, target); dry: those through which no gradient flows back.
         buckets: of each stage, before those of tied weights.
         recompute: stages that make their stash again; tied: sets of stages that share weights.
+        clips: whether gradients are clipped.
     """
     count = len(devices)
     edges = sorted({*pairwise(range(count)), *skips, *dry})
@@ -38,6 +40,7 @@ def stages_on(
             buckets=buckets + sum(s in tie for tie in tied),
             tied=tuple((buckets + k, tie) for k, tie in enumerate(tie for tie in tied if s in tie)),
             recompute=s in recompute,
+            clips=clips,
         )
         for s in range(count)
     )
@@ -106,4 +109,7 @@ CASES = (
     Case("two_bw-2-1-m5", "two_bw", pipeline((2, 1)), 5),
     Case("two_bw-2-m3-tied", "two_bw", pipeline((1, 1), tied=((0, 1),)), 3),
     Case("two_bw-2-2-m6", "two_bw", pipeline((2, 2)), 6),
+    Case("gpipe-2-1-m3-clips", "gpipe", pipeline((2, 1), clips=True), 3),
+    Case("flush-1-2-m4-tied-clips", "flush", pipeline((1, 2), buckets=2, tied=((0, 1),), clips=True), 4),
+    Case("interleaved-2x1-v2-m2-clips", "interleaved", rounds(2, 1, 2, clips=True), 2),
 )

@@ -69,13 +69,29 @@ def oracle(program: Program, microbatches: int, symbols: Symbols) -> dict[int, i
         sums = {
             s: tuple((b, _with_ties(program, terms, s, b, symbols)) for b in range(stages[s].buckets)) for s in ended
         }
+        norm = _norm(program, sums, symbols)
         for s in ended:
             u = m // rule.batch[s]
-            made = (s, weights[s, u], optimizer[s], sums[s])
+            made = (s, weights[s, u], optimizer[s], sums[s], norm)
             weights[s, u + 1], optimizer[s] = symbols.of("step w", *made), symbols.of("step opt", *made)
             for b in range(stages[s].buckets):
                 terms.pop((s, b))
     return {s: weights[s, microbatches // rule.batch[s]] for s in range(len(stages))}
+
+
+def _norm(program: Program, sums: dict[int, tuple[tuple[int, int], ...]], symbols: Symbols) -> int:
+    """The squares of all gradients, as often as there are devices that hold them; -1 where nobody asks for the norm."""
+    if not sums or not program.stages[0].clips:
+        return -1
+    held = [symbol for s, shape in enumerate(program.stages) for _ in shape.devices for _, symbol in sums[s]]
+    return _squares(held, symbols)
+
+
+def _squares(gradients: list[int], symbols: Symbols) -> int:
+    found = symbols.sum()
+    for symbol in gradients:
+        found = symbols.sum(found, and_one=symbols.of("sq", symbol))
+    return found
 
 
 def _with_ties(program: Program, terms: dict[tuple[int, int], list[int]], s: int, b: int, symbols: Symbols) -> int:
@@ -268,11 +284,15 @@ class Run:
                     found[value] = self.stores[send.device][send.reads[0]]
                 case Kind.ALL_REDUCE:
                     found[value] = symbols.sum(*(self.stores[one.device][one.reads[0]] for one in meeting))
+                case Kind.NORM:
+                    gradients = [store[v] for v in i.reads if v.what in (What.ACCUMULATOR, What.REDUCED)]
+                    found[value] = _squares(gradients, symbols)
                 case Kind.STEP:
                     sums = tuple(sorted(read[What.ACCUMULATOR] + read[What.REDUCED]))
                     opt = read[What.OPTIMIZER][0][1] if read[What.OPTIMIZER] else -1
+                    norm = [*read[What.SQUARES], *read[What.NORM], (-1, -1)][0][1]
                     name = "step w" if value.what is What.WEIGHTS else "step opt"
-                    found[value] = symbols.of(name, s, w, opt, sums)
+                    found[value] = symbols.of(name, s, w, opt, sums, norm)
         return found
 
     def _weigh(self) -> None:

@@ -17,7 +17,18 @@ from tests.program.symbolic import Run, Symbols
 
 Lists = dict[Lane, list[Instruction]]
 
-SIZES = {"w": 4.0, "opt": 5.0, "dw": 3.0, "sum": 3.0, "stash": 1.0, "act": 0.1, "grad": 0.07, "in": 0.01}
+SIZES = {
+    "w": 4.0,
+    "opt": 5.0,
+    "dw": 3.0,
+    "sum": 3.0,
+    "stash": 1.0,
+    "act": 0.1,
+    "grad": 0.07,
+    "in": 0.01,
+    "sq": 0.003,
+    "norm": 0.003,
+}
 
 
 def size(value: Value) -> float:

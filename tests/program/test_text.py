@@ -53,7 +53,8 @@ DEVICES = st.integers(0, 5)
 def values(draw: st.DrawFn) -> Value:
     """Any value that has a text form."""
     what = draw(st.sampled_from(list(What)))
-    part = -1 if what in (What.INPUT, What.STASH, What.WEIGHTS, What.OPTIMIZER) else draw(NUMBERS)
+    whole = (What.INPUT, What.STASH, What.WEIGHTS, What.OPTIMIZER, What.SQUARES, What.NORM)
+    part = -1 if what in whole else draw(NUMBERS)
     return Value(what, draw(NUMBERS), draw(NUMBERS), part)
 
 
@@ -76,6 +77,7 @@ def programs(draw: st.DrawFn) -> Program:
                 )
             ),
             recompute=draw(st.booleans()),
+            clips=draw(st.booleans()),
             columns=draw(st.integers(1, 9)),
         )
         for _ in range(count)

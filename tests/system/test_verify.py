@@ -46,3 +46,17 @@ def test_tolerance_is_that_of_the_least_exact_type() -> None:
     weights = {"a": torch.zeros(1, dtype=torch.float64), "b": torch.zeros(1)}
     assert tolerance_of(weights) == 1e-5
     assert tolerance_of({"a": torch.zeros(1, dtype=torch.bfloat16)}) == pytest.approx(0.078125)
+
+
+@pytest.mark.parametrize(
+    "chosen",
+    [
+        plan("flush"),
+        plan("flush", (3, (0, 1)), (4, (2,))),
+        plan("interleaved", (2, (0,)), (2, (1,)), (1, (0,)), (2, (1,))),
+    ],
+)
+def test_plans_clip_as_one_process_does(tmp_path: Path, chosen: Plan) -> None:
+    """Gradients of a job with `clip_grad_norm` are scaled by their norm over all workers, which is far above it here."""
+    found = verify(write_job(tmp_path, clip_grad_norm=0.01), chosen, steps=3)
+    assert found.good, found

@@ -48,17 +48,23 @@ class Data:
 
 {start}
 model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh(), nn.Dropout(0.1), nn.Linear(8, 3)).double()
-job = Job(model, nn.functional.cross_entropy, Data(), lambda p: torch.optim.{optimizer}, batch_size=8, name="tiny")
+job = Job(model, nn.functional.cross_entropy, Data(), lambda p: torch.optim.{optimizer}, batch_size=8, name="tiny"{options})
 """
 LAYERS = ("0", "1", "2", "3", "4", "5", "loss")
 
 
 def write_job(
-    folder: Path, start: str = "", trouble: str = "", optimizer: str = "Adam(p, lr=0.01)", name: str = "job.py"
+    folder: Path,
+    start: str = "",
+    trouble: str = "",
+    optimizer: str = "Adam(p, lr=0.01)",
+    name: str = "job.py",
+    **options: Any,
 ) -> Path:
-    """The job file; `start` runs when it is loaded, `trouble` for every sample."""
+    """The job file; `start` runs when it is loaded, `trouble` for every sample; `options`: further ones of the job."""
     path = folder / name
-    path.write_text(JOB.format(start=start, trouble=trouble, optimizer=optimizer))
+    more = "".join(f", {key}={value!r}" for key, value in options.items())
+    path.write_text(JOB.format(start=start, trouble=trouble, optimizer=optimizer, options=more))
     return path
 
 

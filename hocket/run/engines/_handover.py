@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hocket.run.clipping import Squares
 from hocket.run.weights import Bucket
 
 _NOTHING = nullcontext()
@@ -67,4 +68,4 @@ class Handover:
 
 
 def _tensors(thing: Any) -> tuple[Tensor, ...]:
-    return thing.flats if isinstance(thing, Bucket) else thing
+    return thing.flats if isinstance(thing, (Bucket, Squares)) else thing

@@ -14,13 +14,12 @@ from torch import Tensor
 from hocket.errors import ProgramError
 from hocket.plan.plan import Plan
 from hocket.profile.capture import Captured
-from hocket.program.instruction import COMPUTE, Instruction, Kind, Value, receive_lane, send_lane
+from hocket.program.instruction import COLLECTIVES, COMPUTE, Instruction, Kind, Value, receive_lane, send_lane
 from hocket.program.program import Lane, Program
 from hocket.program.window import consumed, windows
+from hocket.run.clipping import Squares
 from hocket.run.device import Device
 from hocket.run.weights import Bucket
-
-_COLLECTIVES = (Kind.ALL_REDUCE, Kind.REDUCE_SCATTER, Kind.ALL_GATHER)
 
 
 @dataclass
@@ -122,7 +121,7 @@ class Interpreter:
             return True
         if instruction.kind is Kind.SEND:
             return self._send(lane, instruction)
-        if instruction.kind in _COLLECTIVES:
+        if instruction.kind in COLLECTIVES:
             return self._collective(lane, instruction)
         return False  # a receive is moved on by its send
 
@@ -199,8 +198,8 @@ def _partners(instruction: Instruction) -> str:
     return str(instruction.peer) if instruction.peer >= 0 else ", ".join(str(d) for d in instruction.group)
 
 
-def add_up(parts: Sequence[Bucket]) -> None:
-    """Replace the flat tensors of several devices' buckets by their sums, added in the order of the devices."""
+def add_up(parts: Sequence[Bucket | Squares]) -> None:
+    """Replace the flat tensors of several devices' buckets, or squares, by their sums, added in the order of the devices."""
     with torch.no_grad():
         for flats in zip(*(part.flats for part in parts), strict=True):
             total = flats[0].clone()

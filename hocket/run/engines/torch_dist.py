@@ -21,7 +21,7 @@ from torch import Tensor
 from hocket.errors import InputError, InternalError, WorkerLost
 from hocket.plan.plan import Plan
 from hocket.profile.capture import Captured
-from hocket.program.instruction import COMPUTE, Instruction, Kind, Value
+from hocket.program.instruction import COMPUTE, UPDATE_KINDS, Instruction, Kind, Value
 from hocket.program.over import Ends
 from hocket.program.program import Program
 from hocket.program.window import windows
@@ -34,8 +34,6 @@ from hocket.run.engines._memory import Memory
 from hocket.run.engines._messages import Layouts
 from hocket.run.engines._transfers import Record, Transfers
 from hocket.run.observe import Observer, Unobserved
-
-_UPDATE_KINDS = (Kind.STEP, Kind.ALL_REDUCE, Kind.REDUCE_SCATTER, Kind.ALL_GATHER)
 
 
 class PeerLost(WorkerLost):
@@ -108,6 +106,7 @@ class Worker:
         self._division = division
         if division is not None:
             division.reduction.bind(self._groups.total)
+            self.device.clipping.join(division.divided, plan.tensor, self._groups.total)
         self._losses: list[tuple[int, Tensor, int]] = []
         self._memory = Memory(self.device)
         self._windows = {lane: window for (d, lane), window in windows(program).items() if d == number}
@@ -230,7 +229,7 @@ class Worker:
 
     def step_of(self, instruction: Instruction) -> int:
         """In which step (batch) of the whole training an instruction of this segment is, from 0."""
-        updates = instruction.kind in _UPDATE_KINDS
+        updates = instruction.kind in UPDATE_KINDS
         microbatch = instruction.index * (self.program.rule.batch[instruction.stage] if updates else 1)
         return self.device.stream.position(microbatch) // self.plan.batch_size
 

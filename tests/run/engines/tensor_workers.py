@@ -33,7 +33,7 @@ class Run:
 
     Attributes:
         gloo: no message goes through memory. slices: members send a part each. ends: of the stages, in layers, if they are not
-            of equal number.
+            of equal number. job: model and optimizer.
     """
 
     case: Case
@@ -42,10 +42,11 @@ class Run:
     gloo: bool = False
     slices: bool = False
     ends: tuple[int, ...] = ()
+    job: tuple[str, str] = ("gpt", "adam")
 
     def whole(self) -> Captured:
         """The undivided model."""
-        return captured("gpt", "adam", getattr(torch, self.dtype))
+        return captured(*self.job, getattr(torch, self.dtype))
 
     def plan(self) -> Plan:
         """The plan, of groups."""
@@ -73,6 +74,8 @@ RUNS = {
     "2x2x1 two_bw": Run(Case("two_bw", (1, 1)), 8),
     "1x2x2": Run(Case("data_parallel", (2,))),
     "2x2x2": Run(Case("flush", (2, 2))),
+    "2x2x1 clipped": Run(Case("flush", (1, 1)), job=("gpt clipped", "momentum")),
+    "1x2x2 clipped": Run(Case("data_parallel", (2,)), job=("gpt clipped", "momentum")),
     "2x2x1 between parts": Run(Case("interleaved", (1, 1), rounds=2), ends=_BETWEEN_PARTS),
 }
 # The same with slices; a border of `2x2x1 interleaved` is inside of a divided part.

@@ -25,12 +25,15 @@ RUNS: dict[int, list[Run]] = {
         (Case("flush", (1, 1), batch_size=32), "gpt", "momentum", 3, None),
         (Case("interleaved", (1, 1), rounds=2), "lstm", "momentum", 5, None),
         (Case("data_parallel", (2,)), "gpt", "adam", 5, None),
+        (Case("flush", (1, 1)), "gpt clipped", "momentum", 5, None),
+        (Case("interleaved", (1, 1), rounds=2), "gpt clipped", "momentum", 5, None),
         (Case("pipedream", (1, 1)), "lstm", "momentum", 12, None),
         (Case("pipedream", (1, 1), options={"naive": True}), "gpt untied", "momentum", 12, 7),
         (Case("two_bw", (1, 1)), "gpt", "adam", 8, 4),
     ],
     3: [
         (Case("flush", (2, 1), recompute=True), "gpt", "adam", 5, None),
+        (Case("flush", (2, 1)), "gpt clipped", "adam", 5, None),
         (Case("model_parallel", (1, 1, 1)), "inception", "momentum", 3, None),
         (Case("pipedream", (2, 1)), "gpt untied", "momentum", 8, 5),
         (Case("two_bw", (2, 1), batch_size=7), "lstm", "adam", 6, None),
@@ -38,7 +41,7 @@ RUNS: dict[int, list[Run]] = {
 }
 
 # Those of them whose messages go through gloo, as between machines, and not through memory.
-OVER_GLOO = {2: {0, 3, 6, 7}, 3: {0, 3}}
+OVER_GLOO = {2: {0, 3, 5, 8, 9}, 3: {0, 4}}
 
 
 class Noted(Unobserved):
