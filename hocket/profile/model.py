@@ -321,7 +321,7 @@ class ModelProfile:
         return json.dumps(self._data(), indent=1)
 
     def _data(self) -> dict[str, Any]:
-        """Plain data; without other device types where there are none, and of clipping where there is none, as before these were known."""
+        """Plain data; nothing of other device types or of clipping where there is none, as before these were known."""
         data: dict[str, Any] = as_data(self)
         for layer in data["layers"]:
             if not layer["elsewhere"]:
