@@ -326,9 +326,8 @@ def test_who_clips_gets_strategies_that_can() -> None:
     found = search(profile, CLUSTER, 4)
     assert found.candidates
     assert all(c.plan.compile(profile).rule.at_one_moment for c in found.candidates)
-    refused = {r.strategy: r.reason for r in found.refused}
-    assert "clip_grad_norm" in refused["pipedream"]
-    assert "clip_grad_norm" in refused["two_bw"]
+    said = [r for r in found.refused if "clip_grad_norm" in r.reason]
+    assert "two_bw" in {r.strategy for r in said}
     plan = found.candidates[0].plan
     kinds = {i.kind for _, i in plan.compile(profile).instructions()}
     assert Kind.NORM in kinds
