@@ -10,9 +10,8 @@ Messages and collectives of the program go between members of one number, as if 
 members of a group sum among themselves has a process group of its own.
 """
 
-import ctypes
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import torch
@@ -23,6 +22,7 @@ from hocket.errors import InternalError
 from hocket.program.instruction import Kind
 from hocket.program.program import Program
 from hocket.run.engines._connect import connect
+from hocket.run.engines._members import Members, members_of
 from hocket.run.engines._messages import Layout
 from hocket.run.engines._shared import Work
 
@@ -65,7 +65,10 @@ class Groups:
                 pairs.add((instruction.device, instruction.peer))
             elif instruction.group:
                 collectives.add(instruction.group)
-        self._inside = self._inside_made(program.devices)
+        self._inside: Members | None = None
+        if width > 1:
+            fellows = [[self._rank(d, k) for k in range(width)] for d in program.devices]
+            self._inside = members_of(fellows, device, shared_memory)
         self._collectives = {group: self._made(group) for group in sorted(collectives)}
         self._pairs: dict[tuple[int, int], dist.ProcessGroup] = {}
         if self._nccl:
@@ -90,20 +93,11 @@ class Groups:
         groups = [dist.new_group([self._rank(d, k) for d in devices]) for k in range(self._width)]
         return groups[self._member]
 
-    def _inside_made(self, devices: tuple[int, ...]) -> dist.ProcessGroup | None:
-        """The group of this worker's fellow members; one for each other device is made on the way."""
-        if self._width == 1:
-            return None
-        groups = {d: dist.new_group([self._rank(d, k) for k in range(self._width)]) for d in devices}
-        return groups[self._number]
-
     def _connect(self, device: torch.device) -> None:
         # NCCL connects at first use, which blocks all members: here, where the order is the same for everybody.
         for devices, group in (*self._collectives.items(), *self._pairs.items()):
             if self._number in devices:
                 dist.all_reduce(torch.zeros(1, device=device), group=group)
-        if self._inside is not None:
-            dist.all_reduce(torch.zeros(1, device=device), group=self._inside)
 
     def send(self, layout: Layout, message: Tensor, peer: int) -> Work | None:
         """Begin to send a message, or this member's slice of it, which is a view: over when the peer has it, or when the GPU has
@@ -137,7 +131,9 @@ class Groups:
         else:
             message = layout.empty(self._device)
             return message, _begun(lambda: group.recv([message], self._rank_of(peer), _TAG))
-        return message, _Gathering(work, self._members, memory, layout.room_of(self._member)) if sliced else work
+        return message, _Gathering(
+            work, self._members, memory, [layout.room_of(k) for k in range(self._width)]
+        ) if sliced else work
 
     def all_reduce(self, tensor: Tensor, devices: tuple[int, ...]) -> Work:
         """Begin to replace a contiguous tensor by the sum of all members' tensors."""
@@ -154,18 +150,14 @@ class Groups:
         connections and threads of their own. So an instruction of all members together waits for no more than what
         each alone reads: were one stuck for ever, the program of one member would be as well.
         """
-        found = tensor.detach().clone(memory_format=torch.contiguous_format)
-        finish(_begun(lambda: self._members.allreduce([_lent(found)])))
-        return found
+        return _begun(lambda: self._members.total(tensor))
 
     def gathered(self, tensor: Tensor) -> list[Tensor]:
         """A tensor of each member of this worker's tensor-parallel group, all of one shape, by number."""
-        found = [torch.empty_like(tensor, memory_format=torch.contiguous_format) for _ in range(self._width)]
-        finish(_begun(lambda: self._members.allgather([found], [tensor.contiguous()])))
-        return found
+        return _begun(lambda: self._members.gathered(tensor))
 
     @property
-    def _members(self) -> dist.ProcessGroup:
+    def _members(self) -> Members:
         if self._inside is None:
             raise InternalError("a sum over the members of a group of one")
         return self._inside
@@ -178,8 +170,8 @@ class Groups:
 class _Gathering:
     """A message in slices: its own arrives, then all members' are gathered."""
 
-    def __init__(self, arriving: Work, members: dist.ProcessGroup, memory: Tensor, own: slice) -> None:
-        self._arriving, self._members, self._memory, self._own = arriving, members, memory, own
+    def __init__(self, arriving: Work, members: Members, memory: Tensor, rooms: Sequence[slice]) -> None:
+        self._arriving, self._members, self._memory, self._rooms = arriving, members, memory, rooms
 
     def wait(self) -> None:
         """See `Work`.
@@ -190,21 +182,9 @@ class _Gathering:
         self._arriving.wait()
         try:
             # In place: the memory of the whole is all that this takes.
-            memory = _lent(self._memory)
-            self._members._allgather_base(memory, memory[self._own]).wait()
+            self._members.fill(self._memory, self._rooms)
         except RuntimeError as error:
             raise MemberError(_short(error)) from error
-
-
-def _lent(tensor: Tensor) -> Tensor:
-    """A contiguous tensor's memory, for a transfer that is waited for.
-
-    gloo's thread lets go of its tensors a little after it has said that it is done, and memory would be held as long.
-    """
-    if tensor.device.type != "cpu" or not tensor.nbytes:
-        return tensor
-    memory = (ctypes.c_char * tensor.nbytes).from_address(tensor.data_ptr())
-    return torch.frombuffer(memory, dtype=tensor.dtype)
 
 
 def _begun(begin: Callable[[], T]) -> T:

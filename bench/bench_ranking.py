@@ -1,0 +1,110 @@
+"""Ways to divide a GPT among 4 and 8 local workers: predicted before, measured after, and the order of both.
+
+    python bench/bench_ranking.py [--workers 4 8] [--steps 8] [--rounds 1]
+
+Every (stages p, tensor-parallel width t, columns d) whose product is the number of workers, with the schedules that it allows:
+data_parallel, or flush, gpipe, two_bw and, in two chunks a device, interleaved; cuts are the planner's. Profiles of a device and of
+members, and the cluster, are measured first, in this process; nothing is fitted to the runs. Prints one JSON line a way, then
+Spearman's rank correlation for each number of workers and the mean absolute error of the iteration time. Eight workers share this
+machine's cores: what is compared there is work, waiting and memory, not speed.
+"""
+
+import argparse
+import json
+import statistics
+import tempfile
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from bench_prediction import Case, order
+
+from hocket.demo import JOB
+from hocket.hardware.cluster import Cluster
+from hocket.plan.hunt import make_plan
+from hocket.plan.mesh import Mesh, Plane
+from hocket.plan.predict import predict_iteration
+from hocket.profile.companions import usual_neighbours
+from hocket.profile.job import Job, load_job
+from hocket.profile.model import ModelProfile
+from hocket.run.local_links import measure_local
+from hocket.run.loop import train
+from hocket.run.member import measure_member
+
+WIDTHS, MICROBATCH = (1, 2, 4), 2
+FLUSHED = ("flush", "gpipe", "two_bw")
+
+
+def ways(profiles: dict[int, ModelProfile], cluster: Cluster, batch_size: int) -> Iterator[Case]:
+    """All ways to divide the cluster."""
+    for width, profile in profiles.items():
+        if cluster.devices % width:
+            continue
+        plane = Plane(lambda *_, profile=profile: profile, cluster, width, "none", (MICROBATCH,))  # type: ignore[misc]
+        for mesh in plane.meshes(batch_size):
+            for strategy in schedules(mesh):
+                situation, choice = plane.choice(mesh, batch_size)
+                made = make_plan(situation, strategy, choice, f"profile-{width}.json")
+                plan = replace(made, cluster=cluster, tensor=width, slices=width > 1, profile_digest=profile.digest)
+                yield Case(f"{cluster.devices} workers, {mesh.config} {strategy}", plan)
+
+
+def schedules(mesh: Mesh) -> tuple[str, ...]:
+    """What a mesh is tried with."""
+    if mesh.depth == 1:
+        return ("data_parallel",)
+    return FLUSHED if mesh.chunks == 1 else ("interleaved",) if mesh.chunks == 2 else ()
+
+
+def run(job: Job, workers: list[int], steps: int, rounds: int) -> dict[int, list[Case]]:
+    """Profile, predict and train in rounds."""
+    found: dict[int, list[Case]] = {}
+    for _ in range(rounds):
+        with tempfile.TemporaryDirectory() as name:
+            folder, profiles = Path(name), dict[int, ModelProfile]()
+            for width in WIDTHS:
+                busy = usual_neighbours()
+                profiles[width] = measure_member(job, width, (1, MICROBATCH), budget_s=15, neighbours=busy)
+                profiles[width].save(folder / f"profile-{width}.json")
+            for count in workers:
+                cluster = measure_local(count)
+                now = list(ways(profiles, cluster, job.batch_size))
+                for way, fresh in zip(found.setdefault(count, now), now, strict=True):
+                    way.plan = fresh.plan
+                    once(way, profiles[way.plan.tensor], folder, steps)
+    return found
+
+
+def once(way: Case, profile: ModelProfile, folder: Path, steps: int) -> None:
+    """Predict and train."""
+    predicted = predict_iteration(way.plan, profile)
+    way.plan.save(folder / "plan.yaml")
+    summary = train(JOB, folder / "plan.yaml", steps=steps)
+    way.predicted_s.append(predicted.iteration_s)
+    way.measured_s.append(summary.iteration_s or float("nan"))
+    way.memory += [
+        predicted.peak_memory_bytes[worker // way.plan.tensor] / peak - 1
+        for worker, peak in summary.peak_memory_bytes.items()
+    ]
+    row = {"way": way.name, "predicted_iteration_s": predicted.iteration_s, "measured_iteration_s": way.measured_s[-1]}
+    row["error"] = round(way.predicted_s[-1] / way.measured_s[-1] - 1, 3)
+    print(json.dumps({**row, "memory_errors": [round(x, 4) for x in way.memory]}), flush=True)
+
+
+def main() -> None:
+    """Print the lines and the summary."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--workers", type=int, nargs="+", default=[4, 8])
+    parser.add_argument("--steps", type=int, default=8)
+    parser.add_argument("--rounds", type=int, default=1)
+    given = parser.parse_args()
+    for count, found in run(load_job(JOB), given.workers, given.steps, given.rounds).items():
+        pairs = [(statistics.median(way.predicted_s), statistics.median(way.measured_s)) for way in found]
+        row = {"workers": count, "ways": len(found), **order(found)}
+        row["mean_absolute_error"] = statistics.fmean(abs(a / b - 1) for a, b in pairs)
+        memory = [error for way in found for error in way.memory]
+        print(json.dumps({**row, "memory_error_least": min(memory), "memory_error_most": max(memory)}), flush=True)
+
+
+if __name__ == "__main__":
+    main()
