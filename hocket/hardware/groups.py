@@ -45,14 +45,14 @@ def grouped(cluster: Cluster, width: int, slices: bool = False) -> Grouped:
         if inside > 1:
             spanned.append(level)
         if outside > 1 or (left == 1 and level is cluster.levels[-1] and not levels):
-            ring = spanned[-1].all_reduce or spanned[-1].link
+            ring = spanned[-1].inside
             levels.append(_between(level, outside, ring, width, min(width, below) if level.shared else 1, slices))
         below *= level.width
     if left > 1:
         raise InputError("tensor", f"{width} devices", f"a divisor of the cluster's {cluster.devices}")
     cores = cluster.host_cores / min(width, cluster.levels[0].width) if cluster.host_cores is not None else None
     whole = replace(cluster, levels=tuple(levels), nodes=_nodes(cluster, width), host_cores=cores)
-    return Grouped(whole, spanned[-1].all_reduce or spanned[-1].link, width)
+    return Grouped(whole, spanned[-1].inside, width)
 
 
 def fits(cluster: Cluster, width: int) -> bool:

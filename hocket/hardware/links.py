@@ -20,7 +20,8 @@ _ROUNDS = 50
 _FLOOR = 1e-3
 
 
-POINT_TO_POINT, ALL_REDUCE = "point_to_point", "all_reduce"
+POINT_TO_POINT, ALL_REDUCE, MEMBERS = "point_to_point", "all_reduce", "members"
+_KINDS = (POINT_TO_POINT, ALL_REDUCE, MEMBERS)
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ class LinkSample:
 
     Attributes:
         level: index of the level of the hierarchy whose link was used.
-        kind: POINT_TO_POINT (one way) or ALL_REDUCE.
+        kind: POINT_TO_POINT (one way), ALL_REDUCE, or MEMBERS: an all-reduce among devices of a tensor-parallel group.
         members: how many workers took part.
         size_bytes: of the message, or of the tensor that was reduced.
         seconds: from its start until the last member had it.
@@ -46,8 +47,8 @@ class LinkSample:
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
 
     def __post_init__(self) -> None:
-        if self.kind not in (POINT_TO_POINT, ALL_REDUCE):
-            raise InputError("link sample: kind", repr(self.kind), f"{POINT_TO_POINT} or {ALL_REDUCE}")
+        if self.kind not in _KINDS:
+            raise InputError("link sample: kind", repr(self.kind), " or ".join(_KINDS))
 
 
 @dataclass(frozen=True)
@@ -175,5 +176,7 @@ def with_fits(levels: Sequence[Level], fits: Mapping[tuple[int, str], LinkFit]) 
             level = replace(level, bandwidth_bytes_per_s=link.bandwidth_bytes_per_s, latency_s=link.latency_s)
         if (k, ALL_REDUCE) in fits:
             level = replace(level, all_reduce=fits[k, ALL_REDUCE].link)
+        if (k, MEMBERS) in fits:
+            level = replace(level, members=fits[k, MEMBERS].link)
         measured.append(level)
     return tuple(measured)

@@ -1,4 +1,4 @@
-"""Measure the links between the workers of a process group: point-to-point and all-reduce, level by level.
+"""Measure the links between the workers of a process group: messages and all-reduces, level by level.
 
 Rules of this file: every worker of the group calls `measure_links` with the same arguments and decides the same in the
 same order (a collective that one worker skips hangs the others); times are shared by all-reduce of numbers. Only
@@ -16,8 +16,9 @@ import torch
 import torch.distributed as dist
 
 from hocket.errors import InputError
-from hocket.hardware.links import ALL_REDUCE, POINT_TO_POINT, LinkSample
+from hocket.hardware.links import ALL_REDUCE, MEMBERS, POINT_TO_POINT, LinkSample
 from hocket.run.engines._connect import connect
+from hocket.run.engines._members import members_of
 from hocket.run.engines._shared import Inbox, Outbox
 
 SIZES_BYTES = tuple(2**k for k in range(10, 25, 2))
@@ -41,7 +42,8 @@ def measure_links(
     """Measure each level between the workers of the initialised default process group; all of them call this.
 
     Point-to-point: messages between worker 0 and the first worker of the neighbouring component, to and fro.
-    All-reduce: among the first workers of the components that worker 0's parent joins.
+    All-reduce: among the first workers of the components that worker 0's parent joins. Where messages go through memory, an
+    all-reduce of those two workers as members of a tensor-parallel group as well.
 
     Arguments:
         widths: of the levels, innermost first; their product is the number of workers.
@@ -63,7 +65,7 @@ def measure_links(
     if prod(widths) != workers:
         raise InputError("widths", f"{tuple(widths)} for {prod(widths)} workers", f"a product of {workers}")
     device = torch.device("cuda", torch.cuda.current_device()) if dist.get_backend() == "nccl" else torch.device("cpu")
-    share_s = limit_s / max(1, 2 * sum(width > 1 for width in widths))
+    share_s = limit_s / max(1, 3 * sum(width > 1 for width in widths))
     between = _Busy() if device.type == "cpu" else _nothing
     samples: list[LinkSample] = []
     span = 1
@@ -76,10 +78,14 @@ def measure_links(
         pair = members[:2]
         mail = _Mail.between(pair, device)
         behind = between if mail.shared else _nothing  # a network's time is not the processor's
-        kinds = (
+        kinds = [
             _Kind(POINT_TO_POINT, pair, 2, _low, behind, partial(_to_and_fro, rank, pair, mail)),
             _Kind(ALL_REDUCE, members, 1, middle_mean, between, partial(_reduce, group)),
-        )
+        ]
+        if mail.shared:
+            groups = [pair, *([other] for other in range(workers) if other not in pair)]
+            total = members_of(groups, device, True).total
+            kinds.append(_Kind(MEMBERS, pair, 1, middle_mean, between, partial(_totals, total)))
         for kind in kinds:
             for size, seconds, cores in _series(kind, rank in kind.among, sizes_bytes, repeats, share_s, device, clock):
                 samples.append(LinkSample(level, kind.name, len(kind.among), size, seconds, cores))
@@ -222,5 +228,15 @@ def _reduce(group: dist.ProcessGroup | None, message: torch.Tensor) -> Transfer:
     def transfer(times: int) -> None:
         for _ in range(times):
             dist.all_reduce(message, group=group)
+
+    return transfer
+
+
+def _totals(total: Callable[[torch.Tensor], torch.Tensor], message: torch.Tensor) -> Transfer:
+    """Sums of the same tensor among members, one after the other."""
+
+    def transfer(times: int) -> None:
+        for _ in range(times):
+            total(message)
 
     return transfer

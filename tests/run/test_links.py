@@ -11,7 +11,7 @@ import pytest
 
 from hocket.errors import InputError, WorkerLost
 from hocket.hardware.cluster import Cluster, Level, Link
-from hocket.hardware.links import ALL_REDUCE, POINT_TO_POINT, LinkSample, ring_all_reduce_s
+from hocket.hardware.links import ALL_REDUCE, MEMBERS, POINT_TO_POINT, LinkSample, ring_all_reduce_s
 from hocket.profile.companions import usable_cores
 from hocket.run import local_links
 from hocket.run.local_links import _seen, measure_local
@@ -52,12 +52,15 @@ def run_workers(folder: Path, workers: int, widths: list[int], limit_s: float = 
 
 
 def test_every_level_is_measured_by_its_own_members(tmp_path: Path) -> None:
-    """Four workers as 1 x 2 x 2: nothing for width 1, two kinds for each level above, the same list on every worker."""
+    """Four workers as 1 x 2 x 2: nothing for width 1, three kinds for each level above, the same list on every worker."""
     answers = run_workers(tmp_path, 4, [1, 2, 2])
     assert answers.count(answers[0]) == 4
     samples = [LinkSample(**sample) for sample in answers[0]]
     assert [(s.level, s.kind, s.members, s.size_bytes) for s in samples] == [
-        (level, kind, 2, size) for level in (1, 2) for kind in (POINT_TO_POINT, ALL_REDUCE) for size in (4, 1024, 65536)
+        (level, kind, 2, size)
+        for level in (1, 2)
+        for kind in (POINT_TO_POINT, ALL_REDUCE, MEMBERS)
+        for size in (4, 1024, 65536)
     ]
     assert all(0 < s.seconds < 10 and 0 < s.busy_cores < 64 for s in samples)
 
@@ -66,7 +69,7 @@ def test_without_time_two_sizes_are_left(tmp_path: Path) -> None:
     """With no time at all both workers stop after the same two sizes: what a fit needs, and nobody hangs."""
     answers = run_workers(tmp_path, 2, [2], limit_s=0.0)
     assert answers[0] == answers[1]
-    assert [sample["size_bytes"] for sample in answers[0]] == [4, 1024, 4, 1024]
+    assert [sample["size_bytes"] for sample in answers[0]] == [4, 1024] * 3
 
 
 def test_widths_that_do_not_fit_are_refused(tmp_path: Path) -> None:
@@ -76,13 +79,15 @@ def test_widths_that_do_not_fit_are_refused(tmp_path: Path) -> None:
 
 
 def test_this_machine_becomes_a_cluster() -> None:
-    """Two local workers give a cluster that a plan can use: fitted figures of both kinds, memory shared evenly."""
+    """Two local workers give a cluster that a plan can use: fitted figures of all kinds, memory shared evenly."""
     cluster = measure_local(2, limit_s=1.0)
     (level,) = cluster.levels
     assert (level.name, level.width, cluster.device_type) == ("local", 2, "cpu-core")
     # Wide bounds, against wrong units only: loopback is neither slower than 1 MB/s nor faster than memory can be.
     assert level.all_reduce is not None
-    for link in (level.link, level.all_reduce):
+    assert level.members is not None
+    assert level.inside == level.members
+    for link in (level.link, level.all_reduce, level.members):
         assert 1e6 < link.bandwidth_bytes_per_s < 1e12
         assert 0 <= link.latency_s < 1
     assert cluster.host_memory_bytes is not None
