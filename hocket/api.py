@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hocket.errors import InputError
-from hocket.hardware.cluster import Cluster
+from hocket.hardware.catalog import device_type_of
+from hocket.hardware.cluster import Cluster, DeviceType
 from hocket.plan.candidates import Search
 from hocket.plan.open import Opened, open_plan, opened
 from hocket.plan.plan import Plan
@@ -28,16 +29,33 @@ __all__ = ["Job", "plan", "profile", "simulate", "train"]
 
 
 def profile(
-    job: Job | str | Path, microbatch_sizes: Sequence[int] | None = None, tensor: int = 1, **options: Any
+    job: Job | str | Path,
+    microbatch_sizes: Sequence[int] | None = None,
+    tensor: int = 1,
+    *,
+    for_type: str | DeviceType | None = None,
+    **options: Any,
 ) -> ModelProfile:
     """Measure a job, or the job of a job file, layer by layer. See `hocket.profile.measure.measure` for the options.
 
     With `tensor` it is one of so many tensor-parallel devices that is measured. The job of a job file is measured among as many busy neighbours as usual, if nothing else is said.
 
+    Arguments:
+        for_type: measure nothing, but work out what the job takes on this device type (of the catalogue, or of a cluster
+            file); the model of a job file may be larger than memory. See `hocket.profile.sketch.sketch` for the options.
+
     Raises:
         CaptureError: the model cannot be captured; names the module and the reason.
     """
     refuse_in_job_file("hocket.profile")
+    if for_type is not None:
+        from hocket.cost.sketched import costed
+        from hocket.profile.sketch import sketch
+
+        if tensor != 1:
+            raise InputError("tensor", str(tensor), "1, where nothing is measured")
+        kind = for_type if isinstance(for_type, DeviceType) else device_type_of(for_type)
+        return costed(sketch(job, microbatch_sizes or (), **options), kind)
     from hocket.run.member import measure_member
 
     loaded = job if isinstance(job, Job) else load_job(job)

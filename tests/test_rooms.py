@@ -26,17 +26,21 @@ TORCH = (
     *(
         f"profile/{name}.py"
         for name in (
+            "aten",
+            "assemble",
             "block_calls",
             "capture",
             "clip",
             "divided",
             "draws",
+            "fake",
             "layers",
             "measure",
             "memory",
             "operations",
             "recorder",
             "rehearsal",
+            "sketch",
             "stage",
             "steps",
             "storage",

@@ -17,6 +17,15 @@ def profile(
         list[int] | None, typer.Option("--microbatch", "-b", help="A size to measure; repeat.")
     ] = None,
     device: Annotated[str, typer.Option(help="'cpu', or 'cuda' for the current GPU.")] = "cpu",
+    device_type: Annotated[
+        str | None,
+        typer.Option(
+            "--device-type",
+            help="Measure nothing: work the profile out for this type of the catalogue, or for the type of a cluster file. "
+            "The model may be larger than this machine's memory.",
+            show_default=False,
+        ),
+    ] = None,
     neighbours: Annotated[
         int | None,
         typer.Option(
@@ -29,9 +38,11 @@ def profile(
     ] = 1,
     json: Json = False,
 ) -> None:
-    """Measure a job, layer by layer, for several microbatch sizes.
+    """Measure a job, layer by layer, for several microbatch sizes; or work out what it takes on a device that is not here.
 
     Example: hocket profile job.py -o profile.json -b 1 -b 2 -b 4
+
+    Without the device: hocket profile job.py --device-type a100-80gb
     """
     from hocket.files import place_to_write
     from hocket.profile.companions import usual_neighbours
@@ -40,13 +51,17 @@ def profile(
     check_device(device)
     place_to_write(output)
     _check_sizes(microbatch)
+    if device_type is not None:
+        _work_out(job, output, microbatch, device_type, neighbours, tensor, json)
+        return
     busy = usual_neighbours(device) if neighbours is None else neighbours
 
+    from hocket.profile.measure import usual_sizes
     from hocket.run.member import measure_member
 
     loaded = load_job(job)
     _check_sizes(microbatch, loaded.batch_size)
-    sizes = tuple(sorted(set(microbatch or _powers_of_two(loaded.batch_size))))
+    sizes = tuple(sorted(set(microbatch or usual_sizes(loaded.batch_size))))
     with Progress("profiling", not json) as report:
         found = measure_member(
             loaded, tensor, sizes, device=device, neighbours=busy, budget_s=budget_s, progress=report
@@ -97,6 +112,36 @@ def links(
     print(cluster.to_yaml() + f"wrote {output}")
 
 
+def _work_out(
+    job: Path,
+    output: Path,
+    microbatch: list[int] | None,
+    device_type: str,
+    neighbours: int | None,
+    tensor: int,
+    json: bool,
+) -> None:
+    """The profile of a job on a device that need not be here."""
+    from hocket.errors import InputError
+    from hocket.hardware.catalog import device_type_of
+    from hocket.profile.job import check_job_file
+
+    alone = "nothing, where --device-type says that nothing is measured"
+    if neighbours is not None:
+        raise InputError("--neighbours", str(neighbours), alone)
+    if tensor != 1:
+        raise InputError("--tensor", str(tensor), alone)
+    kind = device_type_of(device_type)
+    check_job_file(job)
+
+    from hocket.cost.sketched import costed
+    from hocket.profile.sketch import sketch
+
+    with Progress("looking at the model", not json) as report:
+        found = costed(sketch(job, microbatch or (), progress=report), kind)
+    _save(found, output, json)
+
+
 def _save(found: Any, output: Path, json: bool) -> None:
     """Write a profile and show it."""
     found.save(output)
@@ -118,11 +163,6 @@ def _check_sizes(microbatch: list[int] | None, batch_size: int | None = None) ->
         if size < 1 or (batch_size is not None and size > batch_size):
             most = ">= 1 sample" if batch_size is None else f"1 to {batch_size}, the job's batch_size"
             raise InputError("--microbatch", str(size), most)
-
-
-def _powers_of_two(batch_size: int) -> list[int]:
-    sizes = [2**k for k in range(batch_size.bit_length()) if 2**k <= batch_size]
-    return sizes[-4:]
 
 
 def _print_profile(found: Any) -> None:

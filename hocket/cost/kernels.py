@@ -13,25 +13,38 @@ from hocket.hardware.cluster import DeviceType
 from hocket.hardware.kernels import Kernels
 from hocket.profile.operators import Operator, Product
 
+_PLAIN = {"tfloat32": "float32"}  # what types fall back to where a device has no rate for them
 _SMALL = 24.0  # rows or columns of a tile that is held up by reading its operands as long as it takes to compute
 
 
 def seconds(operators: Iterable[Operator], device: DeviceType, dtype: str) -> float:
     """One operator after the other.
 
+    Arguments:
+        dtype: type of numbers of products that do not say theirs.
+
     Raises:
-        InputError: the device type has no rate for this type of numbers.
+        InputError: the device type has no rate for a type of numbers.
     """
-    peak = device.flops_per_s.get(dtype)
+    _rate(device, dtype)
+    return sum(operator_s(one, device, dtype) for one in operators)
+
+
+def operator_s(one: Operator, device: DeviceType, dtype: str) -> float:
+    """Seconds of a single operator; see `seconds`."""
+    took_s = moving_s(one.moved_bytes, device)
+    if isinstance(one, Product):
+        peak = _rate(device, one.dtype or dtype)
+        took_s = max(took_s, one.done * one.flops / (peak * share(one, device.kernels)))
+    return max(took_s, device.launch_s)
+
+
+def _rate(device: DeviceType, dtype: str) -> float:
+    rates = device.flops_per_s
+    peak = rates.get(dtype) or rates.get(_PLAIN.get(dtype, ""))
     if peak is None:
-        raise InputError(f"device {device.name}: dtype", repr(dtype), f"one of {', '.join(device.flops_per_s)}")
-    total_s = 0.0
-    for one in operators:
-        took_s = moving_s(one.moved_bytes, device)
-        if isinstance(one, Product):
-            took_s = max(took_s, one.flops / (peak * share(one, device.kernels)))
-        total_s += max(took_s, device.launch_s)
-    return total_s
+        raise InputError(f"device {device.name}: dtype", repr(dtype), f"one of {', '.join(rates)}")
+    return peak
 
 
 def moving_s(moved_bytes: float, device: DeviceType) -> float:

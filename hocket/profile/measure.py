@@ -11,20 +11,18 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from hocket.errors import CaptureError, InputError
+from hocket.profile.assemble import Column, Seconds, Step, assemble
 from hocket.profile.capture import Captured, Stage, capture
 from hocket.profile.companions import Companions
 from hocket.profile.job import Job, check_device
-from hocket.profile.layout import is_dense
 from hocket.profile.memory import LayerBytes, count_bytes, optimizer_bytes, step_peaks
-from hocket.profile.model import BATCH_STATISTICS, RANDOM, Layer, ModelProfile
-from hocket.profile.model import Tensor as ProfileTensor
+from hocket.profile.model import ModelProfile
 from hocket.profile.rehearsal import Clock, Rehearsal, Way
 from hocket.profile.timing import ROUNDS, Times, timed
 from hocket.profile.verify import verify
@@ -84,7 +82,7 @@ def measure(
         captured = capture(job, max_layers=max_layers)
         if part is not None:
             captured = part(captured)
-        sizes, notes = _usable(captured, sizes)
+        sizes, notes = usable(captured, sizes)
         if not verify(captured.for_size(sizes[-1])):
             notes.append("not compared with the model's own loss: it draws random numbers that the loss does not need")
         with _quiet(threads, place):
@@ -106,7 +104,18 @@ def measure(
     if neighbours:
         notes += [f"measured with {busy} busy {'neighbour' if busy == 1 else 'neighbours'}", *companions.problems]
     tell(total, total, "done")
-    return _profile(job, captured, columns, step, (*captured.notes, *notes), device_type or _type_of(place))
+    made = [_column(*each) for each in columns]
+    notes += [note for _, said in made for note in said]
+    source = f"measured by hocket with torch {torch.__version__}"
+    return assemble(
+        job,
+        captured,
+        [column for column, _ in made],
+        step,
+        device_type or _type_of(place),
+        source,
+        (*captured.notes, *notes),
+    )
 
 
 def _silent(done: int, total: int, what: str) -> None:
@@ -117,7 +126,12 @@ def _type_of(device: torch.device) -> str:
     return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu-core"
 
 
-def _usable(captured: Captured, sizes: list[int]) -> tuple[list[int], list[str]]:
+def usual_sizes(batch_size: int) -> list[int]:
+    """Powers of two up to a batch, the four largest."""
+    return [2**k for k in range(batch_size.bit_length())][-4:]
+
+
+def usable(captured: Captured, sizes: list[int]) -> tuple[list[int], list[str]]:
     """Leave out a size of one sample where the model refuses it, as batch normalisation may."""
     notes = []
     for size in list(sizes):
@@ -157,22 +171,7 @@ def _made(captured: Captured, size: int, device: torch.device) -> tuple[list[Sta
     return single, Rehearsal(captured, size, device), loaded
 
 
-@dataclass(frozen=True)
-class _Step:
-    """The optimizer: bytes of state, seconds of a step and more for a copy by parameter; temporary bytes by layer.
-
-    `call_s`: seconds of a step besides.
-    """
-
-    state_bytes: dict[str, int]
-    seconds: dict[str, float]
-    copy_s: dict[str, float]
-    call_s: float
-    layer_bytes: list[int]
-    together: bool
-
-
-def _optimizer(captured: Captured, whole: Rehearsal, columns: Sequence[tuple[int, list[LayerBytes], Times]]) -> _Step:
+def _optimizer(captured: Captured, whole: Rehearsal, columns: Sequence[tuple[int, list[LayerBytes], Times]]) -> Step:
     """What an optimizer step costs, whatever the microbatches' size; its time is shared by bytes."""
     median = {way: statistics.median(s for _, _, times in columns for s in times.step[way]) for way in Way}
     call_s = min(median[Way.LEAST], median[Way.IN_PLACE])
@@ -181,7 +180,7 @@ def _optimizer(captured: Captured, whole: Rehearsal, columns: Sequence[tuple[int
     total = sum(p.numel() * p.element_size() for p in weights.values())
     share = {name: p.numel() * p.element_size() / total for name, p in weights.items()}
     peaks, together = step_peaks(whole.optimizer, weights, [layer.parameters for layer in captured.layers])
-    return _Step(
+    return Step(
         optimizer_bytes(whole.optimizer, weights),
         {name: step_s * part for name, part in share.items()},
         {name: copy_s * part for name, part in share.items()},
@@ -198,102 +197,17 @@ def _usual(seconds: Sequence[float]) -> float:
     return statistics.fmean(kept)
 
 
-def _profile(
-    job: Job,
-    captured: Captured,
-    columns: list[tuple[int, list[LayerBytes], Times]],
-    step: _Step,
-    notes: tuple[str, ...],
-    device_type: str,
-) -> ModelProfile:
-    sizes = tuple(size for size, _, _ in columns)
-    forward, backward, noise = [], [], []
-    whole_forward, whole_backward = [], []
-    for size, _, times in columns:
-        parts = np.median(np.array(times.forward), axis=0), np.median(np.array(times.backward), axis=0)
-        wholes = _usual(times.whole_forward), _usual(times.whole_backward)
-        factors = [whole / part.sum() if part.sum() > 0 else 1.0 for whole, part in zip(wholes, parts, strict=True)]
-        forward.append(parts[0] * factors[0])
-        backward.append(parts[1] * factors[1])
-        both = np.array(times.forward) + np.array(times.backward)
-        low, high = np.percentile(both, (25, 75), axis=0)
-        noise.append((high - low) / 2)
-        whole_forward.append(wholes[0])
-        whole_backward.append(wholes[1])
-        said = f"microbatches of {size}: layers scaled by {factors[0]:.3f} forward and {factors[1]:.3f} backward"
-        notes = (*notes, f"{said}, {len(times.forward)} iterations")
-        # Short times escape other programs, long ones do not: a wide gap between them tells of a busy machine.
-        if factors[0] > _BUSY:
-            notes = (
-                *notes,
-                f"microbatches of {size}: the machine seems to have been busy; measure again when it is idle",
-            )
-    parameters = dict(captured.job.model.named_parameters())
-    layers = []
-    for k, found in enumerate(captured.layers):
-        weights = {name: parameters[name] for name in found.parameters}
-        trained = {name: p.numel() * p.element_size() for name, p in weights.items() if p.requires_grad}
-        marks = [note for note, holds in ((RANDOM, found.random), (BATCH_STATISTICS, found.batch_statistics)) if holds]
-        layers.append(
-            Layer(
-                name=found.name,
-                kind=found.kind,
-                forward_s=tuple(float(column[k]) for column in forward),
-                backward_s=tuple(float(column[k]) for column in backward),
-                stash_bytes=tuple(float(counted[k].stash) for _, counted, _ in columns),
-                parameters=found.parameters,
-                weights_bytes=float(sum(p.numel() * p.element_size() for p in weights.values())),
-                gradients_bytes=float(sum(trained.values())),
-                optimizer_bytes=float(sum(step.state_bytes.get(name, 0) for name in trained)),
-                buffers_bytes=float(_buffers_bytes(captured, k, sizes[-1])),
-                working_bytes=tuple(float(counted[k].working) for _, counted, _ in columns),
-                backward_bytes=tuple(float(counted[k].backward) for _, counted, _ in columns),
-                fresh_bytes=tuple(float(counted[k].fresh) for _, counted, _ in columns),
-                step_bytes=float(step.layer_bytes[k]),
-                step_s=sum(step.seconds.get(name, 0.0) for name in trained),
-                copy_s=sum(step.copy_s.get(name, 0.0) for name in trained),
-                flops=tuple(captured.for_size(size).layers[k].flops for size in sizes),
-                noise_s=tuple(float(column[k]) for column in noise),
-                notes=tuple(marks),
-            )
-        )
-    tensors = tuple(
-        ProfileTensor(
-            tensor.name,
-            tensor.source,
-            tensor.targets,
-            tuple(float(captured.for_size(size).tensors[i].size_bytes) for size in sizes),
-            tensor.gradient,
-            tuple(k for k, counted in enumerate(columns[-1][1]) if tensor.name in counted.keeps),
-            is_dense(tensor.shape, tensor.stride),
-        )
-        for i, tensor in enumerate(captured.tensors)
-    )
-    weight = next(iter(parameters.values()))
-    return ModelProfile(
-        name=job.name or type(job.model).__name__,
-        device_type=device_type,
-        microbatch_sizes=sizes,
-        layers=tuple(layers),
-        tensors=tensors,
-        optimizer=type(job.optimizer([torch.nn.Parameter(torch.zeros(1))])).__name__,
-        ties=captured.ties,
-        source=f"measured by hocket with torch {torch.__version__}",
-        whole_forward_s=tuple(whole_forward),
-        whole_backward_s=tuple(whole_backward),
-        load_s=tuple(statistics.median(times.load) for _, _, times in columns),
-        dtype=str(weight.dtype).removeprefix("torch."),
-        step_call_s=step.call_s,
-        step_together=step.together,
-        digest_of_model=job.model_digest,
-        batch_size=job.batch_size,
-        clip_grad_norm=job.clip_grad_norm,
-        notes=notes,
-    )
-
-
-def _buffers_bytes(captured: Captured, layer: int, size: int) -> int:
-    """Bytes of a layer's buffers, and of what it keeps from one run to the next, such as masks."""
-    stage = Stage(captured.for_size(size), [layer])
-    held = (*stage.buffers().values(), *stage.constants())
-    return sum({t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in held}.values())
+def _column(size: int, counted: list[LayerBytes], times: Times) -> tuple[Column, list[str]]:
+    """The usual times of one microbatch size, scaled to the undivided model's, and what is to be said of them."""
+    parts = np.median(np.array(times.forward), axis=0), np.median(np.array(times.backward), axis=0)
+    wholes = _usual(times.whole_forward), _usual(times.whole_backward)
+    factors = [whole / part.sum() if part.sum() > 0 else 1.0 for whole, part in zip(wholes, parts, strict=True)]
+    both = np.array(times.forward) + np.array(times.backward)
+    low, high = np.percentile(both, (25, 75), axis=0)
+    said = f"microbatches of {size}: layers scaled by {factors[0]:.3f} forward and {factors[1]:.3f} backward"
+    notes = [f"{said}, {len(times.forward)} iterations"]
+    # Short times escape other programs, long ones do not: a wide gap between them tells of a busy machine.
+    if factors[0] > _BUSY:
+        notes.append(f"microbatches of {size}: the machine seems to have been busy; measure again when it is idle")
+    seconds = Seconds(parts[0] * factors[0], parts[1] * factors[1], (high - low) / 2, *wholes)
+    return Column(size, counted, seconds, statistics.median(times.load)), notes

@@ -128,7 +128,7 @@ def _backward(
     The gradients of its inputs go into the box.
     """
     with StorageTracker() as tracker:
-        caught = {n: _Catch.apply(t, n, box) if t.requires_grad else t for n, t in given.items()}  # type: ignore[no-untyped-call]
+        caught = {n: Catch.apply(t, n, box) if t.requires_grad else t for n, t in given.items()}  # type: ignore[no-untyped-call]
         ends, ways = border(captured, stage.run(caught, seed_of), grads)
         edges = [get_gradient_edge(end) for end in ends]
         ways = [torch.ones_like(end) if way is None else way for end, way in zip(ends, ways, strict=True)]
@@ -140,7 +140,7 @@ def _backward(
         return tracker.peak_bytes, tracker.peak_bytes - held
 
 
-class _Catch(torch.autograd.Function):
+class Catch(torch.autograd.Function):
     """Passes a tensor on, and takes its gradient as it comes: inside a model nobody copies it, as a leaf would."""
 
     @staticmethod

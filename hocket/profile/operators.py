@@ -7,18 +7,33 @@ Source: dissertation section 4.5.1 (a product of m x k and k x n takes 2 m n k o
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+KINDS = ("product", "convolution", "attention", "recurrence", "pass")
+"""What operators are told apart by when they are compared with measured ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """`batch` independent products of rows x inner and inner x columns matrices, of elements of `element_bytes`."""
+    """`batch` independent products of rows x inner and inner x columns matrices, of elements of `element_bytes`.
+
+    Attributes:
+        kind: one of `KINDS`.
+        done: part of the operations that the kernel does: half, where attention looks at nothing ahead. All count.
+        touched_bytes: read and written, where that is not each factor and the result once: a convolution's factors repeat
+            its input, attention's results stay inside. Negative for what the sizes say.
+        dtype: type of the numbers as it is computed with; empty for the model's own.
+    """
 
     rows: float
     inner: float
     columns: float
     batch: float = 1
     element_bytes: float = 2
+    kind: str = "product"
+    done: float = 1.0
+    touched_bytes: float = -1.0
+    dtype: str = ""
 
     @property
     def flops(self) -> float:
@@ -27,7 +42,9 @@ class Product:
 
     @property
     def moved_bytes(self) -> float:
-        """Read and written once each."""
+        """Read and written."""
+        if self.touched_bytes >= 0:
+            return self.touched_bytes
         elements = self.rows * self.inner + self.inner * self.columns + self.rows * self.columns
         return elements * self.batch * self.element_bytes
 
@@ -35,8 +52,8 @@ class Product:
     def backward(self) -> "tuple[Product, Product]":
         """What gives the gradients of the two factors."""
         return (
-            Product(self.rows, self.columns, self.inner, self.batch, self.element_bytes),
-            Product(self.inner, self.rows, self.columns, self.batch, self.element_bytes),
+            replace(self, inner=self.columns, columns=self.inner),
+            replace(self, rows=self.inner, inner=self.rows),
         )
 
 
@@ -46,6 +63,11 @@ class Pass:
 
     moved_bytes: float
     flops: float = 0.0
+
+    @property
+    def kind(self) -> str:
+        """One of `KINDS`."""
+        return "pass"
 
 
 Operator = Product | Pass

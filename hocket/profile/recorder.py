@@ -1,6 +1,6 @@
 """The recorder: notes every operation on tensors while a model runs.
 
-Rules of this file: the model runs as it stands, on real numbers; modules without children (and those of torch.nn that
+Rules of this file: the model runs as it stands, on real numbers or (fake.py) on sizes alone; modules without children (and those of torch.nn that
 do their work themselves) are one operation each, everything else that is done with tensors is an operation of its own.
 """
 
@@ -12,9 +12,10 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.flop_counter import flop_registry
 
 from hocket.errors import CaptureError
+from hocket.profile.aten import flops_of_call
+from hocket.profile.fake import changed_unsaid, draws, is_fake
 from hocket.profile.operations import Call, Context, Node, Ref, Value, flatten, function_name
 
 # Modules of torch.nn that only call their children: these are looked into, the other modules of torch.nn are not.
@@ -86,15 +87,26 @@ def is_leaf(module: nn.Module) -> bool:
 
 
 class _Cost(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts floating point operations, by PyTorch's own formulas."""
+    """Counts floating point operations, by PyTorch's own formulas, and sees what numbers would show.
+
+    Attributes:
+        random: whether an operation draws random numbers. changed: tensors that change without a new version.
+    """
 
     flops: float = 0.0
+    random: bool = False
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.changed: list[Tensor] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.namespace == "prim":  # a question about a tensor
+            return func(*args, **(kwargs or {}))
+        self.random = self.random or draws(func, args, kwargs or {})
+        self.changed += changed_unsaid(func, args, kwargs or {})
         out = func(*args, **(kwargs or {}))
-        formula = flop_registry.get(func._overloadpacket)
-        if formula is not None:
-            self.flops += float(formula(*args, **(kwargs or {}), out_val=out))
+        self.flops += flops_of_call(func, args, kwargs or {}, out)
         return out
 
 
@@ -112,13 +124,14 @@ class Recorder(TorchFunctionMode):
         self.number: dict[int, int] = {}
         self.sharing: dict[int, list[Tensor]] = {}
         self.kept: list[Any] = []
+        self.changed_unsaid: set[int] = set()
         self.busy = 0
 
     # -- values
 
     def add(self, tensor: Tensor, kind: str, name: str, fixed: bool, node: int = -1) -> int:
         """Number a tensor that is now seen for the first time, or anew after it changed."""
-        storage = _storage_of(tensor)
+        storage = storage_of(tensor)
         keep = tensor.detach() if kind == "constant" else None
         value = Value(
             kind, name, node, fixed, tuple(tensor.shape), _stride_of(tensor), tensor.dtype, tensor.requires_grad,
@@ -207,9 +220,11 @@ class Recorder(TorchFunctionMode):
         context = _context(self.device.type)
         before = [tensor._version for tensor in inputs]
         rng = _rng_state(self.device)
-        with _Cost() as cost:  # type: ignore[no-untyped-call]
+        with _Cost() as cost:
             result = function(*args, **kwargs)
-        is_random = not all(torch.equal(a, b) for a, b in zip(rng, _rng_state(self.device), strict=True))
+        # Where nothing is computed nothing is drawn either.
+        is_random = cost.random if is_fake() else not _all_equal(rng, _rng_state(self.device))
+        self.changed_unsaid.update(storage_of(tensor) for tensor in cost.changed)
         changed = {id(t): t for t, version in zip(inputs, before, strict=True) if t._version != version}
         if name in _MAYBE_SAME and any(result is tensor for tensor in inputs):
             result = result.view_as(result)
@@ -302,15 +317,20 @@ def _guess_flops(bound: Any, inputs: list[Tensor]) -> float:
     return 2.0 * weights * inputs[0].numel() / inputs[0].shape[-1]
 
 
-def _storage_of(tensor: Tensor) -> int:
+def storage_of(tensor: Tensor) -> int:
     try:
-        return tensor.untyped_storage().data_ptr() or -id(tensor)
+        storage = tensor.untyped_storage()
+        return storage._cdata if storage.device.type == "meta" else storage.data_ptr() or -id(tensor)
     except (NotImplementedError, RuntimeError):  # sparse tensors and the like have none
         return -id(tensor)
 
 
 def _stride_of(tensor: Tensor) -> tuple[int, ...]:
     return tuple(tensor.stride()) if tensor.layout is torch.strided else ()
+
+
+def _all_equal(first: list[Tensor], second: list[Tensor]) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
 
 
 def _rng_state(device: torch.device) -> list[Tensor]:

@@ -40,6 +40,8 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.peak_bytes = self.live_bytes
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.namespace == "prim":  # a question about a tensor
+            return func(*args, **(kwargs or {}))
         for thing in tree_leaves((args, kwargs or {})):
             if isinstance(thing, Tensor):
                 self._add(thing, counted=False)

@@ -13,8 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from hocket.errors import CaptureError
+from hocket.profile.fake import is_fake
 from hocket.profile.operations import LOSS, Call, Trace, function_name
-from hocket.profile.recorder import Recorder
+from hocket.profile.recorder import Recorder, storage_of
 
 
 @contextmanager
@@ -82,11 +83,11 @@ def record(
             recorder.add(parameter, "parameter", name, fixed=False)
         buffers = {f"{path}.{key}".lstrip("."): (m, key) for path, m in modules.items() for key in m._buffers}
         buffers = {name: owner for name, owner in buffers.items() if owner[0]._buffers[owner[1]] is not None}
-        start, given = {}, {}
+        start, given, versions = {}, {}, {}
         for name, (module, key) in buffers.items():
             buffer = module._buffers[key]
             assert buffer is not None
-            start[name], given[name] = buffer.clone(), buffer
+            start[name], given[name], versions[name] = buffer.clone(), buffer, buffer._version
             if id(buffer) not in recorder.number:
                 recorder.add(buffer, "buffer", name, fixed=True)
         for name, tensor in batch.items():
@@ -116,9 +117,11 @@ def record(
             if module._buffers[key] is not given[name]:
                 hint = f"Change it in place, such as self.{key}.copy_(value)."
                 raise CaptureError(f"buffer {name}", "replaced by another tensor", "a buffer changed in place", hint)
-        changed = frozenset(
-            n for n, (m, k) in buffers.items() if m._buffers[k] is None or not _same(start[n], m._buffers[k])
-        )
+        if is_fake():
+            unsaid = recorder.changed_unsaid
+            changed = frozenset(n for n, b in given.items() if b._version != versions[n] or storage_of(b) in unsaid)
+        else:
+            changed = frozenset(n for n, b in given.items() if not _same(start[n], b))
     if python_random.getstate() != dice:
         python_random.setstate(dice)
         raise CaptureError(
@@ -154,5 +157,5 @@ def _loss_of(recorder: Recorder, loss: Any, output: Any, args: Any, kwargs: Any)
     return result
 
 
-def _same(first: Tensor, second: Tensor | None) -> bool:
-    return second is not None and first.shape == second.shape and bool(torch.equal(first, second))
+def _same(first: Tensor, second: Tensor) -> bool:
+    return first.shape == second.shape and bool(torch.equal(first, second))

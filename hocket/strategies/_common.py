@@ -86,11 +86,7 @@ def compile_strategy(name: str, stages: Stages, microbatches: int, options: Opti
     """
     member = strategy(name)
     full = complete(name, options or {})
-    reason = (
-        _always(stages, microbatches)
-        or refusal(name, stages, microbatches, full)
-        or _too_long(stages, member.rule(stages, microbatches, full))
-    )
+    reason = refusal(name, stages, microbatches, full) or _too_long(stages, member.rule(stages, microbatches, full))
     if reason:
         raise RefusedError(f"strategy {name}", reason)
     return member.compile(stages, microbatches, full)
@@ -99,8 +95,10 @@ def compile_strategy(name: str, stages: Stages, microbatches: int, options: Opti
 def refusal(name: str, stages: Stages, microbatches: int, options: Options) -> str | None:
     """The reason to refuse a strategy on some stages, with all options given; None where it can be compiled."""
     member = strategy(name)
-    return member.supports(stages, microbatches, options) or _unclipped(
-        name, stages, member.rule(stages, microbatches, options)
+    return (
+        _always(stages, microbatches)
+        or member.supports(stages, microbatches, options)
+        or _unclipped(name, stages, member.rule(stages, microbatches, options))
     )
 
 

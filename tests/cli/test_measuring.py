@@ -39,3 +39,37 @@ def test_sizes_that_cannot_be_measured(
     assert result.code == 2
     assert result.err.startswith(f"error: --microbatch: found {found}; expected {expected}")
     assert not Path("own.json").exists()
+
+
+def test_a_profile_for_a_device_that_is_not_here(run: Callable[..., Any], folder: Path) -> None:
+    """It is worked out, says so, and is planned, simulated and checked like a measured one."""
+    result = run("profile", "job.py", "-o", "own.json", "-b", 1, "-b", 2, "--device-type", "a100-80gb")
+    assert result.code == 0, result.err
+    assert "not measured" in result.out
+    found = ModelProfile.read("own.json")
+    assert (found.device_type, found.microbatch_sizes) == ("a100-80gb", (1, 2))
+    Path("cluster.yaml").write_text(
+        "name: two\ndevice_type: a100-80gb\nlevels:\n- {name: server, width: 2, bandwidth_bytes_per_s: 3.0e+11}\n"
+    )
+    assert run("plan", "own.json", "cluster.yaml", "--batch", 4, "-o", "plan.yaml").code == 0
+    assert run("check", "plan.yaml").code == 0
+    assert run("simulate", "plan.yaml").code == 0
+    assert run("profile", "job.py", "-o", "same.json", "-b", 1, "-b", 2, "--device-type", "cluster.yaml").code == 0
+    assert Path("same.json").read_text() == Path("own.json").read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--device-type", "a100"), "device type: found 'a100'"),
+        (("--device-type", "a100-80gb", "-b", 5), "microbatch: found 5; expected 1 to 4"),
+        (("--device-type", "a100-80gb", "--neighbours", 1), "--neighbours: found 1"),
+    ],
+)
+def test_profiles_that_cannot_be_worked_out(
+    run: Callable[..., Any], folder: Path, words: tuple[Any, ...], told: str
+) -> None:
+    """An unknown type, a size beyond the batch, and neighbours where nothing runs; nothing is written."""
+    result = run("profile", "job.py", "-o", "own.json", *words)
+    assert (result.code, result.err.startswith(f"error: {told}")) == (2, True), result.err
+    assert not Path("own.json").exists()

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from hocket.errors import InputError, nearest
 from hocket.files import read_bytes
-from hocket.hardware.cluster import DeviceType
+from hocket.hardware.cluster import Cluster, DeviceType
 from hocket.typed import read_as
 
 _FOLDER = Path(__file__).parent
@@ -44,3 +44,20 @@ def device_type(name: str) -> DeviceType:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InputError(str(path), str(error), "a TOML document") from None
     return read_as(DeviceType, {"name": name, **data}, str(path))
+
+
+def device_type_of(name: str) -> DeviceType:
+    """A type of the catalogue by name, or the one that all devices of a cluster file are of.
+
+    Raises:
+        InputError: neither; devices of several types.
+    """
+    if not name.endswith((".yaml", ".yml")):
+        return device_type(name)
+    cluster = Cluster.read(name)
+    kinds = sorted({cluster.node_of(device).device_type for device in range(cluster.devices)})
+    if len(kinds) > 1:
+        raise InputError(
+            name, f"devices of {len(kinds)} types ({', '.join(kinds)})", "devices of one type, or a type's name"
+        )
+    return cluster.type_of(0)

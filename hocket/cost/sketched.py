@@ -1,0 +1,56 @@
+"""A job that was only looked at, on a device type: an ordinary profile, whose seconds are worked out.
+
+Rules of this file: nothing is allocated and nothing runs; what operators take is said at the head of `cost/kernels.py`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from hocket.cost.kernels import moving_s, seconds
+from hocket.hardware.cluster import DeviceType
+from hocket.profile.model import Layer, ModelProfile
+from hocket.profile.work import Sketch, Work
+
+
+def costed(sketch: Sketch, device: DeviceType) -> ModelProfile:
+    """The profile of a sketched job on a device type.
+
+    Raises:
+        InputError: the device type has no rate for the model's type of numbers.
+    """
+    plain = sketch.profile
+    trained = sum(layer.gradients_bytes for layer in _once(plain)) or 1.0
+    step_s = moving_s(sum(one.moved_bytes for one in sketch.step), device)
+    layers = []
+    for k, layer in enumerate(plain.layers):
+        own = [at[k] for at in sketch.work]
+        layers.append(_layer(layer, own, device, plain.dtype, step_s * layer.gradients_bytes / trained))
+    return replace(
+        plain,
+        device_type=device.name,
+        layers=tuple(layers),
+        source=f"{plain.source} for {device.name}",
+        notes=(*plain.notes, "seconds are worked out from sizes, not measured"),
+        step_call_s=device.launch_s * len(sketch.step) / sketch.parameters,
+    )
+
+
+def _once(profile: ModelProfile) -> Sequence[Layer]:
+    """Layers whose parameters no earlier layer has: each parameter is stepped once."""
+    seen: set[str] = set()
+    found = []
+    for layer in profile.layers:
+        if not layer.parameters or not seen.issuperset(layer.parameters):
+            found.append(layer)
+        seen.update(layer.parameters)
+    return found
+
+
+def _layer(layer: Layer, own: Sequence[Work], device: DeviceType, dtype: str, step_s: float) -> Layer:
+    return replace(
+        layer,
+        forward_s=tuple(seconds(work.forward, device, dtype) for work in own),
+        backward_s=tuple(seconds(work.backward, device, dtype) for work in own),
+        step_s=step_s,
+        copy_s=moving_s(2 * layer.gradients_bytes, device),
+    )

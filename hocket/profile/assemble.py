@@ -1,0 +1,142 @@
+"""Assembling a profile: a captured job's layers and tensors, with the bytes and seconds that were found for them.
+
+Rules of this file: nothing is run here but the making of stages; whether figures were measured or worked out is not known.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from hocket.profile.capture import Captured, Stage
+from hocket.profile.job import Job
+from hocket.profile.layout import is_dense
+from hocket.profile.memory import LayerBytes
+from hocket.profile.model import BATCH_STATISTICS, RANDOM, Layer, ModelProfile, Tensor
+from hocket.profile.storage import unique_bytes
+
+
+@dataclass(frozen=True)
+class Seconds:
+    """Of one microbatch: forward, backward and noise by layer, shape (layers,), and the undivided model's."""
+
+    forward: np.ndarray
+    backward: np.ndarray
+    noise: np.ndarray
+    whole_forward: float
+    whole_backward: float
+
+
+@dataclass(frozen=True)
+class Column:
+    """What was found for microbatches of one size: bytes by layer, seconds where they are known, and those of a load."""
+
+    size: int
+    bytes: list[LayerBytes]
+    seconds: Seconds | None = None
+    load_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Step:
+    """The optimizer: bytes of state, seconds of a step and more for a copy by parameter; temporary bytes by layer.
+
+    `call_s`: seconds of a step besides.
+    """
+
+    state_bytes: dict[str, int]
+    seconds: dict[str, float]
+    copy_s: dict[str, float]
+    call_s: float
+    layer_bytes: list[int]
+    together: bool
+
+
+def assemble(
+    job: Job,
+    captured: Captured,
+    columns: Sequence[Column],
+    step: Step,
+    device_type: str,
+    source: str,
+    notes: tuple[str, ...],
+) -> ModelProfile:
+    """The profile of a captured job; seconds that are not known are 0.
+
+    Arguments:
+        job: as its user wrote it; captured may be a member's part of it.
+        columns: one a microbatch size, ascending; with seconds all or none.
+    """
+    sizes = tuple(column.size for column in columns)
+    seconds = [column.seconds for column in columns if column.seconds is not None]
+    zeros = (0.0,) * len(columns)
+    parameters = dict(captured.job.model.named_parameters())
+    layers = []
+    for k, found in enumerate(captured.layers):
+        weights = {name: parameters[name] for name in found.parameters}
+        trained = {name: p.numel() * p.element_size() for name, p in weights.items() if p.requires_grad}
+        marks = [note for note, holds in ((RANDOM, found.random), (BATCH_STATISTICS, found.batch_statistics)) if holds]
+        counted = [column.bytes[k] for column in columns]
+        layers.append(
+            Layer(
+                name=found.name,
+                kind=found.kind,
+                forward_s=tuple(float(one.forward[k]) for one in seconds) or zeros,
+                backward_s=tuple(float(one.backward[k]) for one in seconds) or zeros,
+                stash_bytes=tuple(float(one.stash) for one in counted),
+                parameters=found.parameters,
+                weights_bytes=float(sum(p.numel() * p.element_size() for p in weights.values())),
+                gradients_bytes=float(sum(trained.values())),
+                optimizer_bytes=float(sum(step.state_bytes.get(name, 0) for name in trained)),
+                buffers_bytes=float(_buffers_bytes(captured, k, sizes[-1])),
+                working_bytes=tuple(float(one.working) for one in counted),
+                backward_bytes=tuple(float(one.backward) for one in counted),
+                fresh_bytes=tuple(float(one.fresh) for one in counted),
+                step_bytes=float(step.layer_bytes[k]),
+                step_s=sum(step.seconds.get(name, 0.0) for name in trained),
+                copy_s=sum(step.copy_s.get(name, 0.0) for name in trained),
+                flops=tuple(captured.for_size(size).layers[k].flops for size in sizes),
+                noise_s=tuple(float(one.noise[k]) for one in seconds),
+                notes=tuple(marks),
+            )
+        )
+    tensors = tuple(
+        Tensor(
+            tensor.name,
+            tensor.source,
+            tensor.targets,
+            tuple(float(captured.for_size(size).tensors[i].size_bytes) for size in sizes),
+            tensor.gradient,
+            tuple(k for k, counted in enumerate(columns[-1].bytes) if tensor.name in counted.keeps),
+            is_dense(tensor.shape, tensor.stride),
+        )
+        for i, tensor in enumerate(captured.tensors)
+    )
+    weight = next(iter(parameters.values()))
+    return ModelProfile(
+        name=job.name or type(job.model).__name__,
+        device_type=device_type,
+        microbatch_sizes=sizes,
+        layers=tuple(layers),
+        tensors=tensors,
+        optimizer=type(job.optimizer([torch.nn.Parameter(torch.zeros(1))])).__name__,
+        ties=captured.ties,
+        source=source,
+        whole_forward_s=tuple(one.whole_forward for one in seconds),
+        whole_backward_s=tuple(one.whole_backward for one in seconds),
+        load_s=tuple(column.load_s for column in columns) if seconds else (),
+        dtype=str(weight.dtype).removeprefix("torch."),
+        step_call_s=step.call_s,
+        step_together=step.together,
+        digest_of_model=job.model_digest,
+        batch_size=job.batch_size,
+        clip_grad_norm=job.clip_grad_norm,
+        notes=notes,
+    )
+
+
+def _buffers_bytes(captured: Captured, layer: int, size: int) -> int:
+    """Bytes of a layer's buffers, and of what it keeps from one run to the next, such as masks."""
+    stage = Stage(captured.for_size(size), [layer])
+    return unique_bytes((*stage.buffers().values(), *stage.constants()))

@@ -1,0 +1,104 @@
+"""Fake tensors: sizes, strides and types without numbers, so that a model can be looked at that no memory holds.
+
+Rules of this file: inside `faked` every operation takes and gives fake tensors on the CPU; what could not be decided without
+numbers is refused by torch by name. The kernels are those that a CPU would choose, so that what autograd keeps is what it
+keeps there.
+"""
+
+import copy
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeCopyMode, FakeTensorMode
+from torch.utils._mode_utils import no_dispatch
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+
+# Operations that change running statistics although their schemas do not say so.
+_UNSAID = ("native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm", "_batch_norm_impl_index")
+_DEVICE = torch.ops.prim.device.default
+
+
+class _Sizes(FakeTensorMode):  # type: ignore[no-untyped-call]
+    """Fake tensors, and recurrent layers with the memory that their kernel works in: torch knows that size only when it computes.
+
+    So one layer of zeros is computed for each size of such layers; nothing else is.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(allow_non_fake_inputs=True)  # type: ignore[no-untyped-call]
+        self._workspaces: dict[Any, int] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is _DEVICE and not self.in_kernel_invocation:  # asked for by autograd, again and again
+            return args[0].fake_device  # type: ignore[index]
+        out: Any = super().__torch_dispatch__(func, types, args, kwargs)
+        if func is not torch.ops.aten.mkldnn_rnn_layer.default or out is NotImplemented:
+            return out
+        sizes = tuple((tuple(a.shape), a.dtype) if isinstance(a, Tensor) else str(a) for a in args)
+        if sizes not in self._workspaces:
+            with no_dispatch():
+                given = [torch.zeros(a.shape, dtype=a.dtype) if isinstance(a, Tensor) else a for a in args]
+                self._workspaces[sizes] = func(*given)[-1].numel()
+        return (*out[:-1], out[-1].new_empty(self._workspaces[sizes]))
+
+
+@contextmanager
+def faked() -> Iterator[FakeTensorMode]:
+    """Nothing is computed or allocated inside; tensors from outside count as fake ones of their sizes."""
+    plain = nn.Module._apply
+    # torch exchanges the parameters of a module that is sent to another type for new ones, which fake ones refuse.
+    nn.Module._apply = _apply  # type: ignore[method-assign]
+    try:
+        with _Sizes() as mode:
+            yield mode
+    finally:
+        nn.Module._apply = plain  # type: ignore[method-assign]
+
+
+def _apply(module: nn.Module, change: Callable[[Tensor], Tensor], recurse: bool = True) -> nn.Module:
+    """`nn.Module._apply`, what `to` and `half` are made of: tied parameters stay tied."""
+    for child in module.children() if recurse else ():
+        child._apply(change)  # type: ignore[no-untyped-call]
+    with torch.no_grad():
+        for p in module._parameters.values():
+            if p is not None:
+                p.data = change(p)
+        for key, b in module._buffers.items():
+            if b is not None:
+                module._buffers[key] = change(b)
+    return module
+
+
+def is_fake() -> bool:
+    """Whether one is inside of `faked`."""
+    return any(isinstance(mode, FakeTensorMode) for mode in _get_current_dispatch_mode_stack())
+
+
+def fake_copy(module: Any, mode: FakeTensorMode) -> Any:
+    """The same module with fake parameters and buffers."""
+    with FakeCopyMode(mode):
+        return copy.deepcopy(module)
+
+
+def draws(func: Any, args: Any, kwargs: Any) -> bool:
+    """Whether an operation draws random numbers: attention without dropout, for one, could but does not."""
+    if torch.Tag.nondeterministic_seeded not in func.tags:
+        return False
+    given = _by_name(func, args, kwargs)
+    return not any(given.get(name) == 0 for name in ("dropout_p", "p"))
+
+
+def changed_unsaid(func: Any, args: Any, kwargs: Any) -> list[Tensor]:
+    """What an operation changes without a new version of it."""
+    if func._schema.name.removeprefix("aten::") not in _UNSAID:
+        return []
+    given = _by_name(func, args, kwargs)
+    names = ("running_mean", "running_var")
+    return [given[name] for name in names if isinstance(given.get(name), Tensor) and given.get("training", True)]
+
+
+def _by_name(func: Any, args: Any, kwargs: Any) -> dict[str, Any]:
+    return {**{one.name: value for one, value in zip(func._schema.arguments, args, strict=False)}, **kwargs}
