@@ -318,6 +318,7 @@ def _guess_flops(bound: Any, inputs: list[Tensor]) -> float:
 
 
 def storage_of(tensor: Tensor) -> int:
+    """The identity of the memory that a tensor is a view of."""
     try:
         storage = tensor.untyped_storage()
         return storage._cdata if storage.device.type == "meta" else storage.data_ptr() or -id(tensor)
