@@ -85,15 +85,16 @@ class Columns:
         return sizes
 
 
-def step_s(profile: ModelProfile, layers: Iterable[int], copies: bool = False) -> float:
+def step_s(profile: ModelProfile, layers: Iterable[int], copies: bool = False, share: float = 1.0) -> float:
     """Seconds of the optimizer step for some layers of one stage, a parameter that they share counted once.
 
     Arguments:
         copies: the weights before the step are kept.
+        share: of the weights that it is for.
     """
     own = _once_each(profile, layers)
     trains = any(layer.gradients_bytes > 0 for layer in own)
-    total = sum(layer.step_s + (layer.copy_s if copies else 0.0) for layer in own)
+    total = share * sum(layer.step_s + (layer.copy_s if copies else 0.0) for layer in own)
     return total + (profile.step_call_s if trains else 0.0)
 
 

@@ -8,7 +8,7 @@ Source: section 3.3.3 (MEMORY), with optimizer state, gradients, buffers and wor
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -33,6 +33,8 @@ class StageBytes:
         step_bytes: temporary memory of an optimizer step.
         summed: for every bucket, whether its gradients are summed over devices: then they lie in one flat piece of
             memory, which is taken as a whole. gaps_bytes: at most, between the gradients in there.
+        shard_bytes: of the part of the weights that one replica's step makes, if that is not all.
+        stepped: what share of the stage's weights one replica's step is for.
     """
 
     weights_bytes: float
@@ -44,6 +46,8 @@ class StageBytes:
     summed: tuple[bool, ...]
     gaps_bytes: np.ndarray
     step_bytes: float
+    shard_bytes: float = 0.0
+    stepped: float = 1.0
 
     @property
     def bucket_bytes(self) -> np.ndarray:
@@ -67,6 +71,7 @@ def stage_bytes(columns: Columns, cut: StageCut, ties: tuple[Tie, ...]) -> Stage
     last = {name: position[i] for i in cut.layers for name in layers[i].parameters}
     groups: list[set[int]] = [set() for _ in range(table.shape[1])]
     weights = optimizer = 0.0
+    shared_weights = shared_optimizer = 0.0  # with other stages
     seen: set[str] = set()
     # Ascending: a parameter's gradient is complete with the first layer that uses it, which the backward visits last.
     for i in cut.layers:
@@ -84,6 +89,8 @@ def stage_bytes(columns: Columns, cut: StageCut, ties: tuple[Tie, ...]) -> Stage
             size = sizes[name]
             bucket = tie_of.get(name, bucket_of_layer[i])
             weights, optimizer = weights + size[0], optimizer + size[2]
+            if name in tie_of:
+                shared_weights, shared_optimizer = shared_weights + size[0], shared_optimizer + size[2]
             table[position[i], bucket] += size[1]
             made[last[name], bucket] += size[1]
             gaps[bucket] += _ALIGNMENT_BYTES
@@ -93,7 +100,22 @@ def stage_bytes(columns: Columns, cut: StageCut, ties: tuple[Tie, ...]) -> Stage
     step = sum(steps) if columns.profile.step_together else max(steps)
     summed = (cut.replicated,) * len(own) + (True,) * len(ties)
     complete = tuple(tuple(sorted(group)) for group in groups)
-    return StageBytes(weights, optimizer, buffers, table, made, complete, summed, gaps, step)
+    whole = StageBytes(weights, optimizer, buffers, table, made, complete, summed, gaps, step)
+    if not cut.sharded:
+        return whole
+    # Parts are equal: what lies in flat memory is made longer for that.
+    replicas, padding = cut.replicas, float(_ALIGNMENT_BYTES * cut.replicas)
+    gaps[: len(own)] += padding
+    gap = float(gaps[: len(own)].sum())
+    stepped = (shared_weights + (weights - shared_weights) / replicas) / weights if weights else 1.0
+    return replace(
+        whole,
+        weights_bytes=weights + gap,
+        optimizer_bytes=shared_optimizer + (optimizer - shared_optimizer + gap) / replicas,
+        shard_bytes=(weights - shared_weights + gap) / replicas,
+        step_bytes=min(step, sum(steps) * stepped),
+        stepped=stepped,
+    )
 
 
 class Memory:
@@ -133,6 +155,8 @@ class Memory:
                 return stage.optimizer_bytes
             case What.SQUARES | What.NORM:
                 return NORM_BYTES
+            case What.SHARD:
+                return stage.shard_bytes
             case What.ACCUMULATOR | What.REDUCED:
                 return float(stage.bucket_bytes[value.part])
         figures = self._columns.at(samples)
@@ -158,6 +182,8 @@ class Memory:
         if value.what in (What.ACCUMULATOR, What.REDUCED):
             stage = self.stages[value.stage]
             return self.value_bytes(value, samples) + float(stage.summed[value.part] * stage.gaps_bytes[value.part])
+        if value.what is What.SHARD:  # in its place in the memory of the whole
+            return self.stages[value.stage].weights_bytes
         if value.what not in (What.ACTIVATION, What.GRADIENT):
             return self.value_bytes(value, samples)
         indices = self._borders[(value.stage, value.part)]
@@ -190,7 +216,7 @@ class Memory:
         """Whether the memory of such values is never given back, but kept for the next ones: versions, flat buckets."""
         if value.what in (What.ACCUMULATOR, What.REDUCED):
             return self.stages[value.stage].summed[value.part]
-        return value.what is What.WEIGHTS
+        return value.what in (What.WEIGHTS, What.SHARD)
 
     def net_bytes(self, instruction: Instruction, samples: int, pooled: bool = True) -> float:
         """What an instruction adds to its device's memory for good; negative when it frees more than it makes.

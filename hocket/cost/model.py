@@ -190,7 +190,7 @@ class CostModel:
             if kind is Kind.NORM:
                 self._known_s[key] = 0.0
             elif kind is Kind.STEP:
-                self._known_s[key] = step_s(profile, layers, copies)
+                self._known_s[key] = step_s(profile, layers, copies, self.memory.stages[stage].stepped)
             else:
                 column = figures.forward_s if kind is Kind.FORWARD else figures.backward_s
                 self._known_s[key] = float(column[list(layers)].sum()) + (copy_s(profile, layers) if copies else 0.0)
@@ -207,17 +207,21 @@ class CostModel:
     def transfer(self, instruction: Instruction, samples: int | None = None) -> TransferTime:
         """Seconds of a send, a collective or a swap alone on its links; nothing for all others."""
         size = self.samples_of(instruction) if samples is None else samples
-        values = instruction.reads or instruction.writes
         if instruction.kind is Kind.SEND:
             # What the sender copies itself has moved when its instruction ends.
-            size_bytes = 0.0 if self.at_once(instruction) else self.bytes_of(values, size)
+            size_bytes = 0.0 if self.at_once(instruction) else self.carried_bytes(instruction, size)
             return message(self.cluster, instruction.device, instruction.peer, size_bytes)
         if instruction.kind in COLLECTIVES:
             members = self._members(instruction.group)
-            return collective(self.cluster, instruction.kind, members, self.bytes_of(values, size))
+            return collective(self.cluster, instruction.kind, members, self.carried_bytes(instruction, size))
         if instruction.kind in (Kind.SWAP_IN, Kind.SWAP_OUT):
-            return swap(self.cluster, instruction.device, self.bytes_of(values, size))
+            return swap(self.cluster, instruction.device, self.carried_bytes(instruction, size))
         return TransferTime(0.0, 0.0)
+
+    def carried_bytes(self, instruction: Instruction, samples: int) -> float:
+        """Bytes of what a transfer carries: of a gather all parts."""
+        parts = self.cuts[instruction.stage].replicas if instruction.kind is Kind.ALL_GATHER else 1
+        return parts * self.bytes_of(instruction.reads or instruction.writes, samples)
 
     def _members(self, group: tuple[int, ...]) -> tuple[int, ...]:
         """A group with its members of other columns."""

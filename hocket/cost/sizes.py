@@ -58,7 +58,7 @@ class PlanSizes:
         most: dict[tuple[int, int, bool], float] = {}
         for values, count in self._changes(device):
             for value in filter(self.pooled, values):
-                key = (value.stage, value.part, value.what is What.WEIGHTS)
+                key = (value.stage, value.part, value.what in (What.WEIGHTS, What.SHARD))
                 level[key] = level.get(key, 0) + count
                 most[key] = max(most.get(key, 0.0), level[key] * self.value(value, device))
         return sum(most.values())

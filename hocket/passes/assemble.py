@@ -7,7 +7,7 @@ from math import lcm
 from hocket.errors import InternalError
 from hocket.passes.expand import expand
 from hocket.passes.fold import REPETITIONS, find_edges, fronts, orders_of
-from hocket.passes.gradients import all_reduces, norm_sum
+from hocket.passes.gradients import gathers, norm_sum, reductions
 from hocket.passes.tasks import Order
 from hocket.passes.transfers import receive_of, sends
 from hocket.passes.versions import free_old_versions
@@ -71,10 +71,13 @@ def _parts(
                 receive = receive_of(send)
                 parts[part][(device, send.lane)].append(send)
                 parts[part][(receive.device, receive.lane)].append(receive)
+            collectives: list[Instruction] = []
             if instruction.kind is Kind.BACKWARD:
-                for collective in all_reduces(stages, rule, instruction):
-                    parts[part][(device, collective.lane)].append(collective)
+                collectives = reductions(stages, rule, instruction)
             elif instruction.kind is Kind.NORM:
-                for collective in norm_sum(stages, instruction):
-                    parts[part][(device, collective.lane)].append(collective)
+                collectives = norm_sum(stages, instruction)
+            elif instruction.kind is Kind.STEP:
+                collectives = gathers(stages, instruction)
+            for collective in collectives:
+                parts[part][(device, collective.lane)].append(collective)
     return parts

@@ -36,6 +36,7 @@ class StageCut:
         recompute: whether its stash is made again before the backward.
         buckets: layers of each gradient bucket, in the order in which a backward finishes them; () means one bucket.
         beside: devices of the other columns, where one of several alike stands for all (plan/columns.py).
+        shard: what of its state is divided among its replicas (program.SHARDS).
     """
 
     layers: tuple[int, ...]
@@ -43,11 +44,22 @@ class StageCut:
     recompute: bool = False
     buckets: tuple[tuple[int, ...], ...] = ()
     beside: tuple[int, ...] = ()
+    shard: str = "none"
 
     @property
     def replicated(self) -> bool:
         """Whether its gradients are summed over replicas."""
-        return len(self.devices) + len(self.beside) > 1
+        return self.replicas > 1
+
+    @property
+    def replicas(self) -> int:
+        """Of all columns."""
+        return len(self.devices) + len(self.beside)
+
+    @property
+    def sharded(self) -> bool:
+        """Whether its replicas make a part of its new weights each."""
+        return self.shard != "none" and self.replicated
 
     def device(self, microbatch: int) -> int:
         """The replica that runs a microbatch."""
@@ -160,6 +172,7 @@ def stage_shapes(graph: Graph, cuts: Sequence[StageCut]) -> tuple[StageShape, ..
                 recompute=cut.recompute,
                 columns=1 + len(cut.beside),
                 clips=graph.clip_grad_norm is not None,
+                shard=cut.shard if cut.replicated else "none",
             )
         )
     return tuple(shapes)

@@ -17,12 +17,7 @@ Cuts = dict[int, int]  # by device: how many tasks of its order lie in front
 
 def closed(stages: tuple[StageShape, ...], rule: Rule, orders: Orders, cuts: Sequence[Cuts]) -> list[Cuts]:
     """Ascending cuts, each moved on as little as needed so that nothing in front waits for anything behind."""
-    where = {
-        (task, device): position
-        for device, tasks in orders.items()
-        for position, task in enumerate(tasks)
-        if task.work is not Work.UPDATE
-    }
+    where = {(task, device): position for device, tasks in orders.items() for position, task in enumerate(tasks)}
     found: list[Cuts] = []
     seen = dict.fromkeys(orders, 0)
     front = dict.fromkeys(orders, 0)
@@ -43,7 +38,7 @@ def closed(stages: tuple[StageShape, ...], rule: Rule, orders: Orders, cuts: Seq
 
 
 def _needs(stages: tuple[StageShape, ...], rule: Rule, device: int, task: Task) -> Iterator[tuple[int, Task]]:
-    """(device, task) of other orders that a task waits for, or that must meet it in an all-reduce."""
+    """(device, task) of other orders that a task waits for, or that must meet it in a collective."""
     s, index = task.stage, task.index
     match task.work:
         case Work.FORWARD:
@@ -56,6 +51,10 @@ def _needs(stages: tuple[StageShape, ...], rule: Rule, device: int, task: Task) 
             update = rule.update(s, index)
             if last_in_update(stages, rule, s, update, device) == index:
                 yield from _partners(stages, rule, s, update)
+        case Work.UPDATE:
+            if stages[s].sharded:
+                for other in stages[s].devices:
+                    yield other, task
 
 
 def _partners(stages: tuple[StageShape, ...], rule: Rule, stage: int, update: int) -> Iterator[tuple[int, Task]]:

@@ -1,9 +1,18 @@
-"""Weight gradients: which layers share a bucket, and the all-reduce of each bucket behind its last backward."""
+"""Weight gradients: which layers share a bucket, the sum of each bucket behind its last backward, and what gathers new weights."""
 
 from collections.abc import Sequence
 
-from hocket.program.instruction import REDUCE, Instruction, Kind, Value, What
-from hocket.program.order import accumulators, last_in_update, norm_group, norm_summed, reduce_group, summed
+from hocket.program.instruction import GATHER, REDUCE, Instruction, Kind, Value, What, group_lane
+from hocket.program.order import (
+    accumulators,
+    gather_values,
+    last_in_update,
+    norm_group,
+    norm_summed,
+    reduce_group,
+    scattered,
+    summed,
+)
 from hocket.program.program import StageShape
 from hocket.program.rule import Rule
 
@@ -27,13 +36,8 @@ def buckets_of(sizes_bytes: Sequence[float], limit_bytes: float = DEFAULT_BUCKET
     return tuple(tuple(bucket) for bucket in buckets)
 
 
-def reduce_lane(group: tuple[int, ...]) -> str:
-    """Lane of the collectives of one group: each group has its own, so that no two groups can wait for each other."""
-    return f"{REDUCE}@{','.join(str(d) for d in group)}"
-
-
-def all_reduces(stages: tuple[StageShape, ...], rule: Rule, backward: Instruction) -> list[Instruction]:
-    """The all-reduces behind a backward, one a bucket, when it is the last of its update on this device."""
+def reductions(stages: tuple[StageShape, ...], rule: Rule, backward: Instruction) -> list[Instruction]:
+    """The sums over devices behind a backward, one a bucket, when it is the last of its update on this device."""
     stage, microbatch, device = backward.stage, backward.index, backward.device
     update = rule.update(stage, microbatch)
     if last_in_update(stages, rule, stage, update, device) != microbatch:
@@ -45,11 +49,11 @@ def all_reduces(stages: tuple[StageShape, ...], rule: Rule, backward: Instructio
             written = Value(What.REDUCED, stage, update, value.part)
             found.append(
                 Instruction(
-                    Kind.ALL_REDUCE,
+                    Kind.REDUCE_SCATTER if scattered(stages, stage, value.part) else Kind.ALL_REDUCE,
                     stage,
                     update,
                     device,
-                    reduce_lane(group),
+                    group_lane(REDUCE, group),
                     (value,),
                     (written,),
                     (value,),
@@ -65,7 +69,7 @@ def norm_sum(stages: tuple[StageShape, ...], norm: Instruction) -> list[Instruct
         return []
     group, (squares,) = norm_group(stages), norm.writes
     written = squares._replace(what=What.NORM)
-    lane = reduce_lane(group)
+    lane = group_lane(REDUCE, group)
     return [
         Instruction(
             Kind.ALL_REDUCE,
@@ -79,3 +83,14 @@ def norm_sum(stages: tuple[StageShape, ...], norm: Instruction) -> list[Instruct
             group=group,
         )
     ]
+
+
+def gathers(stages: tuple[StageShape, ...], step: Instruction) -> list[Instruction]:
+    """The gather behind a step that has made this device's part of new weights, if it has."""
+    stage, version = step.stage, step.index + 1
+    if not stages[stage].sharded:
+        return []
+    reads, writes = gather_values(stage, version)
+    group = tuple(sorted(stages[stage].devices))
+    lane = group_lane(GATHER, group)
+    return [Instruction(Kind.ALL_GATHER, stage, version, step.device, lane, reads, writes, reads, group=group)]

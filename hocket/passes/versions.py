@@ -14,7 +14,7 @@ def free_old_versions(compute: list[Instruction]) -> list[Instruction]:
             if value.what is What.WEIGHTS:
                 last[value] = position
         for value in instruction.writes:
-            if value.what is What.WEIGHTS:
+            if value.what in (What.WEIGHTS, What.SHARD):  # of a part the whole follows
                 newest[value.stage] = max(newest.get(value.stage, 0), value.index)
     freed: dict[int, list[Value]] = {}
     for value, position in last.items():

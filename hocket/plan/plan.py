@@ -15,7 +15,7 @@ from hocket.files import read_bytes, write_atomic
 from hocket.hardware.cluster import Cluster
 from hocket.hardware.groups import Grouped, grouped
 from hocket.passes.borders import Graph, StageCut, stage_shapes
-from hocket.program.program import Program, StageShape
+from hocket.program.program import SHARDS, Program, StageShape
 from hocket.strategies._common import compile_strategy
 from hocket.typed import as_data, read_as
 
@@ -71,6 +71,8 @@ class Plan:
         tensor: devices of a tensor-parallel group, which are neighbours: group k is devices k x tensor and those behind it.
         slices: whether a group's members send a part each of what one of them has whole, and gather it again behind the slow
             link (dissertation section 4.4.1).
+        shard: what of a stage's state is divided among its replicas (docs/sharding.md): "none", or "optimizer" for optimizer
+            state and the step.
     """
 
     strategy: str
@@ -86,6 +88,7 @@ class Plan:
     predicted: Predicted | None = None
     tensor: int = 1
     slices: bool = False
+    shard: str = "none"
     format: str = FORMAT
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
@@ -104,6 +107,8 @@ class Plan:
             raise InputError("tensor", str(self.tensor), ">= 1")
         if self.slices and self.tensor == 1:
             raise InputError("slices", "true, for groups of one device", "false", "Say `tensor` as well.")
+        if self.shard not in SHARDS:
+            raise InputError("shard", repr(self.shard), f"one of {', '.join(SHARDS)}", nearest(self.shard, SHARDS))
         groups = self.group.cluster.devices
         if not self.stages:
             raise InputError("stages", "none", "at least one stage")
@@ -160,6 +165,7 @@ class Plan:
                     devices=stage.devices,
                     recompute=stage.recompute,
                     buckets=tuple(tuple(index[name] for name in bucket) for bucket in stage.buckets),
+                    shard=self.shard,
                 )
             )
         return tuple(cuts)
@@ -181,8 +187,8 @@ class Plan:
         data = as_data(self)
         data["cluster"] = parse_yaml(self.cluster.to_yaml(), "cluster")
         about = ("format", "strategy", "options", "model", "profile", "profile_digest", "model_digest")
-        order = (*about, "batch_size", "microbatch_size", "tensor", "slices", "stages", "cluster", "predicted")
-        plain = {"tensor": 1, "slices": False}
+        order = (*about, "batch_size", "microbatch_size", "tensor", "slices", "shard", "stages", "cluster", "predicted")
+        plain = {"tensor": 1, "slices": False, "shard": "none"}
         slim = {k: data[k] for k in order if k == "model" or not (data[k] in (None, "", {}) or data[k] == plain.get(k))}
         slim["stages"] = [{k: v for k, v in stage.items() if v not in (False, [])} for stage in slim["stages"]]
         return write_yaml(slim)

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from hocket.program.demands import PARTS
 from hocket.program.instruction import (
     COMPUTE,
+    GATHER,
     REDUCE,
     UPDATE_KINDS,
     Instruction,
@@ -21,9 +22,11 @@ from hocket.program.instruction import (
     receive_lane,
     send_lane,
 )
-from hocket.program.order import norm_summed, stages_on, summed
+from hocket.program.order import norm_summed, scattered, stages_on, summed
 from hocket.program.problem import Place, Problem, problem_at
 from hocket.program.program import Lanes, Program
+
+_REDUCTIONS = frozenset({Kind.ALL_REDUCE, Kind.REDUCE_SCATTER})
 
 
 class _Task(NamedTuple):
@@ -33,7 +36,7 @@ class _Task(NamedTuple):
     kind: Kind
     again: bool
     stage: int
-    number: int  # microbatch or update
+    number: int  # microbatch, update or version
     what: str  # of the value that a transfer carries
     part: int  # its target, or the bucket of a collective
     peer: int
@@ -58,7 +61,7 @@ def _task(i: Instruction) -> _Task:
     if i.kind is Kind.SEND or i.kind is Kind.RECEIVE:
         value = (i.reads or i.writes)[0]
         what, part = value.what, value.part
-    elif i.kind is Kind.ALL_REDUCE:
+    elif i.kind in _REDUCTIONS:
         what, part = _sum_of(i.writes[0])
     return _Task(i.device, i.kind, i.again, i.stage, i.index, what, part, i.peer)
 
@@ -74,8 +77,7 @@ def _tasks(program: Program, part: str) -> Iterator[_Task]:
 
 
 def _moved(program: Program, task: _Task) -> _Task:
-    updates = task.kind in UPDATE_KINDS
-    by = program.stride // program.rule.batch[task.stage] if updates else program.stride
+    by = program.stride // program.rule.batch[task.stage] if task.kind in UPDATE_KINDS else program.stride
     return task._replace(number=task.number + by)
 
 
@@ -98,12 +100,18 @@ def _expected(program: Program, start: int, end: int) -> Iterator[_Task]:
                     if s in stages[t].gradients:
                         yield _Task(far, Kind.SEND, False, s, m, What.GRADIENT, t, device)
                         yield _Task(device, Kind.RECEIVE, False, s, m, What.GRADIENT, t, far)
-        reduced = [b for b in range(shape.buckets) if summed(stages, s, b)]
+        reduced = [
+            (b, Kind.REDUCE_SCATTER if scattered(stages, s, b) else Kind.ALL_REDUCE)
+            for b in range(shape.buckets)
+            if summed(stages, s, b)
+        ]
         for u in range(start // rule.batch[s], end // rule.batch[s]):
             for device in shape.devices:
                 yield _Task(device, Kind.STEP, False, s, u, "", -1, -1)
-                for b in reduced:
-                    yield _Task(device, Kind.ALL_REDUCE, False, s, u, "", b, -1)
+                for b, kind in reduced:
+                    yield _Task(device, kind, False, s, u, "", b, -1)
+                if shape.sharded:
+                    yield _Task(device, Kind.ALL_GATHER, False, s, u + 1, "", -1, -1)
                 if shape.clips and s == stages_on(stages, device)[0]:
                     yield _Task(device, Kind.NORM, False, s, u, "", -1, -1)
                     if norm_summed(stages):
@@ -130,15 +138,19 @@ def _missing(task: _Task, when: str) -> Problem:
     value = ""
     if task.what:
         value = f" {Value(What(task.what), task.stage, task.number, task.part)}"
-    elif task.kind is Kind.ALL_REDUCE:
+    elif task.kind in _REDUCTIONS:
         value = f" {Value(What.REDUCED, task.stage, task.number, task.part)}"
+    elif task.kind is Kind.ALL_GATHER:
+        value = f" {Value(What.WEIGHTS, task.stage, task.number)}"
     lane = COMPUTE
     if task.kind is Kind.SEND:
         lane = send_lane(task.peer)
     elif task.kind is Kind.RECEIVE:
         lane = receive_lane(task.peer)
-    elif task.kind is Kind.ALL_REDUCE:
+    elif task.kind in _REDUCTIONS:
         lane = REDUCE
+    elif task.kind is Kind.ALL_GATHER:
+        lane = GATHER
     counter = "u" if task.kind in UPDATE_KINDS else "#"
     name = f"{task.kind}{' again' if task.again else ''} {task.stage} {counter}{task.number}{value}"
     message = f"{name} is missing on device {task.device}, lane {lane}; expected it once{when}. Add it."

@@ -6,7 +6,9 @@ Rules of this file: one instruction at a time, nothing of what others do; the fi
 from collections.abc import Iterable
 
 from hocket.program.instruction import (
+    COLLECTIVES,
     COMPUTE,
+    GATHER,
     REDUCE,
     Instruction,
     Kind,
@@ -17,10 +19,12 @@ from hocket.program.instruction import (
 )
 from hocket.program.order import (
     demanded,
+    gather_values,
     last_in_update,
     norm_group,
     norm_summed,
     reduce_group,
+    scattered,
     stages_on,
 )
 from hocket.program.problem import Place, Problem, problem_at
@@ -28,9 +32,16 @@ from hocket.program.program import Lanes, Program
 
 PARTS = ("prologue", "period", "epilogue")
 # Kinds that programs have today; the others gain their rules here with the first strategy that needs them.
-_KNOWN = frozenset(
-    {Kind.LOAD, Kind.FORWARD, Kind.BACKWARD, Kind.SEND, Kind.RECEIVE, Kind.ALL_REDUCE, Kind.NORM, Kind.STEP, Kind.DROP}
-)
+_KNOWN = COLLECTIVES | {
+    Kind.LOAD,
+    Kind.FORWARD,
+    Kind.BACKWARD,
+    Kind.SEND,
+    Kind.RECEIVE,
+    Kind.NORM,
+    Kind.STEP,
+    Kind.DROP,
+}
 _ON_A_REPLICA = frozenset({Kind.LOAD, Kind.FORWARD, Kind.BACKWARD})
 _TRANSFERS = frozenset({Kind.SEND, Kind.RECEIVE})
 
@@ -76,7 +87,7 @@ def _place(program: Program, i: Instruction, device: int, lane: str) -> Wrong | 
         return "values", f"names stage {i.stage}", f"a stage from 0 to {len(program.stages) - 1}", ""
     if i.index < 0:
         return "values", f"has the index {i.index}", "an index >= 0", ""
-    if (i.peer >= 0) != (kind in _TRANSFERS) or bool(i.group) != (kind is Kind.ALL_REDUCE):
+    if (i.peer >= 0) != (kind in _TRANSFERS) or bool(i.group) != (kind in COLLECTIVES):
         return "place", f"has peer {i.peer} and group {list(i.group)}", "peers in transfers, groups in collectives", ""
     if i.again and kind is not Kind.FORWARD:
         return "values", "is marked as done again", "that of forwards only", ""
@@ -97,10 +108,11 @@ def _lane(i: Instruction) -> Wrong | None:
             expected = send_lane(i.peer)
         case Kind.RECEIVE:
             expected = receive_lane(i.peer)
-        case Kind.ALL_REDUCE:
-            if i.lane.startswith(f"{REDUCE}@"):
+        case Kind.ALL_REDUCE | Kind.REDUCE_SCATTER | Kind.ALL_GATHER:
+            prefix = GATHER if i.kind is Kind.ALL_GATHER else REDUCE
+            if i.lane.startswith(f"{prefix}@"):
                 return None
-            expected = f"{REDUCE}@..."
+            expected = f"{prefix}@..."
         case _:
             expected = COMPUTE
     return None if i.lane == expected else ("lane", "stands in a wrong lane", f"lane {expected}", "Move it there.")
@@ -111,8 +123,10 @@ def _values(program: Program, i: Instruction) -> Wrong | None:
     match i.kind:
         case Kind.SEND | Kind.RECEIVE:
             wrong = _transfer(program, i)
-        case Kind.ALL_REDUCE:
-            wrong = _all_reduce(program, i)
+        case Kind.ALL_REDUCE | Kind.REDUCE_SCATTER:
+            wrong = _reduction(program, i)
+        case Kind.ALL_GATHER:
+            wrong = _gather(program, i)
         case Kind.DROP:
             wrong = _differ(program, i, i.frees, ()) if i.frees else ("values", "drops nothing", "a value to free", "")
         case _:
@@ -144,13 +158,27 @@ def _transfer(program: Program, i: Instruction) -> Wrong | None:
     return None
 
 
-def _all_reduce(program: Program, i: Instruction) -> Wrong | None:
-    if program.stages[i.stage].clips and i.writes and i.writes[0].what is What.NORM:
+def _gather(program: Program, i: Instruction) -> Wrong | None:
+    group = tuple(sorted(program.stages[i.stage].devices))
+    if not program.stages[i.stage].sharded:
+        return "kind", f"is a {i.kind}", f"none of stage {i.stage}, whose weights are made whole", "Remove it."
+    if i.group != group:
+        return "place", f"has the group {list(i.group)}", f"{list(group)}, all who make a part of these weights", ""
+    needed = gather_values(i.stage, i.index)
+    return None if needed == (i.reads, i.writes) else _differ(program, i, *needed)
+
+
+def _reduction(program: Program, i: Instruction) -> Wrong | None:
+    sums_squares = bool(i.writes) and i.writes[0].what is What.NORM
+    if program.stages[i.stage].clips and i.kind is Kind.ALL_REDUCE and sums_squares:
         return _norm(program, i)
     bucket = i.writes[0].part if i.writes else -1
     shape = program.stages[i.stage]
     if not 0 <= bucket < shape.buckets:
         return "values", f"writes {_list(i.writes)}", f"a sum of one of {shape.buckets} buckets of stage {i.stage}", ""
+    kind = Kind.REDUCE_SCATTER if scattered(program.stages, i.stage, bucket) else Kind.ALL_REDUCE
+    if i.kind is not kind:
+        return "kind", f"is a {i.kind}", f"a {kind}: stage {i.stage} has shard {program.stages[i.stage].shard}", ""
     group = reduce_group(program.stages, i.stage, bucket)
     if i.group != group:
         return "place", f"has the group {list(i.group)}", f"{list(group)}, all who hold these weights", ""

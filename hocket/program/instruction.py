@@ -44,10 +44,11 @@ class What(StrEnum):
     OPTIMIZER = "opt"  # optimizer state after `index` updates: version, -
     SQUARES = "sq"  # squares of this device's share of one update's gradients, summed up: update, -
     NORM = "norm"  # the same over all devices: update, -
+    SHARD = "shard"  # the part of weights after `index` updates that this device's step makes: version, -
 
 
 # Values whose index counts updates; the index of all others counts microbatches.
-COUNTS_UPDATES = frozenset({What.WEIGHTS, What.REDUCED, What.OPTIMIZER, What.SQUARES, What.NORM})
+COUNTS_UPDATES = frozenset({What.WEIGHTS, What.REDUCED, What.OPTIMIZER, What.SQUARES, What.NORM, What.SHARD})
 COLLECTIVES = frozenset({Kind.ALL_REDUCE, Kind.REDUCE_SCATTER, Kind.ALL_GATHER})
 # Kinds whose index counts updates.
 UPDATE_KINDS = COLLECTIVES | {Kind.STEP, Kind.NORM}
@@ -65,7 +66,7 @@ class Value(NamedTuple):
         match self.what:
             case What.ACTIVATION | What.GRADIENT:
                 return f"{self.what}.{self.stage}>{self.part}#{self.index}"
-            case What.WEIGHTS | What.OPTIMIZER:
+            case What.WEIGHTS | What.OPTIMIZER | What.SHARD:
                 return f"{self.what}.{self.stage}v{self.index}"
             case What.SQUARES | What.NORM:
                 return f"{self.what}.{self.stage}u{self.index}"
@@ -78,6 +79,7 @@ class Value(NamedTuple):
 
 COMPUTE = "compute"
 REDUCE = "reduce"
+GATHER = "gather"
 
 
 def send_lane(peer: int) -> str:
@@ -90,13 +92,22 @@ def receive_lane(peer: int) -> str:
     return f"receive<{peer}"
 
 
+def group_lane(what: str, group: tuple[int, ...]) -> str:
+    """Lane of the collectives of one group: each group has its own, so that no two groups can wait for each other.
+
+    Arguments:
+        what: REDUCE, or GATHER: members may have their steps at different places among their sums.
+    """
+    return f"{what}@{','.join(str(d) for d in group)}"
+
+
 @dataclass(frozen=True, slots=True)
 class Instruction:
     """One instruction.
 
     Attributes:
         kind, stage: what, and of which stage (for send and receive: the stage that made the value).
-        index: microbatch, or update for norm, step and all_reduce.
+        index: microbatch, or update for norm, step, all_reduce and reduce_scatter, or version of the weights for all_gather.
         device, lane: where; instructions of one lane run one after the other.
         reads, writes, frees: values on this device. `frees` is a subset of what is read (drop: all of it).
         peer: the other device of a send or receive, else -1.

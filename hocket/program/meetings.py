@@ -5,7 +5,7 @@ Rules of this file: instructions that meet stand in the same part, so that each 
 
 from collections.abc import Iterator, Mapping
 
-from hocket.program.instruction import REDUCE, Kind, receive_lane
+from hocket.program.instruction import GATHER, REDUCE, Instruction, Kind, receive_lane
 from hocket.program.problem import Place, Problem, problem_at
 from hocket.program.program import Lane, Lanes, Program
 from hocket.program.structure import tie_of
@@ -67,9 +67,14 @@ def _transfers(lanes: Lanes, part: str) -> Iterator[Problem]:
 def _collectives(lanes: Lanes) -> dict[str, list[int]]:
     found: dict[str, list[int]] = {}
     for device, lane in lanes:
-        if lane.startswith(REDUCE):
+        if lane.startswith((REDUCE, GATHER)):
             found.setdefault(lane, []).append(device)
     return found
+
+
+def _shared(program: Program, i: Instruction) -> tuple[object, ...]:
+    """What the members of a collective must have in common."""
+    return i.kind, i.index, i.group, tie_of(program, i.stage, i.writes[0].part)
 
 
 def _groups(program: Program, lanes: Lanes, part: str) -> Iterator[Problem]:
@@ -90,8 +95,7 @@ def _groups(program: Program, lanes: Lanes, part: str) -> Iterator[Problem]:
                     "Give every member the same collectives in the same lane and order.",
                 )
                 break
-            key = (first.index, first.group, tie_of(program, first.stage, first.writes[0].part))
-            odd = [(d, i) for d, i in there if (i.index, i.group, tie_of(program, i.stage, i.writes[0].part)) != key]
+            odd = [(d, i) for d, i in there if _shared(program, i) != _shared(program, first)]
             if odd:
                 other_device, other = odd[0]
                 yield problem_at(

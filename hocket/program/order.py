@@ -148,6 +148,11 @@ def norm_values(
     return tuple(reads), (Value(What.SQUARES, stage, update),)
 
 
+def scattered(stages: Stages, stage: int, bucket: int) -> bool:
+    """Whether each replica gets its own part of a bucket's sum only; weights that several stages share are whole everywhere."""
+    return stages[stage].sharded and bucket not in dict(stages[stage].tied)
+
+
 def step_values(
     stages: Stages, rule: Rule, stage: int, update: int, device: int
 ) -> tuple[tuple[Value, ...], tuple[Value, ...]]:
@@ -156,7 +161,13 @@ def step_values(
     if stages[stage].clips:
         reads.append(norm_of(stages, update, device))
     reads += [Value(What.WEIGHTS, stage, update), Value(What.OPTIMIZER, stage, update)]
-    return tuple(reads), (Value(What.WEIGHTS, stage, update + 1), Value(What.OPTIMIZER, stage, update + 1))
+    made = What.SHARD if stages[stage].sharded else What.WEIGHTS
+    return tuple(reads), (Value(made, stage, update + 1), Value(What.OPTIMIZER, stage, update + 1))
+
+
+def gather_values(stage: int, version: int) -> tuple[tuple[Value, ...], tuple[Value, ...]]:
+    """What a gather of new weights reads (and frees) and writes."""
+    return (Value(What.SHARD, stage, version),), (Value(What.WEIGHTS, stage, version),)
 
 
 def demanded(program: Program, instruction: Instruction) -> tuple[tuple[Value, ...], tuple[Value, ...]] | None:
@@ -185,18 +196,19 @@ def early_writes(instruction: Instruction) -> tuple[Value, ...]:
 
 
 _HEIRS = {
-    What.WEIGHTS: What.WEIGHTS,
-    What.OPTIMIZER: What.OPTIMIZER,
-    What.ACCUMULATOR: What.ACCUMULATOR,
-    What.REDUCED: What.ACCUMULATOR,
-    What.NORM: What.SQUARES,
+    What.WEIGHTS: (What.WEIGHTS, What.SHARD),
+    What.SHARD: (What.WEIGHTS,),
+    What.OPTIMIZER: (What.OPTIMIZER,),
+    What.ACCUMULATOR: (What.ACCUMULATOR,),
+    What.REDUCED: (What.ACCUMULATOR,),
+    What.NORM: (What.SQUARES,),
 }
 
 
 def heir_of(instruction: Instruction, written: Value) -> Value | None:
     """The freed value whose memory a written one takes over in place, if any (rule 5)."""
-    ancestor = _HEIRS.get(written.what)
+    ancestors = _HEIRS.get(written.what, ())
     for value in instruction.frees:
-        if value.what is ancestor and value.stage == written.stage and value.part == written.part:
+        if value.what in ancestors and value.stage == written.stage and value.part == written.part:
             return value
     return None

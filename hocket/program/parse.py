@@ -10,7 +10,7 @@ from typing import NoReturn
 
 from hocket.errors import InputError, nearest
 from hocket.program.instruction import UPDATE_KINDS, Instruction, Kind, Value, What
-from hocket.program.program import Lane, Program, StageShape, freeze
+from hocket.program.program import SHARDS, Lane, Program, StageShape, freeze
 from hocket.program.rule import Rule
 
 MAX_TEXT = 512 * 2**20  # characters
@@ -21,7 +21,7 @@ _NUMBER = r"(?:0|[1-9][0-9]{0,8})"
 _NUMBERS = rf"{_NUMBER}(?:,{_NUMBER})*"
 _VALUE = re.compile(
     rf"(?:(?P<pair>act|grad)\.({_NUMBER})>({_NUMBER})#({_NUMBER})"
-    rf"|(?P<version>w|opt)\.({_NUMBER})v({_NUMBER})"
+    rf"|(?P<version>w|opt|shard)\.({_NUMBER})v({_NUMBER})"
     rf"|(?P<norm>sq|norm)\.({_NUMBER})u({_NUMBER})"
     rf"|(?P<sum>sum)\.({_NUMBER})u({_NUMBER})b({_NUMBER})"
     rf"|(?P<dw>dw)\.({_NUMBER})#({_NUMBER})b({_NUMBER})"
@@ -147,7 +147,7 @@ def _stage(reader: _Reader, line: str, number: int) -> tuple[StageShape, tuple[i
     seen: dict[str, str] = {}
     tied: list[tuple[int, tuple[int, ...]]] = []
     lists = ("devices", "sources", "targets", "gradients")
-    known = (*lists, "batch", "buckets", "tied", "recompute", "columns", "clips", "update", "delay")
+    known = (*lists, "batch", "buckets", "tied", "recompute", "columns", "clips", "shard", "update", "delay")
     for entry in rest.split(";"):
         key, _, word = entry.strip().partition(" ")
         if key not in known:
@@ -165,6 +165,8 @@ def _stage(reader: _Reader, line: str, number: int) -> tuple[StageShape, tuple[i
     for key in ("devices", "update"):
         if key not in seen:
             reader.fail(f"no {key!r}", f"'{key} ...' in every stage")
+    if seen.get("shard", "none") not in SHARDS:
+        reader.fail(repr(seen["shard"]), f"one of {', '.join(SHARDS)}", nearest(seen["shard"], SHARDS))
     devices, sources, targets, gradients = (_numbers(reader, seen[k]) if k in seen else () for k in lists)
     shape = StageShape(
         devices,
@@ -177,6 +179,7 @@ def _stage(reader: _Reader, line: str, number: int) -> tuple[StageShape, tuple[i
         recompute="recompute" in seen,
         columns=_number(reader, seen.get("columns", "1"), least=1),
         clips="clips" in seen,
+        shard=seen.get("shard", "none"),
     )
     return shape, (_number(reader, seen["update"], least=1), _number(reader, seen.get("delay", "0")))
 

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from hocket.program.instruction import COMPUTE, Instruction, Kind, Value
+from hocket.program.instruction import COLLECTIVES, COMPUTE, Instruction, Kind, Value
 from hocket.program.program import Lane, Lanes, Program
 
 
@@ -64,7 +64,7 @@ def place(program: Program, repeats: int = 1, forward_slots: int = 1, backward_s
                 waiting.setdefault(absent, []).append(lane)
                 break
             start = max([clock[lane], *(there[key] for key in keys)])
-            if instruction.kind is Kind.ALL_REDUCE:
+            if instruction.kind in COLLECTIVES:
                 group = arrived.setdefault((lane[1], at[lane]), {})
                 group[lane] = start
                 if len(group) < len(instruction.group):

@@ -15,6 +15,8 @@ from hocket.program.rule import Rule
 
 Lane = tuple[int, str]
 Lanes = Mapping[Lane, tuple[Instruction, ...]]
+SHARDS = ("none", "optimizer")
+"""What of a stage's state is divided among its replicas: nothing, or optimizer state and the step (ZeRO's first stage)."""
 
 
 def replica(devices: Sequence[int], microbatch: int) -> int:
@@ -37,6 +39,7 @@ class StageShape:
         columns: how many such pipelines there are, side by side and each with microbatches of its own, of which the program
             is one; gradients are summed over all.
         clips: whether a step reads the norm of the gradients of all stages first (of all stages or of none).
+        shard: one of SHARDS.
     """
 
     devices: tuple[int, ...]
@@ -49,6 +52,12 @@ class StageShape:
     recompute: bool = False
     columns: int = 1
     clips: bool = False
+    shard: str = "none"
+
+    @property
+    def sharded(self) -> bool:
+        """Whether each replica makes a part of new weights, and all gather them."""
+        return self.shard != "none" and len(self.devices) * self.columns > 1
 
     def device(self, microbatch: int) -> int:
         """The replica that runs a microbatch."""

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from hocket.program.problem import Problem
-from hocket.program.program import Program
+from hocket.program.program import SHARDS, Program
 
 
 def structure_problems(program: Program) -> list[Problem]:
@@ -44,6 +44,8 @@ def _numbers(program: Program) -> Iterator[Problem]:
             )
         if stage.buckets < 1:
             yield _wrong(f"stage {s} has {stage.buckets} gradient buckets; expected at least one.")
+        if stage.shard not in SHARDS:
+            yield _wrong(f"stage {s} has the shard {stage.shard!r}; expected one of {', '.join(SHARDS)}.")
         for name in ("sources", "targets", "gradients"):
             stages = getattr(stage, name)
             if list(stages) != sorted(set(stages)) or any(not 0 <= other < count for other in stages):

@@ -108,6 +108,8 @@ def _stage_line(s: int, stage: StageShape, update: int, delay: int) -> str:
         fields.append(f"columns {stage.columns}")
     if stage.clips:
         fields.append("clips")
+    if stage.shard != "none":
+        fields.append(f"shard {stage.shard}")
     fields.append(f"update {update}")
     if delay:
         fields.append(f"delay {delay}")

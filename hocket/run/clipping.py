@@ -1,7 +1,7 @@
 """Clipping: a device's share of the squares of all gradients, and by what a step multiplies its own.
 
 Rules of this file: every number of every gradient is counted once, whoever holds it. Sums over replicas and over stages that
-share a weight are the same on all who summed them, so each counts its part of them; of a tensor-parallel group's members each
+share a weight are the same on all who summed them, so each counts its part of them, or what it has where sums are scattered; of a tensor-parallel group's members each
 counts all of its own parts of weights and its part of those that all have whole.
 """
 
@@ -11,17 +11,17 @@ import torch
 from torch import Tensor
 
 from hocket.profile.clip import scale_of, squares_of
-from hocket.program.order import reduce_group
+from hocket.program.order import reduce_group, scattered
 from hocket.program.program import StageShape
 
 
 class Squares:
-    """A device's share of the sum of squares; `flats`: that number, as what collectives sum."""
+    """A device's share of the sum of squares; `flats`: that number, as what collectives sum; `parts`: all of it."""
 
-    __slots__ = ("flats",)
+    __slots__ = ("flats", "parts")
 
     def __init__(self, total: Tensor) -> None:
-        self.flats = (total,)
+        self.flats = self.parts = (total,)
 
 
 class Clipping:
@@ -54,7 +54,7 @@ class Clipping:
         """
         shares: dict[int, list[Tensor]] = {}
         for stage, bucket, name, gradient in gradients:
-            holders = len(reduce_group(self._stages, stage, bucket))
+            holders = 1 if scattered(self._stages, stage, bucket) else len(reduce_group(self._stages, stage, bucket))
             if name not in self._divided:
                 holders *= self._width
             shares.setdefault(holders, []).append(gradient)

@@ -4,7 +4,7 @@ Rules of this file: what an instruction reads, writes and frees is what it says;
 instruction may start, is the engine's business. Objects behind the values:
 
     in      tensors of the batch by name            act, grad   tuple of tensors, in the order of the border
-    stash   Stash                                   w           Slot
+    stash   Stash                                   w, shard    Slot
     dw, sum Bucket                                  opt         the stage's StageWeights
     sq, norm Squares
 """
@@ -25,6 +25,7 @@ from hocket.program.program import Program
 from hocket.run.clipping import Clipping
 from hocket.run.data import Stream
 from hocket.run.scale import Scale
+from hocket.run.sharding import Gather, check_sharing
 from hocket.run.split import StagePart, split
 from hocket.run.weights import Bucket, Slot, StageWeights
 
@@ -47,7 +48,9 @@ class Stash:
 class StageRunner:
     """One stage: its layers for each size of microbatch, its weights and buffers."""
 
-    def __init__(self, captured: Captured, part: StagePart, sizes: Sequence[int], device: torch.device) -> None:
+    def __init__(
+        self, captured: Captured, part: StagePart, sizes: Sequence[int], device: torch.device, number: int
+    ) -> None:
         self.part, self.device = part, device
         self._runs: dict[int, tuple[Stage, ...]] = {
             size: self._stages(captured.for_size(size)) for size in sorted(set(sizes))
@@ -56,7 +59,15 @@ class StageRunner:
         stages = next(iter(self._runs.values()))
         found = {name: tensor for stage in stages for name, tensor in stage.parameters().items()}
         ordered = {name: found[name] for name in part.parameters if name in set(trainable)}
-        self.weights = StageWeights(ordered, part.buckets, part.summed, captured.job.optimizer)
+        replicas = sorted(part.shape.devices)
+        self.weights = StageWeights(
+            ordered,
+            part.buckets,
+            part.summed,
+            captured.job.optimizer,
+            part.scattered,
+            (replicas.index(number), len(replicas)),
+        )
         self.buffers = {name: b.clone() for stage in stages for name, b in stage.buffers().items()}
         self._bound: dict[int, Slot] = {}
         for stages in self._runs.values():
@@ -125,7 +136,9 @@ class Device:
         self.on_loss = on_loss
         sizes = {plan.samples(m) for m in range(plan.microbatches)}
         parts = split(captured, plan, number)
-        self.stages = {part.number: StageRunner(captured, part, tuple(sizes), self.device) for part in parts}
+        for replicas in {len(part.shape.devices) for part in parts if part.shape.sharded}:
+            check_sharing(captured.job, replicas)
+        self.stages = {part.number: StageRunner(captured, part, tuple(sizes), self.device, number) for part in parts}
         self._handlers: dict[Kind, Callable[[Instruction, Store, Publish | None], None]] = {
             Kind.LOAD: self._load,
             Kind.FORWARD: self._forward,
@@ -273,7 +286,7 @@ class Device:
                 factor = self.clipping.factor(store[value])  # of a synchronous program: the scale is one
         slot = weights.step(store[old], buckets, old in instruction.frees, factor)
         for value in instruction.writes:
-            store[value] = slot if value.what is What.WEIGHTS else weights
+            store[value] = weights if value.what is What.OPTIMIZER else slot
 
     # -- between segments
 
@@ -291,10 +304,15 @@ class Device:
         for runner in self.stages.values():
             yield from runner.resident()
 
-    def state(self) -> dict[str, dict[str, Any]]:
+    def state(self, gathers: Mapping[int, Gather] | None = None) -> dict[str, dict[str, Any]]:
         """What goes on after this segment, by global name and not copied: {"weights": {name: tensor}, "buffers": {name:
-        tensor}, "optimizer": {name of a parameter: {key: tensor or number}}}."""
-        optimizer = {name: entries for r in self.stages.values() for name, entries in r.weights.state().items()}
+        tensor}, "optimizer": {name of a parameter: {key: tensor or number}}}.
+
+        Arguments:
+            gathers: for stages whose replicas share the step, by number: a collective call of theirs.
+        """
+        states = [r.weights.state((gathers or {}).get(s)) for s, r in sorted(self.stages.items())]
+        optimizer = {name: entries for state in states for name, entries in state.items()}
         return {"weights": self.tensors(), "buffers": self.buffers(), "optimizer": optimizer}
 
     def load(self, state: Mapping[str, Mapping[str, Any]]) -> None:

@@ -12,13 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hocket.errors import RefusedError
 from hocket.profile.capture import Captured
 from hocket.profile.divided import cuts, divide, part_of, whole_of
 from hocket.profile.job import Job
 from hocket.profile.tensor_search import find_split
 from hocket.profile.tensor_split import TensorSplit
 from hocket.profile.traits import Column, Row, Sum
+from hocket.run.elementwise import check_optimizer
 
 State = Mapping[str, Mapping[str, Any]]
 Gather = Callable[[Tensor], list[Tensor]]
@@ -26,7 +26,6 @@ Gather = Callable[[Tensor], list[Tensor]]
 
 _SAMPLES = 2
 _TRIED = 8  # features of one member in the weights on which an optimizer is tried
-_SAME = 1e-9
 
 
 class Reduction:
@@ -70,7 +69,9 @@ class Division:
         Raises:
             RefusedError: the job's optimizer does something else to a part of a weight.
         """
-        _check_optimizer(whole, split.width)
+        width = split.width
+        shapes = ((_TRIED * width, _TRIED), (_TRIED * width,))
+        check_optimizer(whole, shapes, lambda tensor: tensor.chunk(width), "a plan with tensor: 1")
         self.split, self.member, self.reduction = split, member, Reduction()
         kept = {id(t): t for t in (*whole.model.parameters(), *whole.model.buffers())}
         model = copy.deepcopy(whole.model, kept)
@@ -144,31 +145,3 @@ def divided_tensors(captured: Captured) -> frozenset[str]:
         if any(issubclass(each, Column) for each in traits) or not own.isdisjoint(read):
             own.update(node.writes)
     return frozenset(tensor.name for tensor in captured.tensors if tensor.value in own)
-
-
-def _check_optimizer(job: Job, width: int) -> None:
-    """Whether steps of the parts of a weight are the parts of its step, found by trying on small weights."""
-    draw = torch.Generator().manual_seed(0)
-
-    def drawn() -> list[Tensor]:
-        shapes = ((_TRIED * width, _TRIED), (_TRIED * width,))
-        return [torch.randn(shape, generator=draw, dtype=torch.float64) for shape in shapes]
-
-    whole = [nn.Parameter(tensor) for tensor in drawn()]
-    parts = [[nn.Parameter(t.detach().chunk(width)[m].clone()) for t in whole] for m in range(width)]
-    copies = [whole, *parts]
-    optimizers = [job.optimizer(list(each)) for each in copies]
-    for _ in range(2):  # the second step sees state
-        gradients = drawn()
-        for parameters, member in zip(copies, (None, *range(width)), strict=True):
-            for p, gradient in zip(parameters, gradients, strict=True):
-                p.grad = gradient.clone() if member is None else gradient.chunk(width)[member].clone()
-        for optimizer in optimizers:
-            optimizer.step()
-    for k, p in enumerate(whole):
-        found = torch.cat([part[k].detach() for part in parts])
-        if not torch.allclose(found, p.detach(), rtol=_SAME, atol=_SAME):
-            raise RefusedError(
-                "Job.optimizer", f"{type(optimizers[0]).__name__}, whose step of a weight is not the steps of its parts",
-                "an optimizer that treats every number of a weight alone, such as SGD or Adam, or a plan with tensor: 1",
-            )  # fmt: skip

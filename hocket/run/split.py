@@ -8,7 +8,7 @@ from hocket.errors import RefusedError
 from hocket.passes.borders import StageCut, Tie, batch_tensors, crossing, stage_shapes, ties_of
 from hocket.plan.plan import Plan
 from hocket.profile.capture import Captured
-from hocket.program.order import summed
+from hocket.program.order import scattered, summed
 from hocket.program.program import StageShape
 
 Names = tuple[str, ...]
@@ -23,7 +23,7 @@ class StagePart:
         layers: indices into the captured model, ascending.
         parameters: global names, in the model's order.
         buckets: names of the parameters of each gradient bucket, those that need no gradient left out.
-        summed: for each bucket, whether its gradients are summed over several devices.
+        summed: for each bucket, whether its gradients are summed over several devices; scattered: whether each gets a part only.
         batch: (name of the tensor, key in the batch) of the batch's tensors that it reads.
         arriving, leaving: names of the border tensors by source or target stage.
         arriving_gradients, leaving_gradients: those of them whose gradient flows back.
@@ -36,6 +36,7 @@ class StagePart:
     parameters: Names
     buckets: tuple[Names, ...]
     summed: tuple[bool, ...]
+    scattered: tuple[bool, ...]
     batch: tuple[tuple[str, str], ...]
     arriving: Mapping[int, Names]
     leaving: Mapping[int, Names]
@@ -80,6 +81,7 @@ def _part(
         parameters=parameters,
         buckets=buckets,
         summed=tuple(summed(shapes, s, b) for b in range(len(buckets))),
+        scattered=tuple(scattered(shapes, s, b) for b in range(len(buckets))),
         batch=tuple((name, key_of[name]) for name in batch),
         arriving=MappingProxyType({a: names for (a, b), names in whole.items() if b == s}),
         leaving=MappingProxyType({b: names for (a, b), names in whole.items() if a == s}),

@@ -2,7 +2,8 @@
 
 Rules of this file: a version lives in a slot, a leaf tensor for each parameter; a step either updates the newest slot
 in place (nobody needs the old version any more) or copies it into a free one and updates that, so that no memory is
-allocated in the steady state. The optimizer is the user's own and sees one parameter per name for good, which is
+allocated in the steady state. Where replicas share the step (docs/sharding.md) a slot is flat memory, of which this device
+steps its own part, and the engine gathers the others. The optimizer is the user's own and sees one parameter per name for good, which is
 pointed at the slot that it is to update: its state always belongs to the newest version.
 
 An update in place goes past autograd's version counters. With weight stashing no graph is alive then; `naive`, where
@@ -16,19 +17,28 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from hocket.errors import InputError, InternalError
+from hocket.run.flat import Flat
+from hocket.run.sharding import Gather, part_of, whole_state
 
-_ALIGNMENT = 16  # elements: every gradient in a flat tensor begins on a boundary that vector units and NCCL like
 _CHANGES = "A model whose course follows from the data cannot be planned."
 
 
 class Slot:
-    """One weight version: `leaves` by name, of which `data` are aliases that autograd does not watch."""
+    """One weight version: `leaves` by name, of which `data` are aliases that autograd does not watch.
 
-    __slots__ = ("data", "leaves")
+    Attributes:
+        own: what of `data` this device's optimizer steps, by name; weights of which it has nothing are left out.
+        flats: memory of which replicas have a part each; parts: this device's of each.
+    """
+
+    __slots__ = ("data", "flats", "leaves", "own", "parts")
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
         self.leaves = {name: tensor.detach().requires_grad_() for name, tensor in tensors.items()}
         self.data = [leaf.data for leaf in self.leaves.values()]
+        self.own = dict(zip(self.leaves, self.data, strict=True))
+        self.flats: tuple[Tensor, ...] = ()
+        self.parts: tuple[Tensor, ...] = ()
 
 
 class Bucket:
@@ -37,14 +47,16 @@ class Bucket:
     Attributes:
         gradients: one for each parameter of the bucket; None where none has arrived.
         flats: one tensor for each type, of which the gradients are views, if the bucket is summed over devices; else ().
+        parts: what of each is this device's when sums are scattered; else all.
     """
 
-    __slots__ = ("flats", "gradients", "number", "views")
+    __slots__ = ("flats", "gradients", "number", "parts", "views")
 
     def __init__(self, number: int, size: int) -> None:
         self.number = number
         self.gradients: list[Tensor | None] = [None] * size
         self.flats: tuple[Tensor, ...] = ()
+        self.parts: tuple[Tensor, ...] = ()
         self.views: tuple[Tensor, ...] = ()
 
 
@@ -64,6 +76,8 @@ class StageWeights:
         buckets: Sequence[Sequence[str]],
         summed: Sequence[bool],
         optimizer: Callable[[Iterable[Tensor]], Optimizer],
+        scattered: Sequence[bool] = (),
+        part: tuple[int, int] = (0, 1),
     ) -> None:
         """Make slot 0 from copies of these tensors.
 
@@ -71,6 +85,8 @@ class StageWeights:
             tensors: trainable parameters by global name, in the model's order.
             buckets: names of each bucket; every name in exactly one.
             summed: for each bucket, whether it is summed over devices and therefore lies in one flat tensor.
+            scattered: for each bucket, whether this device gets a part of the sum only, and steps that part of its weights.
+            part: which part, of how many.
         """
         if sorted(tensors) != sorted(name for bucket in buckets for name in bucket):
             raise InternalError(f"buckets {list(buckets)} are not a partition of {list(tensors)}")
@@ -78,8 +94,16 @@ class StageWeights:
         self._place = {name: (b, k) for b, names in enumerate(self._buckets) for k, name in enumerate(names)}
         self._free: list[Slot] = []
         self._free_buckets: dict[int, list[Bucket]] = {b: [] for b in range(len(self._buckets))}
-        self._masters = {name: nn.Parameter(tensor.detach()) for name, tensor in tensors.items()}
-        self._current = self._new_slot({name: tensor.detach().clone() for name, tensor in tensors.items()})
+        self._scattered, self._part = tuple(scattered) or (False,) * len(self._buckets), part[0]
+        self._flats = tuple(
+            Flat.of([tensors[name] for name in names], part[1] if scatters else 1)
+            for names, scatters in zip(self._buckets, self._scattered, strict=True)
+        )
+        self._current = self._new_slot(tensors)
+        with torch.no_grad():
+            for data, tensor in zip(self._current.data, tensors.values(), strict=True):
+                data.copy_(tensor)
+        self._masters = {name: nn.Parameter(own) for name, own in self._current.own.items()}
         self._pointed: Slot | None = None
         self._point(self._current)
         self.optimizer = optimizer(list(self._masters.values())) if self._masters else None
@@ -110,14 +134,14 @@ class StageWeights:
             raise InternalError("a step must start from the newest version")
         with torch.no_grad():
             if not in_place:
-                slot = self._free.pop() if self._free else self._new_slot(_like(self._current))
-                if slot.data:
-                    torch._foreach_copy_(slot.data, self._current.data)
+                slot = self._free.pop() if self._free else self._new_slot(self._current.leaves)
+                if slot.own:
+                    torch._foreach_copy_(list(slot.own.values()), list(self._current.own.values()))
             for bucket in buckets:
                 if isinstance(factor, Tensor) or factor != 1.0:
-                    for tensor in bucket.flats or [g for g in bucket.gradients if g is not None]:
+                    for tensor in bucket.parts or [g for g in bucket.gradients if g is not None]:
                         tensor.mul_(factor)
-                for name, gradient in zip(self._buckets[bucket.number], bucket.gradients, strict=True):
+                for name, gradient in self.named(bucket):
                     self._masters[name].grad = gradient
         self._point(slot)
         if self.optimizer is not None:
@@ -133,8 +157,36 @@ class StageWeights:
             raise InternalError("the newest version cannot be released")
         self._free.append(slot)
 
-    def _new_slot(self, tensors: Mapping[str, Tensor]) -> Slot:
-        slot = Slot(tensors)
+    def named(self, bucket: Bucket) -> Iterator[tuple[str, Tensor]]:
+        """The gradients in a bucket that this device's step is to use, by name."""
+        names, own = self._buckets[bucket.number], bucket.gradients
+        if self._scattered[bucket.number]:
+            own = list(self._flats[bucket.number].pieces(bucket.flats, self._part))
+        for name, arrived, gradient in zip(names, bucket.gradients, own, strict=True):
+            if arrived is not None and gradient is not None and name in self._masters:
+                yield name, gradient
+
+    def _new_slot(self, like: Mapping[str, Tensor]) -> Slot:
+        """Memory for one more version of such tensors."""
+        places: dict[str, Tensor] = {}
+        pieces: dict[str, Tensor] = {}
+        flats: list[Tensor] = []
+        parts: list[Tensor] = []
+        for names, flat, scatters in zip(self._buckets, self._flats, self._scattered, strict=True):
+            if scatters and names:
+                memory = flat.memory(like[names[0]].device)
+                places.update(zip(names, flat.views(memory), strict=True))
+                memory = tuple(
+                    each.data for each in memory
+                )  # as of what is stepped in place: see the head of this file
+                pieces.update(zip(names, flat.pieces(memory, self._part), strict=True))
+                flats += memory
+                parts += [flat.part(each, self._part) for each in memory]
+        slot = Slot(
+            {n: places[n] if n in places else torch.empty_like(t, requires_grad=False) for n, t in like.items()}
+        )
+        slot.own = {n: pieces.get(n, data) for n, data in slot.own.items() if n not in pieces or pieces[n].numel()}
+        slot.flats, slot.parts = tuple(flats), tuple(parts)
         for name, leaf in slot.leaves.items():
             bucket, position = self._place[name]
             if self._summed[bucket]:
@@ -143,8 +195,8 @@ class StageWeights:
 
     def _point(self, slot: Slot) -> None:
         if slot is not self._pointed:
-            for master, tensor in zip(self._masters.values(), slot.data, strict=True):
-                master.data = tensor
+            for name, master in self._masters.items():
+                master.data = slot.own[name]
             self._pointed = slot
 
     # -- gradients
@@ -179,12 +231,6 @@ class StageWeights:
         found, self._active, self._ready = tuple(self._active), [], None
         return found
 
-    def named(self, bucket: Bucket) -> Iterator[tuple[str, Tensor]]:
-        """The gradients that are in a bucket, by name."""
-        for name, gradient in zip(self._buckets[bucket.number], bucket.gradients, strict=True):
-            if gradient is not None:
-                yield name, gradient
-
     def recycle(self, bucket: Bucket) -> None:
         """Nobody needs these sums any more: the flat memory is for a later update."""
         if bucket.flats:
@@ -196,7 +242,11 @@ class StageWeights:
             return self._free_buckets[number].pop()
         bucket = Bucket(number, len(self._buckets[number]))
         if self._summed[number]:
-            bucket.flats, bucket.views = _flat([self._masters[name] for name in self._buckets[number]])
+            flat = self._flats[number]
+            bucket.flats = bucket.parts = flat.memory(next(iter(self._current.leaves.values())).device)
+            bucket.views = flat.views(bucket.flats)
+            if self._scattered[number]:
+                bucket.parts = tuple(flat.part(memory, self._part) for memory in bucket.flats)
         return bucket
 
     def _hook(self, bucket: int, position: int) -> Callable[[Tensor], None]:
@@ -234,19 +284,38 @@ class StageWeights:
 
     # -- saving and loading, between segments
 
-    def state(self) -> dict[str, dict[str, object]]:
-        """Optimizer state by parameter name."""
-        if self.optimizer is None:
-            return {}
-        return {name: dict(self.optimizer.state.get(master, {})) for name, master in self._masters.items()}
+    def state(self, gather: Gather | None = None) -> dict[str, dict[str, object]]:
+        """Optimizer state by parameter name.
+
+        Arguments:
+            gather: where replicas share the step: the state of all parts is put together, a collective call of theirs.
+        """
+        optimizer = self.optimizer
+        own = {n: dict(optimizer.state.get(m, {})) if optimizer else {} for n, m in self._masters.items()}
+        for names, flat, scatters in zip(self._buckets, self._flats, self._scattered, strict=True):
+            if scatters and names:
+                if gather is None:
+                    raise InternalError("optimizer state of which others have parts")
+                device = self._current.leaves[names[0]].device
+                own.update(whole_state(names, flat, self._part, own, device, gather))
+        return own
 
     def load(self, tensors: Mapping[str, Tensor], state: Mapping[str, Mapping[str, object]]) -> None:
         """Take weights and optimizer state by parameter name; names that are not of this stage are ignored."""
         with torch.no_grad():
-            for (name, master), data in zip(self._masters.items(), self._current.data, strict=True):
+            for name, data in zip(self._current.leaves, self._current.data, strict=True):
                 data.copy_(tensors[name])
+            runs = {
+                name: run
+                for names, flat, scatters in zip(self._buckets, self._flats, self._scattered, strict=True)
+                for name, run in zip(names, flat.runs(self._part), strict=True)
+                if scatters
+            }
+            for name, master in self._masters.items():
                 if self.optimizer is not None and name in state:
-                    self.optimizer.state[master] = {key: _moved(value, data) for key, value in state[name].items()}
+                    shape, run = tensors[name].shape, runs.get(name)
+                    entries = {k: part_of(v, shape, run) if run else v for k, v in state[name].items()}
+                    self.optimizer.state[master] = {key: _moved(value, master) for key, value in entries.items()}
 
 
 def _moved(value: object, like: Tensor) -> object:
@@ -254,19 +323,3 @@ def _moved(value: object, like: Tensor) -> object:
     if not isinstance(value, Tensor):
         return value
     return value.detach().clone() if value.dim() == 0 else value.detach().to(like.device, copy=True)
-
-
-def _like(slot: Slot) -> dict[str, Tensor]:
-    return {name: torch.empty_like(leaf, requires_grad=False) for name, leaf in slot.leaves.items()}
-
-
-def _flat(parameters: Sequence[Tensor]) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-    """One flat tensor for each type, and a view for each parameter, shaped as it is; gaps are zero."""
-    sizes: dict[torch.dtype, int] = {}
-    offsets = []
-    for p in parameters:
-        offsets.append(sizes.get(p.dtype, 0))
-        sizes[p.dtype] = offsets[-1] + -(-p.numel() // _ALIGNMENT) * _ALIGNMENT
-    flats = {dtype: torch.zeros(size, dtype=dtype, device=parameters[0].device) for dtype, size in sizes.items()}
-    views = tuple(flats[p.dtype][at : at + p.numel()].view(p.shape) for p, at in zip(parameters, offsets, strict=True))
-    return tuple(flats.values()), views

@@ -160,23 +160,24 @@ def summarize(outcome: Outcome, members: int = 1, slices: bool = False) -> Summa
 
 def most_alive(program: Program, what: What) -> tuple[int, ...]:
     """By stage: how many values of a kind one replica holds at once at most (they live and die in the compute lane)."""
+    whats = (what, What.SHARD) if what is What.WEIGHTS else (what,)  # a new part lies where the whole will be
     most = [0] * len(program.stages)
     for device in program.devices:
         alive = [0] * len(program.stages)
         for value in program.initial(device):
-            if value.what is what:
+            if value.what in whats:
                 alive[value.stage] += 1
                 most[value.stage] = max(most[value.stage], alive[value.stage])
         lane = (device, COMPUTE)
         for part in (program.prologue, program.period, program.epilogue):
             for instruction in part.get(lane, ()):
                 for value in instruction.writes:
-                    if value.what is what and heir_of(instruction, value) is None:
+                    if value.what in whats and heir_of(instruction, value) is None:
                         alive[value.stage] += 1
                         most[value.stage] = max(most[value.stage], alive[value.stage])
                 inherited = {heir_of(instruction, value) for value in instruction.writes}
                 for value in instruction.frees:
-                    if value.what is what and value not in inherited:
+                    if value.what in whats and value not in inherited:
                         alive[value.stage] -= 1
     return tuple(most)
 
@@ -205,7 +206,7 @@ def _traffic(outcome: Outcome, members: int, copies: int) -> tuple[dict[str, flo
                 counts[key] = counts.get(key, 0) + 1
         for (s, samples), count in counts.items():
             one = layout.skeleton.signatures[s].members[0]
-            size = count * costs.bytes_of(one.reads or one.writes, samples) * batch / trained
+            size = count * costs.carried_bytes(one, samples) * batch / trained
             if one.kind is Kind.SEND:
                 hops: tuple[tuple[int, int], ...] = ((one.device, one.peer),)
                 each = size * copies

@@ -18,7 +18,7 @@ from hocket.plan.predict import predict_choice
 from hocket.profile.synthetic import chain
 from hocket.program.check import check
 from hocket.program.instruction import Kind, What
-from hocket.program.program import Program, StageShape
+from hocket.program.program import SHARDS, Program, StageShape
 from hocket.program.rule import KINDS, Rule
 from hocket.program.text import parse_program, print_program
 from hocket.strategies._choices import Situation
@@ -53,6 +53,12 @@ SHAPES: dict[str, Stages] = {
     "rounds with replicas": rounds(2, 2, 2, skips=((0, 2), (0, 3), (1, 3)), recompute=(1, 2)),
     "rounds with a tie on one device": rounds(2, 1, 2, tied=((0, 2),)),
     "rounds with a tie": rounds(3, 1, 2, tied=((0, 5),)),
+    "replicas that share a step": pipeline((3,), buckets=3, shard="optimizer"),
+    "replicas that share a step, recompute": pipeline((2, 2), recompute=(0,), shard="optimizer"),
+    "unequal replicas that share a step": pipeline((2, 1), buckets=2, shard="optimizer"),
+    "replicas that do not divide each other and share a step": pipeline((2, 3), shard="optimizer"),
+    "ties of replicas that share a step": pipeline((1, 2, 1), tied=((0, 1), (1, 2)), shard="optimizer"),
+    "rounds with replicas that share a step": rounds(2, 2, 2, skips=((0, 2),), shard="optimizer"),
 }
 MICROBATCHES = (1, 2, 3, 4, 6)
 
@@ -151,6 +157,7 @@ def test_a_member_compiles_legal_programs_on_any_shape(name: str, data: st.DataO
         "buckets": data.draw(st.integers(1, 2)),
         "clips": data.draw(st.booleans()),
         "tied": tuple(data.draw(st.lists(st.sampled_from(pairs), unique=True, max_size=2))) if pairs else (),
+        "shard": data.draw(st.sampled_from(SHARDS)),
     }
     if data.draw(st.booleans()):
         stages = pipeline(data.draw(st.lists(st.integers(1, 3), min_size=count, max_size=count)), **more)

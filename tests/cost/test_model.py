@@ -203,3 +203,34 @@ def test_the_engines_own_share() -> None:
         (Kind.STEP, 0): 0.25,
         (Kind.STEP, 1): 0.25,
     }
+
+
+def test_replicas_that_share_the_step() -> None:
+    """A scatter and a gather go once round the ring where an all-reduce goes twice; step, copy and optimizer are a part."""
+    profile = chain(3, forward_s=[1.0, 2.0, 3.0], weights_bytes=[4e6, 0.0, 2e6], device_type="cpu-core")
+    profile = replace(profile, layers=tuple(replace(x, step_s=2.0, copy_s=0.5, step_bytes=6e6) for x in profile.layers))
+    cluster = Cluster("c", (Level("server", 2, 1e6, 0.5),), "cpu-core")
+    plain, shared = (
+        CostModel(profile, cluster, (StageCut((0, 1, 2), (0, 1), shard=shard),), (2, 2))
+        for shard in ("none", "optimizer")
+    )
+    old = Value(What.WEIGHTS, 0, 3)
+    step = Instruction(Kind.STEP, 0, 3, 0, COMPUTE, (old,), (Value(What.SHARD, 0, 4),))
+    assert shared.seconds(step) == plain.seconds(step) / 2 == 3.75
+    gap = shared.memory.stages[0].gaps_bytes.sum()
+    assert 0 < gap < 1000
+    whole, part = (m.memory.value_bytes(Value(What.OPTIMIZER, 0, 0), 2) for m in (plain, shared))
+    assert part == pytest.approx((whole + gap) / 2)
+    assert shared.memory.hold_bytes(step, 2, pooled=False) == plain.memory.hold_bytes(step, 2, pooled=False) / 2
+    accumulated, summed = (Value(what, 0, 0, 0) for what in (What.ACCUMULATOR, What.REDUCED))
+    sums = [
+        Instruction(kind, 0, 0, 0, "reduce@0,1", (accumulated,), (summed,), (accumulated,), group=(0, 1))
+        for kind in (Kind.ALL_REDUCE, Kind.REDUCE_SCATTER)
+    ]
+    part, whole = Value(What.SHARD, 0, 1), Value(What.WEIGHTS, 0, 1)
+    gather = Instruction(Kind.ALL_GATHER, 0, 1, 0, "gather@0,1", (part,), (whole,), (part,), group=(0, 1))
+    assert plain.transfer(sums[0]) == pytest.approx((1.0, 6.0))
+    assert shared.transfer(sums[1]) == pytest.approx((0.5, 3.0))
+    assert shared.transfer(gather) == pytest.approx((0.5, (6e6 + gap) / 2e6))
+    assert shared.memory.net_bytes(gather, 2) == 0.0
+    assert sum(shared.memory.pooled(value) for value in (part, whole)) == 2

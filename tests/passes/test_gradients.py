@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hocket.passes.expand import expand
-from hocket.passes.gradients import all_reduces, buckets_of, reduce_lane
+from hocket.passes.gradients import buckets_of, gathers, reductions
 from hocket.passes.tasks import Task, Work
 from hocket.program.instruction import Instruction, Kind
 from hocket.program.rule import Rule
@@ -40,7 +40,7 @@ def backward(microbatch: int, device: int, buckets: int = 1, width: int = 2) -> 
     """All-reduces behind a backward of one replicated stage with updates of four microbatches."""
     stages, rule = pipeline((width,), buckets=buckets), Rule("sync", (4,), (0,))
     found = expand(stages, rule, device, Task(Work.BACKWARD, 0, microbatch))[-1]
-    return all_reduces(stages, rule, found)
+    return reductions(stages, rule, found)
 
 
 @pytest.mark.parametrize(("microbatch", "device", "count"), [(0, 0, 0), (1, 1, 0), (2, 0, 1), (3, 1, 1), (6, 0, 1)])
@@ -54,7 +54,7 @@ def test_an_all_reduce_for_each_bucket() -> None:
     found = backward(2, 0, buckets=3)
     assert [one.writes[0].part for one in found] == [0, 1, 2]
     for one in found:
-        assert (one.kind, one.group, one.lane) == (Kind.ALL_REDUCE, (0, 1), reduce_lane((0, 1)))
+        assert (one.kind, one.group, one.lane) == (Kind.ALL_REDUCE, (0, 1), "reduce@0,1")
         assert one.reads == one.frees
 
 
@@ -63,6 +63,17 @@ def test_nobody_to_sum_with() -> None:
     assert backward(3, 0, width=1) == []
 
 
-def test_each_group_has_its_own_lane() -> None:
-    """No two groups can wait for each other in one lane."""
-    assert reduce_lane((0, 1)) != reduce_lane((0, 2))
+def test_replicas_that_share_a_step_get_parts_and_gather() -> None:
+    """A bucket's sum is scattered, but for weights that stages share; behind the step a gather in a lane of its own."""
+    stages = pipeline((2, 1), buckets=2, tied=((0, 1),), shard="optimizer")
+    rule = Rule("sync", (2, 2), (0, 0))
+    last = expand(stages, rule, 0, Task(Work.BACKWARD, 0, 0))[-1]
+    found = reductions(stages, rule, last)
+    assert [one.kind for one in found] == [Kind.REDUCE_SCATTER, Kind.REDUCE_SCATTER, Kind.ALL_REDUCE]
+    assert [one.lane for one in found] == ["reduce@0,1", "reduce@0,1", "reduce@0,1,2"]
+    (step,) = expand(stages, rule, 0, Task(Work.UPDATE, 0, 3))
+    (gather,) = gathers(stages, step)
+    assert (gather.kind, gather.group, gather.lane) == (Kind.ALL_GATHER, (0, 1), "gather@0,1")
+    assert gather.name == "all_gather 0 u4 w.0v4"
+    assert set(gather.reads) < set(step.writes)
+    assert gathers(stages, expand(stages, rule, 2, Task(Work.UPDATE, 1, 3))[0]) == []

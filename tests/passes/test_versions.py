@@ -43,7 +43,7 @@ def test_every_version_is_freed_once(case: Case) -> None:
         freed, written = [], list(program.initial(device))
         parts = [(program.prologue, 0), *((program.period, r) for r in range(3)), (program.epilogue, 3)]
         for part, repeats in parts:
-            for one in part.get((device, COMPUTE), ()):
+            for one in (one for lane in program.lanes if lane[0] == device for one in part.get(lane, ())):
                 moved = program.shifted(one, repeats)
                 freed += [v for v in moved.frees if v.what is What.WEIGHTS]
                 written += moved.writes

@@ -19,6 +19,7 @@ def stages_on(
     recompute: Sequence[int] = (),
     tied: Sequence[tuple[int, ...]] = (),
     clips: bool = False,
+    shard: str = "none",
 ) -> tuple[StageShape, ...]:
     """A chain of stages on the given devices.
 
@@ -27,6 +28,7 @@ def stages_on(
         buckets: of each stage, before those of tied weights.
         recompute: stages that make their stash again; tied: sets of stages that share weights.
         clips: whether gradients are clipped.
+        shard: what of the state of stages with replicas is divided among them.
     """
     count = len(devices)
     edges = sorted({*pairwise(range(count)), *skips, *dry})
@@ -41,6 +43,7 @@ def stages_on(
             tied=tuple((buckets + k, tie) for k, tie in enumerate(tie for tie in tied if s in tie)),
             recompute=s in recompute,
             clips=clips,
+            shard=shard if len(devices[s]) > 1 else "none",
         )
         for s in range(count)
     )
@@ -112,4 +115,10 @@ CASES = (
     Case("gpipe-2-1-m3-clips", "gpipe", pipeline((2, 1), clips=True), 3),
     Case("flush-1-2-m4-tied-clips", "flush", pipeline((1, 2), buckets=2, tied=((0, 1),), clips=True), 4),
     Case("interleaved-2x1-v2-m2-clips", "interleaved", rounds(2, 1, 2, clips=True), 2),
+    Case("data_parallel-3-m6-optimizer", "data_parallel", pipeline((3,), buckets=2, shard="optimizer"), 6),
+    Case("flush-2-2-m4-optimizer", "flush", pipeline((2, 2), buckets=2, shard="optimizer"), 4),
+    Case("flush-1-2-m4-tied-optimizer", "flush", pipeline((1, 2), tied=((0, 1),), shard="optimizer"), 4),
+    Case("interleaved-2x2-v2-m4-optimizer", "interleaved", rounds(2, 2, 2, shard="optimizer"), 4),
+    Case("pipedream-2-1-optimizer", "pipedream", pipeline((2, 1), shard="optimizer"), 1),
+    Case("two_bw-2-1-m5-optimizer", "two_bw", pipeline((2, 1), shard="optimizer"), 5),
 )

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 
-from hocket.program.instruction import COMPUTE, Instruction, Kind, Value, What, receive_lane
+from hocket.program.instruction import COLLECTIVES, COMPUTE, Instruction, Kind, Value, What, receive_lane
 from hocket.program.order import early_writes, heir_of
 from hocket.program.program import Lane, Program
 from hocket.program.window import windows
@@ -24,6 +24,7 @@ class Symbols:
 
     known: dict[tuple[object, ...], int] = field(default_factory=dict)
     parts: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    wholes: dict[int, tuple[int, int]] = field(default_factory=dict)
 
     def of(self, *expression: object) -> int:
         return self.known.setdefault(expression, len(self.known))
@@ -35,6 +36,29 @@ class Symbols:
         found = self.of("sum", whole)
         self.parts[found] = whole
         return found
+
+    def part(self, number: int, whole: int) -> int:
+        """What one of several devices has of something that they divide."""
+        found = self.of("part", number, whole)
+        self.wholes[found] = (number, whole)
+        return found
+
+    def step(self, name: str, s: int, w: int, opt: int, sums: tuple[tuple[int, int], ...], norm: int) -> int:
+        """What a step makes; of parts, the same part of what it would make of the whole."""
+        mine = {self.wholes[symbol][0] for _, symbol in sums if symbol in self.wholes}
+        if not mine:
+            return self.of(name, s, w, opt, sums, norm)
+        whole = [self.wholes[x][1] if x in self.wholes else x for x in (w, opt)]
+        sums = tuple((b, self.wholes[symbol][1] if symbol in self.wholes else symbol) for b, symbol in sums)
+        made = self.of(name, s, *whole, sums, norm)
+        return self.part(mine.pop(), made) if len(mine) == 1 else self.of("torn", made)
+
+    def gathered(self, parts: list[int]) -> int:
+        """What all parts of one thing make, in this order."""
+        found = [self.wholes.get(part, (-1, part)) for part in parts]
+        numbers, wholes = [number for number, _ in found], {whole for _, whole in found}
+        same = len(wholes) == 1 and numbers == list(range(len(parts)))
+        return wholes.pop() if same else self.of("torn", *parts)
 
 
 def oracle(program: Program, microbatches: int, symbols: Symbols) -> dict[int, int]:
@@ -188,10 +212,10 @@ class Run:
             if meets.kind is not Kind.RECEIVE or meets.writes != head.reads:
                 raise Broken(f"{head.name} meets {meets.name}")
             return (lane, other)
-        if head.kind is Kind.ALL_REDUCE:
+        if head.kind in COLLECTIVES:
             members = tuple((device, lane[1]) for device in head.group)
             heads = [self._head(member) for member in members]
-            if any(one is None or one.kind is not Kind.ALL_REDUCE for one in heads) or lane not in members:
+            if any(one is None or one.kind is not head.kind for one in heads) or lane not in members:
                 return ()
             return (lane, *(member for member in members if member != lane))
         return (lane,)
@@ -284,15 +308,22 @@ class Run:
                     found[value] = self.stores[send.device][send.reads[0]]
                 case Kind.ALL_REDUCE:
                     found[value] = symbols.sum(*(self.stores[one.device][one.reads[0]] for one in meeting))
+                case Kind.REDUCE_SCATTER:
+                    whole = symbols.sum(*(self.stores[one.device][one.reads[0]] for one in meeting))
+                    found[value] = symbols.part(i.group.index(i.device), whole)
+                case Kind.ALL_GATHER:
+                    by_device = {one.device: self.stores[one.device][one.reads[0]] for one in meeting}
+                    found[value] = symbols.gathered([by_device[device] for device in i.group])
                 case Kind.NORM:
                     gradients = [store[v] for v in i.reads if v.what in (What.ACCUMULATOR, What.REDUCED)]
-                    found[value] = _squares(gradients, symbols)
+                    # A part is counted by one, a whole by all who have it: each time all of them count all of it.
+                    found[value] = _squares([symbols.wholes.get(one, (0, one))[1] for one in gradients], symbols)
                 case Kind.STEP:
                     sums = tuple(sorted(read[What.ACCUMULATOR] + read[What.REDUCED]))
                     opt = read[What.OPTIMIZER][0][1] if read[What.OPTIMIZER] else -1
                     norm = [*read[What.SQUARES], *read[What.NORM], (-1, -1)][0][1]
-                    name = "step w" if value.what is What.WEIGHTS else "step opt"
-                    found[value] = symbols.of(name, s, w, opt, sums, norm)
+                    name = "step opt" if value.what is What.OPTIMIZER else "step w"
+                    found[value] = symbols.step(name, s, w, opt, sums, norm)
         return found
 
     def _weigh(self) -> None:

@@ -19,6 +19,7 @@ Lists = dict[Lane, list[Instruction]]
 
 SIZES = {
     "w": 4.0,
+    "shard": 4.0,
     "opt": 5.0,
     "dw": 3.0,
     "sum": 3.0,
@@ -139,7 +140,7 @@ WEIGHTS = Value(What.WEIGHTS, 1, 0)
         (change("forward 0 #1", 0, index=-1), "values", ["has the index -1"]),
         (change("forward 0 #1", 0, peer=1), "place", ["has peer 1"]),
         (change("backward 0 #1", 0, again=True), "values", ["marked as done again"]),
-        (change("load 0 #1", 0, kind=Kind.SWAP_IN), "kind", ["is a swap_in", "one of all_reduce"]),
+        (change("load 0 #1", 0, kind=Kind.SWAP_IN), "kind", ["is a swap_in", "one of all_gather"]),
         (change("send 0 #1 act.0>1#1", 0, peer=0), "lane", ["expected lane send>0"]),
         (change("send 0 #1 act.0>1#1", 0, reads=(ACT,)), "values", ["carries act.0>1#0", "microbatch 1"]),
         (change("send 0 #1 act.0>1#1", 0, reads=()), "values", ["reads nothing", "one value"]),

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from hocket.errors import InputError
 from hocket.program.instruction import COMPUTE, Instruction, Kind, Value, What
-from hocket.program.program import Program, StageShape, freeze
+from hocket.program.program import SHARDS, Program, StageShape, freeze
 from hocket.program.rule import KINDS, Rule
 from hocket.program.text import parse_program, print_program
 from tests.program.programs import CASES, Case, pipeline
@@ -53,7 +53,7 @@ DEVICES = st.integers(0, 5)
 def values(draw: st.DrawFn) -> Value:
     """Any value that has a text form."""
     what = draw(st.sampled_from(list(What)))
-    whole = (What.INPUT, What.STASH, What.WEIGHTS, What.OPTIMIZER, What.SQUARES, What.NORM)
+    whole = (What.INPUT, What.STASH, What.WEIGHTS, What.OPTIMIZER, What.SHARD, What.SQUARES, What.NORM)
     part = -1 if what in whole else draw(NUMBERS)
     return Value(what, draw(NUMBERS), draw(NUMBERS), part)
 
@@ -79,6 +79,7 @@ def programs(draw: st.DrawFn) -> Program:
             recompute=draw(st.booleans()),
             clips=draw(st.booleans()),
             columns=draw(st.integers(1, 9)),
+            shard=draw(st.sampled_from(SHARDS)),
         )
         for _ in range(count)
     )
@@ -90,7 +91,10 @@ def programs(draw: st.DrawFn) -> Program:
     for _ in range(3):
         part: dict[tuple[int, str], list[Instruction]] = {}
         for _ in range(draw(st.integers(0, 3))):
-            device, lane = draw(DEVICES), draw(st.sampled_from([COMPUTE, "send>3", "receive<0", "reduce@0,1"]))
+            device, lane = (
+                draw(DEVICES),
+                draw(st.sampled_from([COMPUTE, "send>3", "receive<0", "reduce@0,1", "gather@0,1"])),
+            )
             kind = draw(st.sampled_from(list(Kind)))
             one = Instruction(
                 kind, draw(NUMBERS), draw(NUMBERS), device, lane, draw(some), draw(some), draw(some),

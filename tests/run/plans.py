@@ -69,10 +69,12 @@ class Case:
     recompute: bool = False
     rounds: int = 1
     options: dict[str, Any] = field(default_factory=dict)
+    shard: str = "none"
 
     def __str__(self) -> str:
         parts = [self.strategy, "-".join(map(str, self.widths)), f"{self.batch_size}by{self.microbatch_size}"]
         parts += ["recompute"] * self.recompute + [f"v{self.rounds}"] * (self.rounds > 1)
+        parts += [self.shard] * (self.shard != "none")
         return " ".join([*parts, *(f"{k}={v}" for k, v in self.options.items())])
 
     def plan(self, graph: Captured) -> Plan:
@@ -87,7 +89,8 @@ class Case:
             half = len(layers) // 2
             buckets = (layers[half:], layers[:half]) if len(own) > 1 else ()
             stages.append(PlanStage(layers, own, self.recompute, buckets))
-        return Plan(self.strategy, "test", self.batch_size, self.microbatch_size, tuple(stages), CLUSTER, self.options)
+        sizes = (self.batch_size, self.microbatch_size)
+        return Plan(self.strategy, "test", *sizes, tuple(stages), CLUSTER, self.options, shard=self.shard)
 
 
 def assert_same_weights(found: dict[str, Tensor], expected: dict[str, Tensor], tolerance: float) -> None:

@@ -1,12 +1,16 @@
 """Weight versions, gradient buckets and the optimizer of one stage, against plain torch."""
 
+import threading
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from hocket.errors import InputError, InternalError
+from hocket.run.engines.inline import add_up, gather_parts, scatter_sums
 from hocket.run.weights import Slot, StageWeights
 
 
@@ -206,3 +210,79 @@ def test_misuse_is_our_bug():
         stage.release(stage.newest)
     with pytest.raises(InternalError):
         StageWeights(tensors(), (("a", "b"),), (False,), adam)
+
+
+def shared(parts: int) -> list[StageWeights]:
+    """Replicas that share the step; weights of the first bucket are whole on each."""
+    return [
+        StageWeights(tensors(), (("c",), ("a", "b")), (True, True), adam, (False, True), (number, parts))
+        for number in range(parts)
+    ]
+
+
+@pytest.mark.parametrize("parts", [2, 3, 4])
+@pytest.mark.parametrize("in_place", [True, False])
+def test_replicas_that_share_the_step_are_one(parts: int, in_place: bool) -> None:
+    """Each steps its part; gathered they are what one would have made, and so is their optimizer state."""
+    replicas, steps = shared(parts), 4
+    for _ in range(steps):
+        backward = []
+        for stage in replicas:
+            stage.begin(stage.newest, ())
+            (loss(stage.newest.leaves) / parts).backward()
+            backward.append(stage.end(stage.newest))
+        add_up([buckets[0] for buckets in backward])
+        scatter_sums([buckets[1] for buckets in backward])
+        old = [stage.newest for stage in replicas]
+        new = [s.step(s.newest, buckets, in_place) for s, buckets in zip(replicas, backward, strict=True)]
+        gather_parts(new)
+        for stage, before, buckets in zip(replicas, old, backward, strict=True):
+            assert (stage.newest is before) == in_place
+            if not in_place:
+                stage.release(before)
+            for bucket in buckets:
+                stage.recycle(bucket)
+    alone = weights()
+    for _ in range(steps):
+        train(alone, alone.newest)
+    for stage, state in zip(replicas, states(replicas), strict=True):
+        for name, leaf in alone.newest.leaves.items():
+            assert torch.allclose(stage.newest.leaves[name], leaf, rtol=1e-12)
+        kept = sum(t.numel() for m in stage.optimizer.state.values() for t in m.values() if t.dim())
+        assert kept <= 2 * (8 + 64 / parts)
+        assert state.keys() == alone.state().keys()
+        for name, entries in alone.state().items():
+            assert state[name].keys() == entries.keys()
+            for key, value in entries.items():
+                assert torch.allclose(state[name][key], value, rtol=1e-12)
+                assert state[name][key].dtype == value.dtype
+
+
+def states(replicas: list[StageWeights]) -> list[dict[str, dict[str, object]]]:
+    """What each says when all gather (threads that meet)."""
+    meet, given = threading.Barrier(len(replicas)), {}
+
+    def gather(number: int, tensor: Tensor) -> list[Tensor]:
+        given[number] = tensor
+        meet.wait(10)
+        found = [given[k] for k in range(len(replicas))]
+        meet.wait(10)
+        return found
+
+    with ThreadPoolExecutor(len(replicas)) as pool:
+        pairs = [(stage, partial(gather, number)) for number, stage in enumerate(replicas)]
+        return list(pool.map(lambda pair: pair[0].state(pair[1]), pairs))
+
+
+def test_a_state_goes_into_parts_and_back() -> None:
+    """What one had trained, taken by replicas that share the step, is what they tell."""
+    alone, replicas = weights(), shared(2)
+    for _ in range(3):
+        train(alone, alone.newest)
+    before = {n: leaf.detach().clone() for n, leaf in alone.newest.leaves.items()}
+    for stage in replicas:
+        stage.load(before, alone.state())
+    for stage, state in zip(replicas, states(replicas), strict=True):
+        assert same(stage.newest, before)
+        for name, entries in alone.state().items():
+            assert {k: v.tolist() for k, v in state[name].items()} == {k: v.tolist() for k, v in entries.items()}

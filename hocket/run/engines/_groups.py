@@ -42,7 +42,7 @@ class Groups:
     """Point-to-point and collectives between the devices of a program.
 
     Attributes:
-        sent_bytes: of messages, by the device that they went to.
+        sent_bytes: of messages, by the device that they went to. carried_bytes: of what went into collectives, by kind.
     """
 
     def __init__(
@@ -58,18 +58,20 @@ class Groups:
         self._place = {d: place for place, d in enumerate(program.devices)}
         self._number, self._nccl = number, device.type == "cuda"
         self.sent_bytes: Counter[int] = Counter()
+        self.carried_bytes: Counter[Kind] = Counter()
         pairs: set[tuple[int, int]] = set()
-        collectives: set[tuple[int, ...]] = set()
+        collectives: dict[str, tuple[int, ...]] = {}
         for _, instruction in program.instructions():
             if instruction.kind is Kind.SEND:
                 pairs.add((instruction.device, instruction.peer))
             elif instruction.group:
-                collectives.add(instruction.group)
+                collectives[instruction.lane] = instruction.group
         self._inside: Members | None = None
         if width > 1:
             fellows = [[self._rank(d, k) for k in range(width)] for d in program.devices]
             self._inside = members_of(fellows, device, shared_memory)
-        self._collectives = {group: self._made(group) for group in sorted(collectives)}
+        self._collectives = {lane: self._made(group) for lane, group in sorted(collectives.items())}
+        self._own = sorted(lane for lane, group in collectives.items() if number in group)
         self._pairs: dict[tuple[int, int], dist.ProcessGroup] = {}
         if self._nccl:
             self._pairs = {pair: self._made(tuple(sorted(pair))) for pair in sorted(pairs)}
@@ -95,9 +97,9 @@ class Groups:
 
     def _connect(self, device: torch.device) -> None:
         # NCCL connects at first use, which blocks all members: here, where the order is the same for everybody.
-        for devices, group in (*self._collectives.items(), *self._pairs.items()):
-            if self._number in devices:
-                dist.all_reduce(torch.zeros(1, device=device), group=group)
+        own = [self._collectives[lane] for lane in self._own]
+        for group in (*own, *(group for pair, group in self._pairs.items() if self._number in pair)):
+            dist.all_reduce(torch.zeros(1, device=device), group=group)
 
     def send(self, layout: Layout, message: Tensor, peer: int) -> Work | None:
         """Begin to send a message, or this member's slice of it, which is a view: over when the peer has it, or when the GPU has
@@ -135,9 +137,30 @@ class Groups:
             work, self._members, memory, [layout.room_of(k) for k in range(self._width)]
         ) if sliced else work
 
-    def all_reduce(self, tensor: Tensor, devices: tuple[int, ...]) -> Work:
-        """Begin to replace a contiguous tensor by the sum of all members' tensors."""
-        return _begun(lambda: self._collectives[devices].allreduce([tensor]))
+    def collective(self, kind: Kind, lane: str, whole: Tensor, part: Tensor) -> Work:
+        """Begin a collective, in place.
+
+        Arguments:
+            whole: a contiguous tensor: replaced by the sum of all members' (all_reduce), or by all their parts (all_gather).
+            part: this member's part of it, a view: replaced by its part of the sum (reduce_scatter), while the rest is lost.
+        """
+        group = self._collectives[lane]
+        self.carried_bytes[kind] += whole.nbytes
+        match kind:
+            case Kind.ALL_REDUCE:
+                return _begun(lambda: group.allreduce([whole]))
+            case Kind.REDUCE_SCATTER:
+                return _begun(lambda: group._reduce_scatter_base(part, whole, dist.ReduceScatterOptions()))
+            case Kind.ALL_GATHER:
+                return _begun(lambda: group._allgather_base(whole, part))
+        raise InternalError(f"{kind} is not a collective")
+
+    def parts(self, lane: str, part: Tensor) -> list[Tensor]:
+        """A tensor of each member of a lane's group, all of one shape, in their order: a collective call."""
+        group = self._collectives[lane]
+        found = [torch.empty_like(part) for _ in range(group.size())]
+        finish(_begun(lambda: group.allgather([found], [part.contiguous()])))
+        return found
 
     def total(self, tensor: Tensor) -> Tensor:
         """The sum of a tensor over the members of this worker's tensor-parallel group, as a new tensor, waited for.

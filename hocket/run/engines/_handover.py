@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from hocket.run.clipping import Squares
-from hocket.run.weights import Bucket
+from hocket.run.weights import Bucket, Slot
 
 _NOTHING = nullcontext()
 
@@ -67,5 +67,5 @@ class Handover:
             torch.cuda.current_stream(self.device).synchronize()
 
 
-def _tensors(thing: Any) -> tuple[Tensor, ...]:
-    return thing.flats if isinstance(thing, (Bucket, Squares)) else thing
+def _tensors(thing: tuple[Tensor, ...] | Bucket | Slot | Squares) -> tuple[Tensor, ...]:
+    return thing if isinstance(thing, tuple) else thing.flats

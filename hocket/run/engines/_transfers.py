@@ -2,7 +2,7 @@
 
 Rules of this file: an instruction begins as soon as it may (order.py) and compute comes by; nobody waits but compute, for
 what it reads next. So there is no hand-over between threads on the way of a message, and what is posted at any time
-follows from where compute is: receives by their windows, sends and all-reduces when their values are made.
+follows from where compute is: receives by their windows, sends and collectives when their values are made.
 
 A send is over at once where memory is shared and the receive is posted. Otherwise somebody has to wait: gloo cannot be asked
 (facts of torch 2.13: `is_completed` of a point-to-point work is False until somebody has waited), and a tensor must live
@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from hocket.errors import InternalError
-from hocket.program.instruction import COMPUTE, Instruction, Kind, Value
+from hocket.program.instruction import COLLECTIVES, COMPUTE, Instruction, Kind, Value
 from hocket.program.over import End, Ends
 from hocket.run.engines._groups import Groups, TransferError, finish
 from hocket.run.engines._handover import Handover
@@ -80,7 +80,7 @@ class _Lane:
 
 
 class _Arriving(NamedTuple):
-    """A receive or all-reduce that has begun: `made` is what it writes, once its works are over."""
+    """A receive or collective that has begun: `made` is what it writes, once its works are over."""
 
     lane: _Lane
     instruction: Instruction
@@ -157,7 +157,7 @@ class Transfers:
         self._post(lane)
 
     def take(self, value: Value) -> Any:
-        """What a receive or all-reduce has written, when it is there."""
+        """What a receive or collective has written, when it is there."""
         arriving = self._arriving.pop(value, None)
         if arriving is None:
             raise InternalError(f"compute reads {value}, and nothing that brings it has begun")
@@ -255,9 +255,10 @@ class Transfers:
                 self._memory.made((message,))
                 made: Any = layout.unpack(message)
                 works = [work]
-            elif instruction.kind is Kind.ALL_REDUCE:
+            elif instruction.kind in COLLECTIVES:
                 made = self._handover.taken(things.pop())
-                works = [self._groups.all_reduce(flat, instruction.group) for flat in made.flats]
+                pairs = zip(made.flats, made.parts, strict=True)
+                works = [self._groups.collective(instruction.kind, instruction.lane, *pair) for pair in pairs]
             else:
                 raise InternalError(f"{instruction.name} is not a transfer that this engine knows")
         self._arriving[instruction.writes[0]] = _Arriving(lane, instruction, made, works, start_s)
@@ -265,7 +266,7 @@ class Transfers:
     # -- ending
 
     def _arrived(self, arriving: _Arriving) -> Any:
-        """What a receive or all-reduce has made, ready for compute."""
+        """What a receive or collective has made, ready for compute."""
         with self._handover.lane(arriving.instruction.lane):
             for work in arriving.works:
                 try:

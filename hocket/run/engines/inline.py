@@ -4,7 +4,7 @@ It follows hocket/program/order.py to the letter and nothing else: every lane's 
 lanes taking turns. What a program means is what this file does with it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,7 +19,7 @@ from hocket.program.program import Lane, Program
 from hocket.program.window import consumed, windows
 from hocket.run.clipping import Squares
 from hocket.run.device import Device
-from hocket.run.weights import Bucket
+from hocket.run.weights import Bucket, Slot
 
 
 @dataclass
@@ -151,8 +151,6 @@ class Interpreter:
             if head is None or head.kind is not instruction.kind or self._missing(head):
                 return False
             heads.append(head)
-        if instruction.kind is not Kind.ALL_REDUCE:
-            raise ProgramError(f"device {instruction.device}: {instruction.name}", instruction.kind, "all_reduce")
         parts = [self.stores[head.device][head.reads[0]] for head in heads]
         for head, part in zip(heads, parts, strict=True):
             if head.index != instruction.index or [f.shape for f in part.flats] != [f.shape for f in parts[0].flats]:
@@ -160,7 +158,7 @@ class Interpreter:
                 raise ProgramError(
                     f"device {head.device}: {head.name}", f"it meets {other}", "the same update and bucket"
                 )
-        add_up(parts)
+        _COLLECT[instruction.kind](parts)
         for head, part in zip(heads, parts, strict=True):
             self._written(head)
             self.stores[head.device][head.writes[0]] = part
@@ -207,3 +205,36 @@ def add_up(parts: Sequence[Bucket | Squares]) -> None:
                 total += flat.to(total.device)
             for flat in flats:
                 flat.copy_(total)
+
+
+def scatter_sums(buckets: Sequence[Bucket]) -> None:
+    """Replace each device's part of its flat tensors by that part of their sums, added in the order of the devices."""
+    with torch.no_grad():
+        for flats, parts in _side_by_side(buckets):
+            total = flats[0].clone()
+            for flat in flats[1:]:
+                total += flat.to(total.device)
+            for part, own in zip(parts, total.chunk(len(parts)), strict=True):
+                part.copy_(own)
+
+
+def gather_parts(slots: Sequence[Slot]) -> None:
+    """Replace each device's flat tensors by the parts of all, in the order of the devices."""
+    with torch.no_grad():
+        for flats, parts in _side_by_side(slots):
+            whole = torch.cat([part.to(parts[0].device) for part in parts])
+            for flat in flats:
+                flat.copy_(whole)
+
+
+def _side_by_side(things: Sequence[Bucket | Slot]) -> Iterator[tuple[tuple[Tensor, ...], tuple[Tensor, ...]]]:
+    """Of each flat tensor those of all devices, and the part that is each one's own."""
+    flats, parts = (zip(*(getattr(thing, name) for thing in things), strict=True) for name in ("flats", "parts"))
+    return zip(flats, parts, strict=True)
+
+
+_COLLECT: dict[Kind, Callable[[Any], None]] = {
+    Kind.ALL_REDUCE: add_up,
+    Kind.REDUCE_SCATTER: scatter_sums,
+    Kind.ALL_GATHER: gather_parts,
+}

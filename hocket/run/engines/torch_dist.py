@@ -12,6 +12,7 @@ Every member of a tensor-parallel group runs its group's instructions, on its di
 
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -21,7 +22,7 @@ from torch import Tensor
 from hocket.errors import InputError, InternalError, WorkerLost
 from hocket.plan.plan import Plan
 from hocket.profile.capture import Captured
-from hocket.program.instruction import COMPUTE, UPDATE_KINDS, Instruction, Kind, Value
+from hocket.program.instruction import COMPUTE, GATHER, UPDATE_KINDS, Instruction, Kind, Value, group_lane
 from hocket.program.over import Ends
 from hocket.program.program import Program
 from hocket.program.window import windows
@@ -34,6 +35,7 @@ from hocket.run.engines._memory import Memory
 from hocket.run.engines._messages import Layouts
 from hocket.run.engines._transfers import Record, Transfers
 from hocket.run.observe import Observer, Unobserved
+from hocket.run.sharding import Gather
 
 
 class PeerLost(WorkerLost):
@@ -142,10 +144,12 @@ class Worker:
         self.records = transfers.records
         try:
             periods = self._compute(repeats, store, transfers)
+            expected = set(self.program.final(self.number, periods))
+            for value in expected.difference(store):  # weights that were gathered, and that no forward has read yet
+                store[value] = transfers.take(value)
             transfers.end()
         finally:
             self._memory.stop()
-        expected = set(self.program.final(self.number, periods))
         if set(store) != expected:
             odd = ", ".join(map(str, sorted(set(store) ^ expected)))
             raise InternalError(f"device {self.number}: after the epilogue these are left or missing: {odd}")
@@ -230,7 +234,9 @@ class Worker:
     def step_of(self, instruction: Instruction) -> int:
         """In which step (batch) of the whole training an instruction of this segment is, from 0."""
         updates = instruction.kind in UPDATE_KINDS
-        microbatch = instruction.index * (self.program.rule.batch[instruction.stage] if updates else 1)
+        # A gather is called by the version that its step has made.
+        number = instruction.index - (instruction.kind is Kind.ALL_GATHER)
+        microbatch = number * (self.program.rule.batch[instruction.stage] if updates else 1)
         return self.device.stream.position(microbatch) // self.plan.batch_size
 
     # -- between segments
@@ -238,15 +244,30 @@ class Worker:
     def state(self) -> dict[str, dict[str, Any]]:
         """This device's weights, buffers and optimizer state by global name, whole; see Device.state.
 
-        For members of a tensor-parallel group a collective call, after which each has all of it.
+        For members of a tensor-parallel group, and for replicas that share a step, a collective call, after which each has
+        all of it.
         """
-        found, division = self.device.state(), self._division
+        division = self._division
+        try:
+            found = self.device.state(self._gathers)
+        except TransferError as error:
+            raise WorkerLost(f"device {self.number}: lost another replica: {error}") from error
         if division is None:
             return found
         try:
             return division.whole(found, self._groups.gathered)
         except TransferError as error:
             raise WorkerLost(f"group {self.number} member {division.member}: lost another member: {error}") from error
+
+    @property
+    def _gathers(self) -> dict[int, Gather]:
+        """For each stage of this device whose replicas share a step what gathers their parts."""
+        groups = {s: tuple(sorted(shape.devices)) for s, shape in enumerate(self.program.stages) if shape.sharded}
+        return {
+            s: partial(self._groups.parts, group_lane(GATHER, group))
+            for s, group in groups.items()
+            if self.number in group
+        }
 
     def load(self, state: Mapping[str, Mapping[str, Any]]) -> None:
         """Go on from a state, of whole tensors; entries of other devices are ignored."""
@@ -256,6 +277,11 @@ class Worker:
     def sent_bytes(self) -> dict[int, int]:
         """Bytes of messages that this worker has sent so far, by the device (or group) that they went to."""
         return dict(self._groups.sent_bytes)
+
+    @property
+    def carried_bytes(self) -> dict[Kind, int]:
+        """Bytes of what this worker has brought into collectives so far, by kind."""
+        return dict(self._groups.carried_bytes)
 
     @property
     def peak_memory_bytes(self) -> int:

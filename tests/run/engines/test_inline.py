@@ -30,6 +30,11 @@ SYNCHRONOUS = [
     Case("data_parallel", (4,), recompute=True),
     Case("interleaved", (1, 1), rounds=2),
     Case("interleaved", (2, 2), rounds=2, batch_size=7),
+    Case("data_parallel", (2,), shard="optimizer"),
+    Case("data_parallel", (3,), batch_size=7, recompute=True, shard="optimizer"),
+    Case("flush", (2, 2), shard="optimizer"),
+    Case("gpipe", (1, 3), batch_size=7, shard="optimizer"),
+    Case("interleaved", (2, 2), rounds=2, shard="optimizer"),
 ]
 ASYNCHRONOUS = [
     Case("pipedream", (1, 1)),
@@ -45,6 +50,11 @@ ASYNCHRONOUS = [
     Case("two_bw", (1, 1)),
     Case("two_bw", (2, 2), recompute=True),
     Case("two_bw", (2, 1), batch_size=7),
+    Case("pipedream", (2, 1, 1), shard="optimizer"),
+    Case("pipedream", (2, 1), options={"naive": True}, shard="optimizer"),
+    Case("pipedream", (2, 2), options={"vertical_sync": True}, shard="optimizer"),
+    Case("two_bw", (2, 2), recompute=True, shard="optimizer"),
+    Case("two_bw", (2, 1), batch_size=7, shard="optimizer"),
 ]
 # What runs in double precision with which optimizer; float32 follows below.
 JOBS = [("gpt", "adam"), ("lstm", "momentum"), ("inception", "momentum")]

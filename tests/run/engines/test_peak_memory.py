@@ -29,6 +29,7 @@ CASES = (
     Case("data_parallel", (2,), 8, 2),
     Case("interleaved", (1, 1), 8, 2, rounds=2),
     Case("pipedream", (1, 1), 8, 2),
+    Case("data_parallel", (2,), 8, 2, shard="optimizer"),
 )
 LATE_S = 0.03
 

@@ -30,6 +30,7 @@ RUNS: dict[int, list[Run]] = {
         (Case("pipedream", (1, 1)), "lstm", "momentum", 12, None),
         (Case("pipedream", (1, 1), options={"naive": True}), "gpt untied", "momentum", 12, 7),
         (Case("two_bw", (1, 1)), "gpt", "adam", 8, 4),
+        (Case("data_parallel", (2,), shard="optimizer"), "gpt", "adam", 5, None),
     ],
     3: [
         (Case("flush", (2, 1), recompute=True), "gpt", "adam", 5, None),
@@ -37,11 +38,23 @@ RUNS: dict[int, list[Run]] = {
         (Case("model_parallel", (1, 1, 1)), "inception", "momentum", 3, None),
         (Case("pipedream", (2, 1)), "gpt untied", "momentum", 8, 5),
         (Case("two_bw", (2, 1), batch_size=7), "lstm", "adam", 6, None),
+        (Case("pipedream", (2, 1), shard="optimizer"), "gpt untied", "momentum", 8, 5),
+        (Case("two_bw", (1, 2), batch_size=7, shard="optimizer"), "gpt", "adam", 6, None),
+    ],
+    4: [
+        (Case("flush", (2, 2), recompute=True, shard="optimizer"), "gpt clipped", "adam", 4, None),
+        (Case("data_parallel", (4,), shard="optimizer"), "lstm", "momentum", 4, None),
     ],
 }
 
 # Those of them whose messages go through gloo, as between machines, and not through memory.
-OVER_GLOO = {2: {0, 3, 5, 8, 9}, 3: {0, 4}}
+OVER_GLOO = {2: {0, 3, 5, 8, 9}, 3: {0, 4}, 4: set()}
+
+# What two workers bring into collectives: a case, and repetitions of its period.
+SHARING = [
+    (Case("data_parallel", (2,), shard="optimizer"), 3),
+    (Case("data_parallel", (2,)), 3),
+]
 
 
 class Noted(Unobserved):
@@ -103,6 +116,18 @@ def run_all(folder: Path, rank: int, workers: int) -> None:
     dist.destroy_process_group()
 
 
+def carry(folder: Path, rank: int, workers: int) -> None:
+    """The cases of SHARING: bytes by kind of collective."""
+    join(folder, rank, workers)
+    graph = captured("gpt", "adam")
+    for number, (case, repeats) in enumerate(SHARING):
+        plan = case.plan(graph)
+        worker = Worker(graph, plan, plan.compile(graph), rank)
+        worker.run(repeats)
+        (folder / f"{number}-{rank}.json").write_text(json.dumps(worker.carried_bytes))
+    dist.destroy_process_group()
+
+
 def be_killed(folder: Path, rank: int, workers: int) -> None:
     """Train until the last rank dies; the others note the error that ends them and when."""
     join(folder, rank, workers)
@@ -138,4 +163,6 @@ def start(what: str, folder: Path, workers: int) -> list[subprocess.Popen[bytes]
 
 
 if __name__ == "__main__":
-    {"run_all": run_all, "be_killed": be_killed}[sys.argv[1]](Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]))
+    {"run_all": run_all, "carry": carry, "be_killed": be_killed}[sys.argv[1]](
+        Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
+    )

@@ -1,0 +1,66 @@
+"""What workers whose replicas share the step bring into collectives, against the program's bytes and the simulator's."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from hocket.cost.model import CostModel
+from hocket.plan.predict import predict
+from hocket.profile.measure import measure
+from hocket.program.instruction import COLLECTIVES, Kind
+from tests.run.engines.workers import SHARING, start
+from tests.run.plans import Case, captured
+
+WORKERS = 2
+GAP_BYTES = 16 * 8  # of float64, behind a tensor and, for each replica, behind a bucket
+
+
+@pytest.fixture(scope="module")
+def carried(tmp_path_factory: pytest.TempPathFactory) -> list[list[dict[str, int]]]:
+    """Bytes by kind of collective, of every case and rank."""
+    folder: Path = tmp_path_factory.mktemp("sharing")
+    processes = start("carry", folder, WORKERS)
+    assert [process.wait(timeout=300) for process in processes] == [0] * WORKERS
+    return [
+        [json.loads((folder / f"{number}-{rank}.json").read_text()) for rank in range(WORKERS)]
+        for number in range(len(SHARING))
+    ]
+
+
+@pytest.mark.parametrize("number", range(len(SHARING)), ids=[str(case) for case, _ in SHARING])
+def test_bytes_are_the_programs(carried: list[list[dict[str, int]]], number: int) -> None:
+    """Every worker brings into each kind of collective what its instructions carry by the cost model, and gaps."""
+    (case, repeats), graph = SHARING[number], captured("gpt", "adam")
+    plan, profile = case.plan(graph), measure(graph.job, (1, 2), budget_s=0.3)
+    program, cuts = plan.compile(graph), plan.cuts(profile)
+    costs = CostModel.for_batch(profile, plan.cluster, cuts, plan.batch_size, plan.microbatch_size)
+    parameters = len(list(graph.job.model.named_parameters()))
+    for rank in range(WORKERS):
+        said = dict.fromkeys(COLLECTIVES, 0.0)
+        times = dict.fromkeys(COLLECTIVES, 0)
+        for (device, _), lane in program.unrolled(repeats).items():
+            for one in lane:
+                if device == rank and one.kind in COLLECTIVES:
+                    said[one.kind] += costs.carried_bytes(one, 1)
+                    times[one.kind] += 1
+        for kind in COLLECTIVES:
+            found = carried[number][rank].get(kind, 0)
+            assert abs(found - said[kind]) <= times[kind] * GAP_BYTES * (parameters + 3 * WORKERS)
+    assert carried[number][0] == carried[number][1]
+
+
+def test_scattering_and_gathering_sends_what_summing_sends(carried: list[list[dict[str, int]]]) -> None:
+    """Half as often round the ring each; so the simulator says, and so many bytes went into them."""
+    shared, plain = (carried[number][0] for number in (0, 1))
+    assert plain.keys() == {Kind.ALL_REDUCE}
+    assert shared.keys() == {Kind.REDUCE_SCATTER, Kind.ALL_GATHER}
+    assert shared[Kind.REDUCE_SCATTER] == shared[Kind.ALL_GATHER]
+    assert shared[Kind.ALL_GATHER] == pytest.approx(plain[Kind.ALL_REDUCE], rel=0.02)
+    graph = captured("gpt", "adam")
+    profile = measure(graph.job, (1, 2), budget_s=0.3)
+    sent = [
+        sum(predict(Case("data_parallel", (2,), shard=shard).plan(graph), profile)[1].sent_bytes_between.values())
+        for shard in ("optimizer", "none")
+    ]
+    assert sent[0] == pytest.approx(sent[1], rel=0.05)

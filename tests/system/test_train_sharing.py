@@ -1,0 +1,82 @@
+"""Training under plans whose replicas share optimizer state and step: checkpoints between plans, groups, refusals."""
+
+from pathlib import Path
+
+import pytest
+
+from hocket.errors import RefusedError
+from hocket.hardware.cluster import Cluster, Level
+from hocket.plan.plan import Plan, PlanStage
+from hocket.profile.capture import capture
+from hocket.profile.job import load_job
+from hocket.run.loop import train
+from tests.system.tiny import Recorder, reference
+
+JOB = """
+import torch
+from hocket import zoo
+
+job = zoo.job(
+    "gpt", small=True, dtype=torch.float64, batch_size=8, samples=50, dropout=0.1,
+    optimizer=lambda parameters: torch.optim.Adam(parameters, lr=1e-3),
+)
+"""
+BY_NORM = """
+from dataclasses import replace
+
+class ByNorm(torch.optim.SGD):
+    def step(self):
+        for group in self.param_groups:
+            for p in group["params"]:
+                p.grad /= p.grad.norm()
+        super().step()
+
+job = replace(job, optimizer=lambda parameters: ByNorm(parameters, lr=0.1))
+"""
+
+
+@pytest.fixture(scope="module")
+def gpt(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The job file of a small GPT with tied embeddings."""
+    path = tmp_path_factory.mktemp("job") / "job.py"
+    path.write_text(JOB)
+    return path
+
+
+def plan_of(job: Path, depth: int, members: int, replicas: int, shard: str) -> Plan:
+    """Stages of equal numbers of layers, each of so many replicas of so many tensor-parallel members."""
+    layers = tuple(layer.name for layer in capture(load_job(job)).layers)
+    ends = [len(layers) * s // depth for s in range(depth + 1)]
+    stages = tuple(
+        PlanStage(layers[ends[s] : ends[s + 1]], tuple(range(s * replicas, (s + 1) * replicas))) for s in range(depth)
+    )
+    cluster = Cluster("local", (Level("local", depth * members * replicas, 1e9),), "cpu-core")
+    return Plan("flush", "gpt", 8, 2, stages, cluster, tensor=members, shard=shard)
+
+
+def test_checkpoints_move_between_plans(gpt: Path, tmp_path: Path) -> None:
+    """Two replicas that share the step, one process, two stages of two that share it (with tied weights), tensor-parallel members
+    of two that do, and two that do not: one run, of one process's losses."""
+    saved, losses = tmp_path / "saved", list[float]()
+    ways = [
+        (1, 1, 2, "optimizer"),
+        (1, 1, 1, "none"),
+        (2, 1, 2, "optimizer"),
+        (1, 2, 2, "optimizer"),
+        (1, 1, 2, "none"),
+    ]
+    for number, way in enumerate(ways):
+        listener = Recorder()
+        chosen, steps = plan_of(gpt, *way), 2 * (number + 1)
+        train(gpt, chosen, steps=steps, checkpoint=str(saved), resume=number > 0, listener=listener)
+        assert listener.first == 2 * number
+        losses += listener.losses
+    assert losses == pytest.approx(reference(gpt, plan_of(gpt, 1, 1, 1, "none"), 2 * len(ways)), rel=1e-8)
+
+
+def test_an_optimizer_that_looks_at_whole_weights_is_refused(tmp_path: Path) -> None:
+    """Before the first step, with what would do."""
+    job = tmp_path / "job.py"
+    job.write_text(JOB + BY_NORM)
+    with pytest.raises(RefusedError, match=r"found ByNorm, whose step .* or a plan with shard: none"):
+        train(job, plan_of(job, 1, 1, 2, "optimizer"), steps=1)
