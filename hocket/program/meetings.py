@@ -5,7 +5,7 @@ Rules of this file: instructions that meet stand in the same part, so that each 
 
 from collections.abc import Iterator, Mapping
 
-from hocket.program.instruction import GATHER, REDUCE, Instruction, Kind, receive_lane
+from hocket.program.instruction import GATHER, REDUCE, Instruction, Kind, What, receive_lane
 from hocket.program.problem import Place, Problem, problem_at
 from hocket.program.program import Lane, Lanes, Program
 from hocket.program.structure import tie_of
@@ -73,8 +73,10 @@ def _collectives(lanes: Lanes) -> dict[str, list[int]]:
 
 
 def _shared(program: Program, i: Instruction) -> tuple[object, ...]:
-    """What the members of a collective must have in common."""
-    return i.kind, i.index, i.group, tie_of(program, i.stage, i.writes[0].part)
+    """What the members of a collective must have in common: where a norm is summed each names a stage of its own."""
+    made = i.writes[0]
+    weights = (made.what,) if made.what is What.NORM else tie_of(program, i.stage, made.part)
+    return i.kind, i.index, i.group, weights
 
 
 def _groups(program: Program, lanes: Lanes, part: str) -> Iterator[Problem]:

@@ -13,10 +13,7 @@ def structure_problems(program: Program) -> list[Problem]:
 
 
 def tie_of(program: Program, stage: int, bucket: int) -> tuple[object, ...]:
-    """What two members of a collective must have in common: the same weights. Equal for buckets that are tied, and for norms,
-    which are of no bucket."""
-    if bucket < 0:
-        return ("norm",)
+    """What two members of a collective must have in common: the same weights. Equal for buckets that are tied."""
     tied = program.stages[stage].tied
     for position, (tied_bucket, stages) in enumerate(tied):
         if tied_bucket == bucket:

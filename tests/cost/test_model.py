@@ -208,7 +208,11 @@ def test_the_engines_own_share() -> None:
 def test_replicas_that_share_the_step() -> None:
     """A scatter and a gather go once round the ring where an all-reduce goes twice; step, copy and optimizer are a part."""
     profile = chain(3, forward_s=[1.0, 2.0, 3.0], weights_bytes=[4e6, 0.0, 2e6], device_type="cpu-core")
-    profile = replace(profile, layers=tuple(replace(x, step_s=2.0, copy_s=0.5, step_bytes=6e6) for x in profile.layers))
+    profile = replace(
+        profile,
+        layers=tuple(replace(x, step_s=2.0, copy_s=0.5, step_bytes=6e6) for x in profile.layers),
+        step_together=True,
+    )
     cluster = Cluster("c", (Level("server", 2, 1e6, 0.5),), "cpu-core")
     plain, shared = (
         CostModel(profile, cluster, (StageCut((0, 1, 2), (0, 1), shard=shard),), (2, 2))
