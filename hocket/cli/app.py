@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from hocket.cli import cluster, measuring, planning, training
+from hocket.cli import asking, cluster, measuring, planning, training
 
 app = typer.Typer(
     name="hocket",
@@ -21,6 +21,7 @@ app.command("profile")(measuring.profile)
 app.command("import")(measuring.import_profile)
 app.command("links")(measuring.links)
 app.command("plan")(planning.plan)
+app.command("whatif")(asking.whatif)
 app.command("show")(planning.show)
 app.command("check")(planning.check)
 app.command("simulate")(planning.simulate)

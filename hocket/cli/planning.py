@@ -4,10 +4,11 @@ import sys
 from collections.abc import Callable, Sequence
 from math import isnan
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from hocket.cli.explaining import Candidates, Explain, Why, explained_profile, explained_sizes
 from hocket.cli.goals import Deadline, Objective, Samples, Tokens, goal_from, goal_json, goal_lines, print_parts
 from hocket.cli.output import Progress
 
@@ -55,6 +56,8 @@ def plan(
     tokens: Tokens = None,
     samples: Samples = None,
     deadline: Deadline = None,
+    explain: Explain = True,
+    candidates: Candidates = False,
     rows: Annotated[int, typer.Option(min=1, help="How many candidates to show.")] = 12,
     json: Json = False,
 ) -> None:
@@ -78,19 +81,20 @@ def plan(
         for name, value in (("--sequence", sequence), ("--recompute", recompute), ("--tensor", tensor)):
             if value:
                 raise InputError(name, "a profile", "a model by its sizes: a profile's layers are measured as they are")
-        profiles = {Path(model): loaded, **{path: ModelProfile.read(path) for path in tensor_profile or ()}}
+        read = {Path(model): loaded, **{path: ModelProfile.read(path) for path in tensor_profile or ()}}
+        profiles = {_path_from(path, output): profile for path, profile in read.items()}
+        options: dict[str, Any] = {
+            "strategies": strategy or (),
+            "microbatch_sizes": tuple(microbatch or ()),
+            "synchronous": synchronous,
+        }
+        goal = goal_from(objective, tokens, samples, deadline)
         with Progress("planning", not json) as progress:
-            profiled = plan_profile(
-                {_path_from(path, output): profile for path, profile in profiles.items()},
-                Cluster.read(cluster),
-                batch,
-                goal_from(objective, tokens, samples, deadline),
-                progress,
-                strategies=strategy or (),
-                microbatch_sizes=tuple(microbatch or ()),
-                synchronous=synchronous,
-            )
-        _report(profiled, output, rows, json)
+            profiled = plan_profile(profiles, Cluster.read(cluster), batch, goal, progress, **options)
+        why = Why(
+            explain, candidates, lambda found: explained_profile(profiles, found, options), lambda found: found.refused
+        )
+        _report(profiled, output, rows, json, why)
         return
     if tensor_profile:
         raise InputError("--tensor-profile", "a model by its sizes", "a profile: by sizes all widths are considered")
@@ -101,24 +105,21 @@ def plan(
     from dataclasses import replace
 
     from hocket.cli.sized import report
+    from hocket.plan.refusals import refused_meshes
     from hocket.plan.sized_goal import plan_sizes
 
     sized = replace(loaded, sequence=sequence) if sequence else loaded
+    options = {"tensors": tensor or (), "recomputes": recompute or (), "microbatch_sizes": microbatch or ()}
+    goal = goal_from(objective, tokens, samples, deadline, sized.sequence)
     with Progress("planning", not json) as progress:
-        planned = plan_sizes(
-            sized,
-            Cluster.read(cluster),
-            batch,
-            goal_from(objective, tokens, samples, deadline, sized.sequence),
-            progress,
-            tensors=tensor or (),
-            recomputes=recompute or (),
-            microbatch_sizes=microbatch or (),
-        )
-    report(planned, output, rows, json)
+        planned = plan_sizes(sized, Cluster.read(cluster), batch, goal, progress, **options)
+    why = Why(
+        explain, candidates, lambda found: explained_sizes(found, options), lambda found: refused_meshes(found, options)
+    )
+    report(planned, output, rows, json, why)
 
 
-def _report(planned: "Planned[Search]", output: Path | None, rows: int, json: bool) -> None:
+def _report(planned: "Planned[Search]", output: Path | None, rows: int, json: bool, why: Why) -> None:
     """Show what a search over every strategy's choices has found, and write the best plan."""
     from hocket.cli.output import error_json, print_json, print_search, search_json
     from hocket.errors import HocketError
@@ -139,10 +140,11 @@ def _report(planned: "Planned[Search]", output: Path | None, rows: int, json: bo
     if output:
         best.plan.save(output)
     if json:
-        print_json({**search_json(found), **goal_json(planned)})
+        print_json({**search_json(found), **goal_json(planned), **why.json(found)})
         return
     for line in goal_lines(planned):
         print(f"  {line}")
+    why.print(found)
     if output:
         print(f"wrote {output}; next: hocket check {output}, hocket simulate {output}")
 

@@ -12,12 +12,13 @@ from hocket.cli.table import in_bytes, in_seconds, print_table
 from hocket.units import show_bytes, show_count, show_number, show_seconds
 
 if TYPE_CHECKING:
+    from hocket.cli.explaining import Why
     from hocket.plan.mesh_search import Meshed, Miss
     from hocket.plan.parting import Planned
     from hocket.plan.sized import SizedSearch
 
 
-def report(planned: "Planned[SizedSearch]", output: Path | None, rows: int, json: bool) -> None:
+def report(planned: "Planned[SizedSearch]", output: Path | None, rows: int, json: bool, why: "Why") -> None:
     """Show what was found, and write the best plan and its profile.
 
     Raises:
@@ -41,13 +42,14 @@ def report(planned: "Planned[SizedSearch]", output: Path | None, rows: int, json
     if output:
         beside = found.save(output)
     if json:
-        print_json({**sized_json(found), **goal_json(planned, equation_s)})
+        print_json({**sized_json(found), **goal_json(planned, equation_s), **why.json(found)})
         return
     if planned.parting is not None:
         print_parts(planned.parting)
     _print(found, rows)
     for line in goal_lines(planned, equation_s):
         print(f"  {line}")
+    why.print(found)
     if output:
         print(f"wrote {output} and {beside}; next: hocket show {output}, hocket simulate {output}")
 

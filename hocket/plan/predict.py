@@ -18,12 +18,13 @@ from hocket.cost.sizes import PlanSizes
 from hocket.errors import InputError
 from hocket.hardware.cluster import Cluster
 from hocket.passes.borders import StageCut, stage_shapes
-from hocket.plan.columns import column_of
+from hocket.plan.columns import Column, column_of
 from hocket.plan.long import foreseen, repeats, shorter
 from hocket.plan.plan import Plan, Predicted
 from hocket.profile.model import ModelProfile
 from hocket.program.footprint import footprints
 from hocket.program.program import StageShape
+from hocket.simulate.path import PathSeconds, critical_seconds
 from hocket.simulate.simulator import Outcome, enough_repeats, lay_out, play
 from hocket.simulate.summary import Summary, steady_state, summarize
 from hocket.simulate.tables import Layout
@@ -71,6 +72,21 @@ def predict_iteration(plan: Plan, profile: ModelProfile) -> Predicted:
         InputError: the plan does not fit the profile. RefusedError: its strategy does not support it.
     """
     return _short(_of_plan(plan, profile))
+
+
+def critical_path_of(plan: Plan, profile: ModelProfile) -> PathSeconds:
+    """Whose seconds an iteration is made of; of alike columns, those of one; a long batch's are foreseen from shorter ones'.
+
+    Raises:
+        InputError: the plan does not fit the profile. RefusedError: its strategy does not support it.
+    """
+    asked = _of_plan(plan, profile)
+    samples, each = asked.batch
+    sizes = shorter(asked.strategy, asked.cuts, asked.batch)
+    if sizes is None:
+        return _path(asked)
+    first, second = (_path(asked._replace(batch=(size, each)), repeats(asked.strategy)) for size in sizes)
+    return first.further(second, (samples - sizes[0]) / (sizes[1] - sizes[0]))
 
 
 def _inside_bytes(plan: Plan, profile: ModelProfile) -> float:
@@ -151,12 +167,23 @@ def _short(asked: _Asked, most_forwards: int = MAX_FORWARDS) -> Predicted:
     return _simulated(asked)
 
 
-def _simulated(asked: _Asked, repeats: int | None = None) -> Predicted:
+def _path(asked: _Asked, repeats: int | None = None) -> PathSeconds:
+    return critical_seconds(_play(_alone(asked)[0], record=False, repeats=repeats))
+
+
+def _alone(asked: _Asked) -> tuple[_Asked, Column | None]:
+    """One of several alike columns, and which; the whole where one does not stand for all."""
     samples, each = asked.batch
     column = column_of(asked.profile, asked.cluster, asked.cuts, samples, each)
-    if column is not None:
-        asked = asked._replace(cuts=column.cuts, batch=(column.batch_size, each))
-    outcome = _play(asked, record=False, repeats=repeats)
+    return (
+        (asked, None) if column is None else (asked._replace(cuts=column.cuts, batch=(column.batch_size, each)), column)
+    )
+
+
+def _simulated(asked: _Asked, repeats: int | None = None) -> Predicted:
+    samples, _ = asked.batch
+    alone, column = _alone(asked)
+    outcome = _play(alone, record=False, repeats=repeats)
     steady, peaks = steady_state(outcome), outcome.peak_memory_bytes
     rate = samples / steady.iteration_s if steady.iteration_s > 0 else 0.0
     found = column.everywhere(peaks) if column is not None else peaks

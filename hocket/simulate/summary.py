@@ -4,6 +4,7 @@ Rules of this file: the steady state is what lies between the ends of two repeti
 filled and before it drains.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import gcd
 
@@ -221,23 +222,29 @@ def _traffic(outcome: Outcome, members: int, copies: int) -> tuple[dict[str, flo
     return levels, {f"{a}>{b}": size for (a, b), size in sorted(between.items())}, swapped
 
 
-def _critical_path(outcome: Outcome, steady: Steady) -> tuple[str, ...]:
+def critical_nodes(outcome: Outcome, steady: Steady) -> Iterator[int]:
     """Back from the last node of the measured span, always to the node that released it, for one period."""
     layout = outcome.layout
     prologue, period, _ = layout.sizes
     stop = prologue + (steady.last + 1) * period if steady.last >= 0 else layout.nodes
     begin = stop - period if steady.last >= 0 else 0
     if stop == 0:
-        return ()
+        return
     node = begin + int(np.argmax(outcome.end_s[begin:stop]))
     until = outcome.end_s[node] - steady.period_s
+    while node >= 0 and outcome.end_s[node] > until * (1 + 1e-12):
+        yield node
+        node = int(outcome.cause[node])
+
+
+def _critical_path(outcome: Outcome, steady: Steady) -> tuple[str, ...]:
+    """Names on it, in the order of time."""
     names = _Names(outcome)
     path: list[str] = []
-    while node >= 0 and outcome.end_s[node] > until * (1 + 1e-12):
+    for node in critical_nodes(outcome, steady):
         name = names.of(node)
         if not path or path[-1] != name:  # a backward in several pieces is one instruction
             path.append(name)
-        node = int(outcome.cause[node])
     return tuple(reversed(path))
 
 

@@ -1,0 +1,169 @@
+"""Why a plan is as it is: what limits it, what would help, and what was refused."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hocket.cli.table import print_table
+
+if TYPE_CHECKING:
+    from hocket.plan.candidates import Refused
+    from hocket.plan.plan import Plan
+    from hocket.plan.what_if import Answer
+    from hocket.profile.model import ModelProfile
+    from hocket.simulate.path import PathSeconds
+
+Explain = Annotated[
+    bool, typer.Option("--explain/--no-explain", help="Say what limits the best plan, and what would help most.")
+]
+Candidates = Annotated[bool, typer.Option("--candidates", help="List what was refused as well, each with its reason.")]
+_LEAST = 0.0005  # a smaller share or gain is none
+
+
+class Explained:
+    """What limits a plan, and answers to what would help."""
+
+    def __init__(self, plan: "Plan", profile: "ModelProfile", answers: "Sequence[Answer]") -> None:
+        from hocket.plan.predict import critical_path_of, predict_iteration
+
+        self.plan, self.answers = plan, answers
+        self.path: PathSeconds = critical_path_of(plan, profile)
+        self.predicted = plan.predicted or predict_iteration(plan, profile)
+
+    def shares(self) -> dict[str, float]:
+        """Parts of the critical path, the largest first: "compute", "link cluster", "host", "waiting"."""
+        path = self.path
+        seconds = {"compute": sum(path.compute_s.values()), "host": path.host_s, "waiting": path.waiting_s}
+        seconds |= {f"link {name}": s for name, s in path.link_s.items()}
+        whole = path.iteration_s or 1.0
+        return {name: s / whole for name, s in sorted(seconds.items(), key=lambda one: -one[1]) if s >= _LEAST * whole}
+
+    def fullest(self) -> tuple[int, float]:
+        """The device, or group, whose memory is fullest, and the share that is used."""
+        cluster = self.plan.group.cluster
+        shares = {d: size / cluster.capacity_bytes(d) for d, size in self.predicted.peak_memory_bytes.items()}
+        device = max(shares, key=lambda d: (shares[d], -d))
+        return device, shares[device]
+
+    def lines(self) -> Iterator[str]:
+        """What limits it, in a sentence."""
+        what = "device" if self.plan.tensor == 1 else "group"
+        busiest, seconds = max(self.path.compute_s.items(), key=lambda one: one[1], default=(0, 0.0))
+        device, share = self.fullest()
+        parts = []
+        for name, part in self.shares().items():
+            where = (
+                f" (on {what} {busiest} {seconds / self.path.iteration_s:.0%})"
+                if name == "compute" and len(self.path.compute_s) > 1
+                else ""
+            )
+            parts.append(f"{name} {part:.1%}{where}")
+        parts.append(f"bubble {self.predicted.bubble_fraction:.1%}")
+        yield f"limits: of the critical path {', '.join(parts)}; memory {share:.0%} of {what} {device}"
+
+    def print(self) -> None:
+        """The sentence, and the table of what would help."""
+        for line in self.lines():
+            print(f"  {line}")
+        print_answers(self.answers, "what would help: samples per second, against now")
+
+    def json(self) -> dict[str, Any]:
+        """The same as plain data."""
+        device, share = self.fullest()
+        limits = {
+            "critical_path": self.shares(),
+            "compute_s_by_device": {str(d): s for d, s in self.path.compute_s.items()},
+            "bubble_fraction": self.predicted.bubble_fraction,
+            "fullest_device": device,
+            "memory_share": share,
+        }
+        return {"limits": limits, "what_if": [answer_json(one) for one in self.answers]}
+
+
+@dataclass(frozen=True)
+class Why:
+    """What is told of a search's best plan.
+
+    Attributes:
+        explain: what limits it, and what would help; refusals: what was refused.
+        explained, refused: these of a search, in more seconds than nothing.
+    """
+
+    explain: bool
+    refusals: bool
+    explained: Callable[[Any], Explained]
+    refused: "Callable[[Any], Sequence[Refused]]"
+
+    def print(self, found: Any) -> None:
+        """For people."""
+        if self.explain:
+            self.explained(found).print()
+        if self.refusals:
+            print_refused(self.refused(found))
+
+    def json(self, found: Any) -> dict[str, Any]:
+        """As plain data."""
+        from hocket.typed import as_data
+
+        told = self.explained(found).json() if self.explain else {}
+        return told | ({"refused": [as_data(one) for one in self.refused(found)]} if self.refusals else {})
+
+
+def answer_json(answer: "Answer") -> dict[str, Any]:
+    """An answer as plain data; gains are shares of the samples per second."""
+    return {
+        "question": answer.question.text,
+        "same_plan": answer.same,
+        "planned_anew": answer.anew,
+        "at_most": answer.at_most,
+        "plan": answer.plan,
+        "reason": answer.why,
+    }
+
+
+def print_answers(answers: "Sequence[Answer]", title: str) -> None:
+    """A table, the most help first."""
+    print()
+    ordered = sorted(answers, key=lambda one: -one.gain)
+    anew = any(one.anew is not None for one in ordered)
+
+    def gain(share: float | None, at_most: bool = False) -> str:
+        if share is None:
+            return "-"
+        told = f"{share:+.1%}" if abs(share) >= _LEAST else "nothing"
+        return f"at most {told}" if at_most and abs(share) >= _LEAST else told
+
+    rows = [[one.question.text, gain(one.same), gain(one.anew, one.at_most), one.plan or one.why] for one in ordered]
+    columns = ["what if", "same plan", "planned anew", "plan"]
+    shown = [0, 1, 2, 3] if anew else [0, 1, 3] if any(row[3] for row in rows) else [0, 1]
+    print_table(
+        title, [columns[k] for k in shown], [[row[k] for k in shown] for row in rows], right=(1, 2) if anew else (1,)
+    )
+
+
+def print_refused(refused: "Sequence[Refused]", most: int = 60) -> None:
+    """What is no candidate, and why: nearest misses of memory first."""
+    ordered = sorted(refused, key=lambda one: (not one.missing_bytes, one.missing_bytes))
+    rows = [[one.strategy, one.config or "any", one.reason] for one in ordered[:most]]
+    if rows:
+        print_table(f"refused: {len(refused)}, of which {len(rows)} are shown", ["strategy", "config", "reason"], rows)
+
+
+def explained_sizes(found: Any, options: Mapping[str, Any]) -> Explained:
+    """Of the best plan of a model by its sizes."""
+    from hocket.plan.what_if import ask_sizes, usual
+
+    answers = [ask_sizes(found, question, options, search=False) for question in usual(found.cluster)]
+    return Explained(found.plan(found.best), found.profile_of(found.best), answers)
+
+
+def explained_profile(profiles: "Mapping[str, ModelProfile]", found: Any, options: Mapping[str, Any]) -> Explained:
+    """Of the best plan of a profiled job."""
+    from hocket.plan.what_if import ask_profile, usual
+
+    plan = found.best.plan
+    profile = next(one for one in profiles.values() if one.digest == plan.profile_digest)
+    answers = [ask_profile(profiles, found, question, options, search=False) for question in usual(plan.cluster)]
+    return Explained(plan, profile, answers)

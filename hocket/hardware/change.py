@@ -1,0 +1,120 @@
+"""Change: a cluster as it is not, for questions of what would help: other links, memory, rates, numbers or types of devices.
+
+Rules of this file: from clusters to clusters; files stay as they are. Nothing is changed that was not named.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from math import prod
+
+from hocket.errors import InputError, nearest
+from hocket.hardware.catalog import device_type
+from hocket.hardware.cluster import Cluster, DeviceType, Level, Link, Node
+
+
+@dataclass(frozen=True)
+class Change:
+    """What is changed.
+
+    Attributes:
+        bandwidth, latency: factors by the name of a level. memory, rate: factors of what each device has and calculates.
+        devices: how many, by more or fewer components of the outermost level; 0 for as many as there are.
+        device_type: what all devices are; empty for what they are.
+    """
+
+    bandwidth: Mapping[str, float] = field(default_factory=dict)
+    latency: Mapping[str, float] = field(default_factory=dict)
+    memory: float = 1.0
+    rate: float = 1.0
+    devices: int = 0
+    device_type: str = ""
+
+    def __post_init__(self) -> None:
+        factors = [("memory", self.memory), ("rate", self.rate)]
+        factors += [(f"{key} {name}", x) for key in ("bandwidth", "latency") for name, x in getattr(self, key).items()]
+        for key, factor in factors:
+            if not 0 < factor < float("inf"):
+                raise InputError(key, str(factor), "a factor > 0")
+
+    def of(self, cluster: Cluster) -> Cluster:
+        """The cluster with these changes.
+
+        Raises:
+            InputError: a level that it does not have, a number of devices that its levels cannot have, an unknown type.
+        """
+        for name in (*self.bandwidth, *self.latency):
+            names = [level.name for level in cluster.levels]
+            if name not in names:
+                raise InputError("level", repr(name), f"one of {', '.join(names)}", nearest(name, names))
+        levels = tuple(self._level(level) for level in cluster.levels)
+        changed = (
+            _counted(replace(cluster, levels=levels), self.devices) if self.devices else replace(cluster, levels=levels)
+        )
+        if self.device_type:
+            changed = _typed(changed, self.device_type)
+        if self.memory != 1:
+            changed = _roomier(changed, self.memory)
+        return _quicker(changed, self.rate) if self.rate != 1 else changed
+
+    def _level(self, level: Level) -> Level:
+        rate, wait = self.bandwidth.get(level.name, 1.0), self.latency.get(level.name, 1.0)
+        steps = level.all_reduce
+        return replace(
+            level,
+            bandwidth_bytes_per_s=level.bandwidth_bytes_per_s * rate,
+            latency_s=level.latency_s * wait,
+            all_reduce=steps and Link(steps.bandwidth_bytes_per_s * rate, steps.latency_s * wait),
+        )
+
+
+def _counted(cluster: Cluster, devices: int) -> Cluster:
+    """More or fewer components of the outermost level; of one server so many devices."""
+    inner = prod(level.width for level in cluster.levels[:-1])
+    if cluster.nodes:
+        raise InputError("devices", f"{devices}, of a mixed cluster", "a cluster of one type", "Write a cluster file.")
+    if devices % inner == 0:
+        return replace(cluster, levels=(*cluster.levels[:-1], replace(cluster.levels[-1], width=devices // inner)))
+    if devices < cluster.levels[0].width:
+        return replace(cluster, levels=(replace(cluster.levels[0], width=devices),))
+    raise InputError("devices", str(devices), f"a multiple of {inner}, or fewer than {cluster.levels[0].width}")
+
+
+def _typed(cluster: Cluster, name: str) -> Cluster:
+    """All devices of another type, with its memory and its price."""
+    if name not in [own.name for own in cluster.types]:
+        device_type(name)
+    return replace(cluster, device_type=name, nodes=(), memory_bytes=None, price_usd_per_hour=None, price_source="")
+
+
+def _roomier(cluster: Cluster, factor: float) -> Cluster:
+    if not cluster.nodes:
+        return replace(cluster, memory_bytes=cluster.capacity_bytes(0) * factor)
+    firsts = [sum(node.devices for node in cluster.nodes[:k]) for k in range(len(cluster.nodes))]
+    nodes = [
+        replace(node, memory_bytes=cluster.capacity_bytes(first) * factor)
+        for node, first in zip(cluster.nodes, firsts, strict=True)
+    ]
+    return replace(cluster, nodes=tuple(nodes))
+
+
+def _quicker(cluster: Cluster, factor: float) -> Cluster:
+    """Types of their own, whose arithmetic and memory are so much quicker; they launch kernels as before."""
+    kinds: dict[str, DeviceType] = {}
+    for device in range(cluster.devices):
+        kind = cluster.type_of(device)
+        kinds.setdefault(
+            kind.name,
+            replace(
+                kind,
+                name=f"{kind.name} x {factor:g}",
+                flops_per_s={dtype: rate * factor for dtype, rate in kind.flops_per_s.items()},
+                memory_bandwidth_bytes_per_s=kind.memory_bandwidth_bytes_per_s * factor,
+            ),
+        )
+
+    def renamed(node: Node) -> Node:
+        return replace(node, device_type=kinds[node.device_type].name)
+
+    single = kinds[cluster.device_type].name if cluster.device_type else ""
+    nodes = tuple(renamed(node) for node in cluster.nodes)
+    return replace(cluster, device_type=single, nodes=nodes, types=(*cluster.types, *kinds.values()))

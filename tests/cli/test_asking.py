@@ -1,0 +1,111 @@
+"""`hocket whatif`, and what `hocket plan` says of limits, help and refusals."""
+
+from pathlib import Path
+
+import pytest
+
+from hocket.cli.asking import factor_of
+from hocket.errors import InputError
+from tests.cli.test_planning import document, said
+from tests.cli.test_sized import folder  # noqa: F401  # a fixture
+
+SIZED = ("gpt.yaml", "cluster.yaml", "-B", "16")
+PLAN = ("plan", *SIZED, "-t", "1", "-t", "2", "--recompute", "none")
+
+
+@pytest.fixture(autouse=True)
+def _here(folder: Path) -> None:  # noqa: F811
+    """In a folder with a model, a cluster and a profile."""
+
+
+def test_a_plan_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    """What limits it, what would help most first, and on wish what was refused; or none of it."""
+    text = said(capsys, *PLAN, "--candidates")
+    assert "limits: of the critical path compute " in text
+    assert "what would help: samples per second, against now" in text
+    assert "server of twice the bandwidth" in text
+    assert "10 % more memory" in text
+    assert "more than the best" in text
+    short = said(capsys, *PLAN, "--no-explain")
+    assert "limits: " not in short
+    assert "what would help" not in short
+    found = document(capsys, *PLAN, "--candidates")
+    shares = found["limits"]["critical_path"]
+    assert list(shares.values()) == sorted(shares.values(), reverse=True)
+    assert sum(shares.values()) == pytest.approx(1, abs=0.01)
+    assert {one["question"] for one in found["what_if"]} >= {"a batch of twice the size", "devices of twice the rates"}
+    assert any(one["missing_bytes"] == 0 for one in found["refused"])
+
+
+def test_a_profile_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    """The same of a profile."""
+    words = (
+        "plan",
+        "profile.json",
+        "cluster.yaml",
+        "-B",
+        "16",
+        "-s",
+        "data_parallel",
+        "-s",
+        "flush",
+        "-o",
+        "plan.yaml",
+    )
+    text = said(capsys, *words, "--candidates")
+    assert "limits: of the critical path" in text
+    assert "what would help" in text
+    answers = document(capsys, "whatif", "plan.yaml", "--bandwidth", "cluster=2x", "--batch", "32", "--memory=-50%")[
+        "answers"
+    ]
+    assert [one["question"] for one in answers] == ["bandwidth cluster=2x", "memory -50%", "batch 32"]
+    assert answers[0]["same_plan"] >= 0
+    both = document(capsys, "whatif", "plan.yaml", "--devices", "4", "--anew")["answers"][0]
+    assert both["same_plan"] is None
+    assert both["planned_anew"] < 0
+
+
+def test_questions_of_a_model(capsys: pytest.CaptureFixture[str]) -> None:
+    """Each option is a question; together they are one; without any the usual ones are asked. Nothing is written."""
+    before = {path: path.read_bytes() for path in Path().iterdir()}
+    words = ("whatif", *SIZED, "--bandwidth", "cluster=2x", "--latency", "server=0.5x", "--rate", "2x")
+    words = (*words, "--devices", "16", "--device-type", "h100", "--batch", "2x")
+    found = document(capsys, *words)
+    assert [one["question"] for one in found["answers"]] == [
+        "bandwidth cluster=2x",
+        "latency server=0.5x",
+        "rates 2x",
+        "batch 2x",
+        "16 devices",
+        "devices of type h100",
+    ]
+    assert all(one["planned_anew"] is not None for one in found["answers"])
+    one = document(capsys, *words, "--together")["answers"]
+    assert len(one) == 1
+    assert one[0]["planned_anew"] > max(answer["planned_anew"] for answer in found["answers"])
+    assert "10 % more memory" in said(capsys, "whatif", *SIZED)
+    assert {path: path.read_bytes() for path in Path().iterdir()} == before
+
+
+@pytest.mark.parametrize(
+    ("words", "place"),
+    [
+        ((*SIZED, "--bandwidth", "nvlink=2x"), "level"),
+        ((*SIZED, "--bandwidth", "2x"), "--bandwidth"),
+        ((*SIZED, "--memory", "10"), "--memory"),
+        (("gpt.yaml", "cluster.yaml"), "--planned-batch"),
+        ((*SIZED, "--memory", "2x", "--memory", "3x", "--together"), "--together"),
+        ((*SIZED, "--device-type", "h1000"), "device type"),
+    ],
+)
+def test_what_is_asked_wrongly(words: tuple[str, ...], place: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Told by its place."""
+    assert document(capsys, "whatif", *words, code=2)["error"]["place"] == place
+
+
+def test_factors() -> None:
+    """Times, and per cent more or less."""
+    assert [factor_of(text, "") for text in ("2x", "0.5x", "+10%", "-20%")] == [2, 0.5, pytest.approx(1.1), 0.8]
+    for text in ("2", "x", "0x", "-100%", "10%", "nanx", "+inf%"):
+        with pytest.raises(InputError):
+            factor_of(text, "")

@@ -1,0 +1,107 @@
+"""What if: an answer is what planning or simulating on the changed cluster gives."""
+
+from dataclasses import replace
+
+import pytest
+
+from hocket.hardware.change import Change
+from hocket.hardware.cluster import Cluster, Level
+from hocket.plan.predict import predict_iteration
+from hocket.plan.refusals import refused_meshes
+from hocket.plan.search import search_widths
+from hocket.plan.sized import SizedSearch, search_sizes
+from hocket.plan.what_if import Question, ask_plan, ask_profile, ask_sizes, usual
+from hocket.profile.synthetic import chain
+from tests.plan.test_mesh import GPT, SERVERS
+
+TIGHT = replace(SERVERS, memory_bytes=0.6e9)
+SERVER = Cluster("four", (Level("server", 4, 1e9, 1e-5),), "v100-16gb")
+PROFILE = chain(6, forward_s=1e-3, backward_s=2e-3, weights_bytes=2e7, device_type="v100-16gb")
+
+
+@pytest.fixture(scope="module")
+def sized() -> SizedSearch:
+    """A search with little memory."""
+    return search_sizes(GPT, TIGHT, 16)
+
+
+@pytest.mark.parametrize("question", usual(TIGHT), ids=lambda one: one.text)
+def test_sizes_planned_anew(sized: SizedSearch, question: Question) -> None:
+    """As a search on the changed cluster has it; never less than the same plan; a bound is not below."""
+    answer = ask_sizes(sized, question, {})
+    batch_size = question.samples(16)
+    there = search_sizes(GPT, question.change.of(TIGHT), batch_size).best
+    now = sized.best.predicted.samples_per_s
+    assert answer.anew is not None
+    assert answer.anew == pytest.approx(max(there.predicted.samples_per_s / now - 1, answer.same or 0), abs=0.0101)
+    assert answer.same is None or answer.same <= answer.anew
+    quick = ask_sizes(sized, question, {}, search=False)
+    assert quick.same == answer.same
+    if quick.at_most:
+        assert quick.anew is not None
+        assert quick.anew >= answer.anew - 1e-9
+
+
+def test_more_memory_helps_where_it_is_short(sized: SizedSearch) -> None:
+    """And not where there is plenty."""
+    answer = ask_sizes(sized, Question("much more", Change(memory=4.0)), {})
+    assert (answer.same, answer.anew) != (0.0, 0.0)
+    assert (answer.anew or 0) > 0.01
+    plenty = ask_sizes(search_sizes(GPT, SERVERS, 16), Question("more", Change(memory=1.1)), {})
+    assert (plenty.same, plenty.anew) == (0.0, 0.0)
+    less = ask_sizes(sized, Question("less", Change(memory=0.6)), {})
+    assert less.same is None
+    assert "needs" in less.why
+    assert (less.anew or 0) <= 0
+
+
+def test_other_numbers_of_devices(sized: SizedSearch) -> None:
+    """The same plan cannot be; the best there is found. What cannot be planned is told."""
+    answer = ask_sizes(sized, Question("16", Change(devices=16)), {})
+    assert answer.same is None
+    assert (answer.anew or 0) > 0.3
+    assert ask_sizes(sized, Question("k80", Change(device_type="k80")), {}).why.startswith("device k80")
+    assert "divided otherwise" in ask_sizes(sized, Question("odd", batch=1.07), {}, search=False).why
+
+
+def test_a_plan_as_it_stands() -> None:
+    """Simulated again, with the device that lacks memory; with a search beside it if that is asked."""
+    plan = search_widths({"": PROFILE}, SERVER, 16, strategies=["flush"]).best.plan
+    question = Question("quicker", Change(bandwidth={"server": 3.0}))
+    answer = ask_plan(plan, PROFILE, question)
+    changed = replace(plan, cluster=question.change.of(SERVER))
+    now, then = (predict_iteration(one, PROFILE).samples_per_s for one in (plan, changed))
+    assert answer.same == pytest.approx(then / now - 1)
+    assert answer.anew is None
+    assert ask_plan(plan, PROFILE, Question("less", Change(memory=1e-3))).why.startswith("device ")
+    assert "8 devices are divided otherwise" in ask_plan(plan, PROFILE, Question("more", Change(devices=8))).why
+    both = ask_plan(plan, PROFILE, Question("more", Change(devices=8)), search=True)
+    assert both.same is None
+    assert (both.anew or 0) > 0.2
+
+
+@pytest.mark.parametrize("question", usual(SERVER), ids=lambda one: one.text)
+def test_profiles_planned_anew(question: Question) -> None:
+    """As a search on the changed cluster has it, or the same plan where that is better there."""
+    profiles = {"": PROFILE}
+    found = search_widths(profiles, SERVER, 16)
+    answer = ask_profile(profiles, found, question, {})
+    there = search_widths(profiles, question.change.of(SERVER), question.samples(16)).best.samples_per_s
+    assert answer.anew == pytest.approx(max(there / found.best.samples_per_s - 1, answer.same or 0))
+    assert answer.gain == answer.anew
+
+
+def test_refused_meshes_have_reasons(sized: SizedSearch) -> None:
+    """Too large by how much, slower by how much, and what does not divide what; none of them is a candidate."""
+    refused = refused_meshes(sized, {})
+    reasons = " | ".join(one.reason for one in refused)
+    assert "needs at least" in reasons
+    assert "a device of 572.20 MiB" in reasons
+    assert "more than the best" in reasons
+    assert all(one.missing_bytes > 0 for one in refused if one.reason.startswith("needs"))
+    assert not {one.config for one in refused} & {str(one.mesh) for one in sized.meshes.found}
+    odd = {one.config: one.reason for one in refused_meshes(search_sizes(GPT, SERVERS, 12), {})}
+    assert odd["d8"] == "a batch of 12 is no multiple of 8 columns times a microbatch"
+    assert "are no multiple of 8 stages (section 4.2.2)" in odd["p8 t1 d1 b1"]
+    none = search_sizes(GPT, replace(SERVERS, memory_bytes=1e8), 16)
+    assert all(one.missing_bytes > 0 for one in refused_meshes(none, {}) if one.reason.startswith("needs"))
