@@ -1,6 +1,7 @@
 """`hocket plan` for a model by its sizes: what it prints, and the two files that it writes."""
 
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -67,6 +68,7 @@ def sized_json(found: "SizedSearch", fits: bool = True) -> dict[str, Any]:
             "strategy": mesh.strategy,
             "config": mesh.config,
             **{name: getattr(mesh, name) for name in sizes},
+            "recompute_by_stage": mesh.again_by_stage,
             "microbatch_size": mesh.samples,
             "iteration_s": one.iteration_s,
             "samples_per_s": one.predicted.samples_per_s,
@@ -153,6 +155,10 @@ def _reasons(found: "SizedSearch") -> Iterator[str]:
     shares = {name: share for name, share in limits.shares().items() if share >= 0.005}
     spent = ", ".join(f"{name} {share:.0%}" for name, share in sorted(shares.items(), key=lambda one: -one[1]))
     yield f"time: {spent}; memory: {limits.memory_share:.0%} of the fullest device"
+    if best.mesh.again:
+        each = Counter(word for word in best.mesh.again if word != "none")
+        counts = ", ".join(f"{word} {count}" for word, count in sorted(each.items()))
+        yield f"recompute: {counts} of {found.model.layers} blocks, as few as fit; those of the first stages and chunks"
     rest = found.candidates[1:]
     if rest:
         more = rest[0].iteration_s / best.iteration_s - 1

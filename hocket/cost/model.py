@@ -153,6 +153,17 @@ class CostModel:
             besides += self._begins_s(instruction, size)
         return besides + alone * factor
 
+    def turn_s(self, stage: int, device: int, samples: int) -> float:
+        """Seconds that a device computes for one microbatch of a stage: forward, backward, and the forward that is made again."""
+        name = self.cluster.node_of(device).device_type
+        columns = self._known.get(name, self._columns)
+        forward_s, backward_s = (
+            self._profiled_s(columns, kind, stage, samples, False) for kind in (Kind.FORWARD, Kind.BACKWARD)
+        )
+        again = self.cuts[stage].recompute
+        alone = forward_s * (1 + again) + backward_s
+        return alone * (1.0 if name in self._known else self._factors[name]) + (2 + again) * self.cluster.instruction_s
+
     def _copies(self, instruction: Instruction) -> bool:
         """Whether a step copies the weights first, or a backward its gradients into flat tensors."""
         if instruction.kind is Kind.STEP:

@@ -37,14 +37,19 @@ def repeats(strategy: str) -> int | None:
     return _FLUSHED if strategy in synchronous_strategies() else None
 
 
-def foreseen(batch_size: int, sizes: tuple[int, int], first: Predicted, second: Predicted) -> Predicted:
-    """The prediction for a batch of so many samples from those of two of these sizes."""
+def foreseen(batch_size: int, sizes: tuple[int, int], first: Predicted, second: Predicted, round_s: float) -> Predicted:
+    """The prediction for a batch of so many samples from those of two of these sizes.
+
+    Arguments:
+        round_s: what the busiest device computes for the samples by which these differ. Where stages are unequal, early rounds
+            are quicker than that: until the stages before the slowest have run as far ahead as they may.
+    """
     rounds = (batch_size - sizes[0]) / (sizes[1] - sizes[0])
 
-    def at(one: float, other: float) -> float:
-        return one + rounds * (other - one)
+    def at(one: float, other: float, least: float = 0.0) -> float:
+        return one + rounds * max(least, other - one)
 
-    iteration_s = at(first.iteration_s, second.iteration_s)
+    iteration_s = at(first.iteration_s, second.iteration_s, round_s)
     busy_s = at(*(found.iteration_s / (1 + found.bubble_fraction) for found in (first, second)))
     peaks = {d: max(size, second.peak_memory_bytes[d]) for d, size in first.peak_memory_bytes.items()}
     return Predicted(iteration_s, batch_size / iteration_s, peaks, iteration_s / busy_s - 1 if busy_s > 0 else 0.0)

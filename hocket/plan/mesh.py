@@ -5,6 +5,7 @@ column. A bound is never above what the simulator says of the same choice.
 Source: dissertation sections 4.2.2 (bubble), 4.3 (trade-offs, equation 4.1), 3.3.3 (closed forms).
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,9 +19,10 @@ from hocket.cost.group import of_group
 from hocket.cost.transfer import collective
 from hocket.errors import InputError
 from hocket.hardware.cluster import Cluster
-from hocket.hardware.groups import grouped
+from hocket.hardware.groups import Grouped, grouped
 from hocket.passes.borders import StageCut
 from hocket.passes.gradients import DEFAULT_BUCKET_BYTES, buckets_of
+from hocket.plan.ground import Ground, Places
 from hocket.profile.model import ModelProfile
 from hocket.program.instruction import Kind
 from hocket.strategies._balance import Balancer, Ends, runs
@@ -41,7 +43,11 @@ class Mesh:
 
     Attributes:
         tensor, depth, width, chunks: t, p, d and v. samples, microbatches: b and m.
-        recompute: inside of blocks (cost/analytic.py). ends: where each stage's layers end.
+        recompute: inside of blocks (cost/analytic.py); "some" where not all of them do the same. ends: where each stage's layers
+            end.
+        again: of every layer, what is made again inside of it, where not all do the same (tailor.py).
+        places: groups of each stage, where they do not stand side by side in columns. Where their numbers differ, `width` is 1
+            and `microbatches` counts all.
     """
 
     tensor: int
@@ -52,6 +58,24 @@ class Mesh:
     microbatches: int
     recompute: str
     ends: Ends
+    again: tuple[str, ...] = ()
+    places: Places = ()
+
+    @property
+    def batch_size(self) -> int:
+        """Samples of an update."""
+        return self.microbatches * self.samples * self.width
+
+    @property
+    def stands(self) -> Places:
+        """Groups of the stages of the first round; chunks behind it stand on the same."""
+        d = self.width
+        return self.places or tuple(tuple(range(r * d, (r + 1) * d)) for r in range(self.depth))
+
+    @property
+    def again_by_stage(self) -> tuple[dict[str, int], ...]:
+        """How many layers of each stage are made again in each way, where not all do the same."""
+        return tuple(dict(Counter(self.again[i] for i in run)) for run in runs(self.ends)) if self.again else ()
 
     @property
     def strategy(self) -> str:
@@ -60,20 +84,32 @@ class Mesh:
 
     @property
     def config(self) -> str:
-        """Stages, members of a group, columns and chunks, such as "p8 t8 d2 v3"."""
-        return f"p{self.depth} t{self.tensor} d{self.width}" + (f" v{self.chunks}" if self.chunks > 1 else "")
+        """Stages, members of a group, columns and chunks, such as "p8 t8 d2 v3"; unlike numbers of columns "d2-2-4"."""
+        widths = list(dict.fromkeys(len(place) for place in self.places)) if self.width == 1 else []
+        columns = (
+            "-".join(str(len(place)) for place in self.places) if len(widths) > 1 else max(widths, default=self.width)
+        )
+        return f"p{self.depth} t{self.tensor} d{columns}" + (f" v{self.chunks}" if self.chunks > 1 else "")
 
     def __str__(self) -> str:
-        again = f" recompute {self.recompute}" if self.recompute != "none" else ""
+        counts = Counter(word for word in self.again if word != "none")
+        words = [f"{word} {count}" for word, count in sorted(counts.items())] or [self.recompute]
+        again = f" recompute {', '.join(words)}" if words != ["none"] else ""
         return f"{self.config} b{self.samples}{again}"
 
 
 @dataclass(frozen=True)
 class Bound:
-    """What no simulation of a mesh is below: seconds of an iteration, bytes on its fullest device."""
+    """What no simulation of a mesh is below: seconds of an iteration, bytes on the device that lacks most, and what it has."""
 
     seconds: float
     bytes: float
+    room_bytes: float = float("inf")
+
+    @property
+    def fits(self) -> bool:
+        """Whether it may fit."""
+        return self.bytes <= self.room_bytes
 
 
 class Plane:
@@ -88,14 +124,36 @@ class Plane:
         sizes: tuple[int, ...],
         slices: bool = True,
     ) -> None:
+        group = grouped(cluster, tensor, slices)
+        self._set(tensor, recompute, sizes, slices, group, of_group(source(tensor, recompute, sizes), group))
+
+    def _set(
+        self, tensor: int, recompute: str, sizes: tuple[int, ...], slices: bool, group: Grouped, profile: ModelProfile
+    ) -> None:
         self.tensor, self.recompute, self.sizes, self.slices = tensor, recompute, sizes, slices
-        self.group = grouped(cluster, tensor, slices)
-        self.profile = of_group(source(tensor, recompute, sizes), self.group)
+        self.group, self.profile = group, profile
         layers = self.profile.layers
-        self._held = _sums(x.weights_bytes + x.optimizer_bytes + x.buffers_bytes for x in layers)
-        self._gradients = _sums(x.gradients_bytes for x in layers)
-        self._tables: dict[int, tuple[np.ndarray, np.ndarray, np.ndarray]] = {}
+        self._held = sums(x.weights_bytes + x.optimizer_bytes + x.buffers_bytes for x in layers)
+        self._gradients = sums(x.gradients_bytes for x in layers)
+        self._tables: dict[int, Tables] = {}
         self._made: dict[int, np.ndarray] = {}
+        self._grounds: dict[object, Ground] = {}
+
+    @cached_property
+    def types(self) -> tuple[tuple[str, ...], np.ndarray]:
+        """Device types of the cluster, and the number of its type for every group."""
+        names = [node.device_type for node in self.group.cluster.nodes] or [self.group.cluster.device_type]
+        found = tuple(dict.fromkeys(names))
+        counts = [node.devices for node in self.group.cluster.nodes] or [self.group.cluster.devices]
+        return found, np.repeat([found.index(name) for name in names], counts)
+
+    @cached_property
+    def room_bytes(self) -> np.ndarray:
+        """Memory of each group's members; shape (groups,)."""
+        cluster = self.group.cluster
+        counts = [node.devices for node in cluster.nodes] or [cluster.devices]
+        firsts = np.cumsum([0, *counts[:-1]]).tolist()
+        return np.repeat([cluster.capacity_bytes(first) for first in firsts], counts)
 
     @cached_property
     def _twice(self) -> float:
@@ -137,46 +195,59 @@ class Plane:
 
     def bound(self, mesh: Mesh) -> Bound:
         """Seconds and bytes, in closed form."""
-        forward, backward, stash = self._figures(mesh.samples)
+        tables, ground = self._tables_of(mesh), self._ground(mesh)
         cut = np.array((0, *mesh.ends))
-        forward_s, backward_s = np.diff(forward[cut]), np.diff(backward[cut])
-        held, kept = np.diff(self._held[cut]), np.diff(stash[cut])
-        p, m, rank = mesh.depth, mesh.microbatches, np.arange(len(cut) - 1) % mesh.depth
-        busy_s = m * np.bincount(rank, forward_s + backward_s)
-        # Into a device lies the way of the first microbatch, out of it that of the last.
-        ways = np.concatenate(([0.0], np.cumsum((forward_s + backward_s)[: p - 1])))
-        reduced_s = 0.0
-        if mesh.width > 1:
-            size = float(np.diff(self._gradients[cut])[0])
-            ring = collective(self.group.cluster, Kind.ALL_REDUCE, tuple(range(mesh.width)), size)
-            reduced_s = max(0.0, sum(ring) - backward_s[0])
-        seconds = float((busy_s + ways).max()) + step_s(self.profile, range(mesh.ends[0])) + reduced_s
-        # What crosses a border is kept where it was received, as long as the stash there.
+        p, rank = mesh.depth, np.arange(len(cut) - 1) % mesh.depth
+        turns = mesh.microbatches * mesh.width // ground.widths
+        forward_s, backward_s = np.diff(tables.forward_s[:, cut]), np.diff(tables.backward_s[:, cut])
+        both_s = forward_s + backward_s
+        busy_s = turns * np.bincount(rank, ground.slowest(both_s))
         crossing = self._outputs(mesh.samples)[cut[1:-1] - 1]
+        least_s, message_s = ground.quickest(both_s), ground.message_s(crossing)
+        # Into a device lies the way of the first microbatch, out of it that of the last.
+        ways = np.concatenate(([0.0], np.cumsum(least_s[:-1] + message_s)))
+        spent_s = busy_s + ways[:p]
+        counts, again, coming = flying(ground, mesh.chunks, turns)
+        # Before the first backward lies the way to the end and back; behind the last forward lies it once more.
+        beyond_s = ways[-1] + least_s[-1] - ways[-p:] - least_s[-p:]
+        between_s = ((turns - counts) * ground.slowest(both_s).reshape(counts.shape)).sum(axis=0)
+        spent_s = np.maximum(spent_s, again * (ways[-1] + least_s[-1] + beyond_s + between_s))
+        reduced_s = 0.0
+        if ground.widths[0] > 1:
+            size = float(np.diff(self._gradients[cut])[0])
+            ring = collective(self.group.cluster, Kind.ALL_REDUCE, mesh.stands[0], size)
+            reduced_s = max(0.0, sum(ring) - ground.slowest(backward_s)[0])
+        seconds = float(spent_s.max()) + self._step_s(mesh, ground) + reduced_s
+        held, kept = np.diff(self._held[cut]), np.diff(tables.stash_bytes[cut])
+        # What crosses a border is kept where it was received, as long as the stash there.
         kept[1:] += crossing
         kept[:-1] -= crossing
         state, gradients = np.bincount(rank, held), np.bincount(rank, np.diff(self._gradients[cut]))
-        stashes, again = _in_flight(p, mesh.chunks, m, kept)
+        stashes = (counts * kept.reshape(counts.shape)).sum(axis=0)
         # Gradients of all chunks are there beside these stashes where they come again, a round of microbatches later.
-        most: np.ndarray = state + np.where(again, stashes + gradients, np.maximum(stashes, gradients))
+        most: np.ndarray = state + np.where(coming, stashes + gradients, np.maximum(stashes, gradients))
         if len(cut) == 2:
             most -= self._twice
-        return Bound(seconds, float(most.max()))
+        lacks = int((most - ground.room_bytes).argmax())
+        return Bound(seconds, float(most[lacks]), float(ground.room_bytes[lacks]))
 
     def choice(self, mesh: Mesh, batch_size: int) -> tuple[Situation, Choice]:
-        """A mesh as the planner's choice: the replicas of a stage stand side by side."""
-        p, d = mesh.depth, mesh.width
+        """A mesh as the planner's choice."""
         gradients = [layer.gradients_bytes for layer in self.profile.layers]
-        cuts = []
+        cuts, stands = [], mesh.stands
         for s, layers in enumerate(runs(mesh.ends)):
-            first = s % p * d
+            place = stands[s % mesh.depth]
             buckets: tuple[tuple[int, ...], ...] = ()
-            if d > 1:
+            if len(place) > 1:
                 found = buckets_of([gradients[i] for i in layers], DEFAULT_BUCKET_BYTES)
                 buckets = tuple(tuple(layers[i] for i in bucket) for bucket in found)
-            cuts.append(StageCut(layers, tuple(range(first, first + d)), False, buckets))
-        situation = Situation(self.profile, self.group.cluster, batch_size, (mesh.samples,))
+            cuts.append(StageCut(layers, place, False, buckets))
+        situation = Situation(self.profile_of(mesh), self.group.cluster, batch_size, (mesh.samples,))
         return situation, Choice(tuple(cuts), mesh.samples, batch_size // mesh.samples)
+
+    def border_bytes(self, samples: int) -> float:
+        """The most that one layer hands to the next."""
+        return float(self._outputs(samples).max())
 
     def _outputs(self, samples: int) -> np.ndarray:
         """Bytes that leave each layer and are kept by the layer behind it."""
@@ -188,34 +259,65 @@ class Plane:
             self._made[samples] = made
         return self._made[samples]
 
-    def _figures(self, samples: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        if samples not in self._tables:
-            names = ("forward_s", "backward_s", "stash_bytes")
-            first, second, third = (_sums(self.profile.column(name, samples)) for name in names)
-            self._tables[samples] = first, second, third
-        return self._tables[samples]
+    def profile_of(self, mesh: Mesh) -> ModelProfile:
+        """The profile of a mesh's groups."""
+        return self.profile
+
+    def _tables_of(self, mesh: Mesh) -> "Tables":
+        if mesh.samples not in self._tables:
+            self._tables[mesh.samples] = Tables.of(self.profile, self.types[0], mesh.samples)
+        return self._tables[mesh.samples]
+
+    def _ground(self, mesh: Mesh) -> Ground:
+        """Where a mesh's stages stand; many meshes stand on the same."""
+        key = mesh.places or (mesh.depth, mesh.width)
+        if key not in self._grounds:
+            self._grounds[key] = Ground.of(self.group.cluster, mesh.stands, self.types[1], self.room_bytes)
+        return self._grounds[key]
+
+    def _step_s(self, mesh: Mesh, ground: Ground) -> float:
+        """Of the first stage, on its quickest replica."""
+        own = [self.profile.on(name) if name in self.profile.elsewhere else self.profile for name in self.types[0]]
+        return min(step_s(one, range(mesh.ends[0])) for one, has in zip(own, ground.has[:, 0], strict=True) if has)
 
 
-def _in_flight(depth: int, chunks: int, microbatches: int, kept: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Bytes of the stashes that each device has in its order (strategies/flush.py, interleaved.py) before its first backward.
+@dataclass(frozen=True)
+class Tables:
+    """Figures of the layers before each layer, and of all; shapes (types, layers + 1) and (layers + 1,)."""
+
+    forward_s: np.ndarray
+    backward_s: np.ndarray
+    stash_bytes: np.ndarray
+
+    @classmethod
+    def of(cls, profile: ModelProfile, types: tuple[str, ...], samples: int) -> "Tables":
+        """Of a profile that knows these types, at one microbatch size."""
+        columns = Columns(profile)
+        each = [columns.on(name) or columns for name in types]
+        forward_s, backward_s = (
+            np.array([sums(getattr(one.at(samples), name)) for one in each]) for name in ("forward_s", "backward_s")
+        )
+        return cls(forward_s, backward_s, sums(columns.at(samples).stash_bytes))
+
+
+def flying(ground: Ground, chunks: int, turns: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Microbatches that each device has forward before its first backward (strategies/flush.py, interleaved.py), by chunk.
 
     Arguments:
-        kept: of each stage's stash, for one microbatch.
+        turns: microbatches of each device.
 
     Returns:
-        Bytes; whether the device comes to hold as many again when it has gradients of all its chunks.
+        shape (chunks, stages); whether forwards come behind that backward; whether as many are there again when the device has
+        gradients of all its chunks.
     """
-    ranks, virtual, round_ = np.arange(depth), microbatches * chunks, depth * chunks
     if chunks == 1:
-        ahead, round_ = np.minimum(virtual, depth - ranks), 1
-    else:
-        ahead = np.minimum(virtual, 2 * (depth - ranks - 1) + (chunks - 1) * depth + 1)
-    whole, rest = np.divmod(ahead, depth * chunks)
-    if chunks == 1:
-        counts = ahead[None, :]
-    else:
-        counts = whole * depth + np.clip(rest - np.arange(chunks)[:, None] * depth, 0, depth)
-    return (counts * kept.reshape(chunks, depth)).sum(axis=0), ahead + round_ <= virtual
+        ahead = ground.flying(turns)
+        return ahead[None, :], ahead < turns, ahead < turns
+    depth, virtual, round_ = len(turns), turns * chunks, len(turns) * chunks
+    ahead = np.minimum(virtual, 2 * (depth - np.arange(depth) - 1) + (chunks - 1) * depth + 1)
+    whole, rest = np.divmod(ahead, round_)
+    counts = whole * depth + np.clip(rest - np.arange(chunks)[:, None] * depth, 0, depth)
+    return counts, ahead < virtual, ahead + round_ <= virtual
 
 
 def planes(
@@ -229,7 +331,8 @@ def planes(
             continue
 
 
-def _sums(values: Iterable[float]) -> np.ndarray:
+def sums(values: Iterable[float]) -> np.ndarray:
+    """What is before each, and all together."""
     return np.concatenate(([0.0], np.cumsum(np.fromiter(values, dtype=float))))
 
 

@@ -1,18 +1,27 @@
 """The search over meshes: bounds put them in order, the simulator decides among those that may be the best.
 
-Rules of this file: deterministic; what looks equal within the tolerance goes to fewer stages; a mesh is left out when its bound is behind the best simulated one, or its bytes are above what a
-device has.
+Rules of this file: deterministic; what looks equal within the tolerance goes to fewer stages; a mesh is left out when its bound is
+behind the best simulated one. One whose bytes are above what a device has is cut to measure (tailor.py), or left out.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from heapq import heapify, heappop, heappush
 from math import inf
+
+import numpy as np
 
 from hocket.plan.candidates import TIE
 from hocket.plan.mesh import Mesh, Plane
 from hocket.plan.plan import Predicted
-from hocket.plan.predict import predict_choice
+from hocket.plan.predict import predict_choice, proven_peaks
+from hocket.plan.tailor import Tailor
 
+_COLUMNS = 2  # so many show all that several do
+_WAITING = 6  # borders' messages of a chunk: what is simulated with less left than these is proved
+_MOST_FORWARDS = 4096  # of what is proved
+_TRIES = 3  # to cut a mesh to measure
 _LITTLE = 1.25  # of a device's memory: what more than this is needed for is no near miss
 
 
@@ -29,19 +38,38 @@ class Meshed:
     predicted: Predicted
 
     @property
-    def label(self) -> str:
-        """In a few words."""
-        return str(self.mesh)
-
-    @property
     def iteration_s(self) -> float:
         """Seconds of a batch."""
         return self.predicted.iteration_s
 
+    @cached_property
+    def _fullest(self) -> tuple[float, float, float]:
+        return self.fullest(self.predicted.peak_memory_bytes)
+
+    def fullest(self, peaks: Mapping[int, float]) -> tuple[float, float, float]:
+        """Of the group that lacks most, or has least left: bytes that it lacks, that it needs, and that it has."""
+        rooms = self.plane.room_bytes
+        return max((size - float(rooms[group]), size, float(rooms[group])) for group, size in peaks.items())
+
+    @property
+    def label(self) -> str:
+        """The mesh, in a few words."""
+        return str(self.mesh)
+
     @property
     def bytes(self) -> float:
-        """On the fullest device."""
-        return max(self.predicted.peak_memory_bytes.values())
+        """On the device that has least left, or lacks most."""
+        return self._fullest[1]
+
+    @property
+    def room_bytes(self) -> float:
+        """Memory of that device."""
+        return self._fullest[2]
+
+    @property
+    def lacking_bytes(self) -> float:
+        """By how much it is too small; below 0 where all fits."""
+        return self._fullest[0]
 
 
 @dataclass(frozen=True)
@@ -85,55 +113,190 @@ def search_meshes(planes: Iterable[Plane], batch_size: int, ceiling_s: float = i
     Arguments:
         ceiling_s: what takes longer by its bound is not simulated: it is of no use.
     """
-    waiting, considered = [], 0
-    misses, far = list[Miss](), list[tuple[Plane, Mesh, float]]()
-    for number, plane in enumerate(planes):
-        capacity = min(plane.group.cluster.capacity_bytes(d) for d in range(plane.group.cluster.devices))
+    hunt = _Hunt(ceiling_s)
+    for plane, tailor in with_tailors(planes):
         for mesh in plane.meshes(batch_size):
-            considered += 1
-            if plane.least_bytes(mesh) > capacity:
-                far.append((plane, mesh, capacity))
-                continue
-            bound = plane.bound(mesh)
-            if bound.bytes > capacity:
-                misses.append(Miss(mesh, bound.bytes, capacity, bound.seconds))
-                continue
-            waiting.append((bound.seconds, number, considered, plane, mesh, capacity))
-    found: list[Meshed] = []
-    best_s, behind = float("inf"), None
-    for bound_s, _, _, plane, mesh, capacity in sorted(waiting, key=lambda one: one[:3]):
-        if bound_s > min(best_s * (1 + TIE), ceiling_s):
-            behind = mesh, float(bound_s)
-            break
-        one = simulated(plane, mesh)
-        if one.bytes <= capacity:
-            found.append(one)
-            best_s = min(best_s, one.iteration_s)
+            hunt.offer(plane, mesh, tailor)
+    return hunt.run()
+
+
+def with_tailors(planes: Iterable[Plane]) -> Iterator[tuple[Plane, Tailor | None]]:
+    """Planes; beside the one of each tensor-parallel width that makes least again, who cuts its meshes to measure."""
+    widths: dict[int, list[Plane]] = {}
+    for plane in planes:
+        widths.setdefault(plane.tensor, []).append(plane)
+    for own in widths.values():
+        ways = sorted(own, key=lambda plane: float(plane.profile.column("backward_s", plane.sizes[0]).sum()))
+        for plane in own:
+            yield plane, Tailor(ways) if plane is ways[0] else None
+
+
+@dataclass(frozen=True)
+class _Job:
+    """What waits: a mesh to be simulated, or one to be cut to measure by `tailor` before (`cut`).
+
+    Attributes:
+        excess_bytes: by device, what was simulated beyond its memory; tries: how often.
+    """
+
+    plane: Plane
+    mesh: Mesh
+    tailor: Tailor | None
+    cut: bool = False
+    excess_bytes: float | np.ndarray = 0.0
+    tries: int = 0
+
+
+class _Hunt:
+    """One search under way: what waits, in the order of bounds, and what was found."""
+
+    def __init__(self, ceiling_s: float) -> None:
+        self._ceiling_s = ceiling_s
+        self._waiting: list[tuple[float, int, _Job]] = []
+        self._number = self._considered = self._too_large = 0
+        self._found: list[Meshed] = []
+        self._misses: list[Miss] = []
+        self._far: list[tuple[Plane, Mesh]] = []
+        self._jobs: dict[Mesh, _Job] = {}
+        self._best_s = inf
+
+    def offer(self, plane: Plane, mesh: Mesh, tailor: Tailor | None) -> None:
+        """Take in a mesh."""
+        self._considered += 1
+        if plane.least_bytes(mesh) > plane.room_bytes.max():
+            self._too_large += 1
+            self._far.append((plane, mesh))
+            return
+        bound = plane.bound(mesh)
+        if not bound.fits:
+            self._too_large += 1
+            self._misses.append(Miss(mesh, bound.bytes, bound.room_bytes, bound.seconds))
+        if bound.fits or tailor:
+            self._wait(bound.seconds, _Job(plane, mesh, tailor, cut=not bound.fits))
+
+    def _wait(self, bound_s: float, job: _Job) -> None:
+        heappush(self._waiting, (bound_s, self._number, job))
+        self._number += 1
+
+    def run(self) -> Meshes:
+        """Simulate until the best is known, and proved."""
+        self._go_on()
+        while not self._prove():
+            self._go_on()
+        return self._meshes()
+
+    def _go_on(self) -> None:
+        """What is cut to measure waits for its turn again: its bound is known only then."""
+        heapify(self._waiting)
+        late: list[tuple[float, int, _Job]] = []
+        while self._waiting and self._waiting[0][0] <= min(self._best_s * (1 + TIE), self._ceiling_s):
+            bound_s, number, job = heappop(self._waiting)
+            if not self._matters(bound_s, job):
+                late.append((bound_s, number, job))
+            elif job.cut:
+                self._cut(job)
+            else:
+                self._simulate(job)
+            if late and self._matters(late[0][0], late[0][2]):  # what went before it is as good no more
+                self._waiting = late + self._waiting
+                heapify(self._waiting)
+                late = []
+        self._waiting += late
+        heapify(self._waiting)
+
+    def _matters(self, bound_s: float, job: _Job) -> bool:
+        """Whether a mesh may be the best, or be as good as the best and go before those that are so far."""
+        if bound_s <= self._best_s:
+            return True
+        near = (_rank(one, self._best_s) for one in self._found if one.iteration_s <= self._best_s * (1 + TIE))
+        return bound_s <= self._best_s * (1 + TIE) and _simplicity(job.mesh) < min(near)[1:4]
+
+    def _cut(self, job: _Job) -> None:
+        mesh = job.tailor.fitted(job.mesh, job.excess_bytes) if job.tailor else None
+        if mesh is not None and job.tailor is not None:
+            bound = job.tailor.bound(mesh)
+            if bound.fits:
+                self._wait(bound.seconds, replace(job, plane=job.tailor, mesh=mesh, cut=False, tries=job.tries + 1))
+
+    def _simulate(self, job: _Job) -> None:
+        one = simulated(job.plane, job.mesh)
+        if one.lacking_bytes <= 0:
+            self._found.append(one)
+            self._jobs[one.mesh] = job
+            self._best_s = min(self._best_s, one.iteration_s)
         else:
-            misses.append(Miss(mesh, one.bytes, capacity, one.iteration_s))
-    too_large = len(misses) + len(far)
-    if not found and behind is None:  # how far these are from fitting matters now
-        misses += [Miss(mesh, bound.bytes, room, bound.seconds) for p, mesh, room in far for bound in (p.bound(mesh),)]
-    little = [miss for miss in misses if miss.seconds < best_s and miss.bytes <= _LITTLE * miss.capacity_bytes]
-    quicker = min(little, key=lambda miss: miss.seconds, default=None)
-    return Meshes(
-        tuple(sorted(found, key=lambda one: _rank(one, best_s))),
-        considered,
-        too_large,
-        min(misses, key=lambda miss: miss.missing_bytes, default=None),
-        quicker,
-        behind,
-    )
+            self._refuse(job, one, one.predicted.peak_memory_bytes)
+
+    def _refuse(self, job: _Job, one: Meshed, peaks: Mapping[int, float]) -> None:
+        """What does not fit is cut to measure, or again."""
+        if not job.mesh.again:
+            self._too_large += 1
+            self._misses.append(Miss(job.mesh, *one.fullest(peaks)[1:], one.iteration_s))
+        if job.tailor and job.tries < _TRIES:
+            rooms = job.plane.room_bytes
+            beyond = [max(peaks[g] - rooms[g] for g in place if g in peaks) for place in job.mesh.stands]
+            excess = job.excess_bytes + np.maximum(0.0, beyond) * bool(job.mesh.again)
+            self._wait(0.0, replace(job, cut=True, excess_bytes=excess))
+
+    def _prove(self) -> bool:
+        """Whether the best fits whatever the timing, as `check` will ask; where it does not, it is found no more."""
+        if not self._found:
+            return True
+        one = min(self._found, key=lambda one: _rank(one, self._best_s))
+        peaks = proven(one)
+        if one.fullest(peaks)[0] <= 0:
+            return True
+        self._found.remove(one)
+        self._best_s = min((other.iteration_s for other in self._found), default=inf)
+        self._refuse(self._jobs.pop(one.mesh), one, peaks)
+        return False
+
+    def _meshes(self) -> Meshes:
+        best_s, misses = self._best_s, self._misses
+        behind = (self._waiting[0][2].mesh, float(self._waiting[0][0])) if self._waiting else None
+        if not self._found and behind is None:  # how far these are from fitting matters now
+            bounds = [(mesh, plane.bound(mesh)) for plane, mesh in self._far]
+            misses += [Miss(mesh, bound.bytes, bound.room_bytes, bound.seconds) for mesh, bound in bounds]
+        little = [miss for miss in misses if miss.seconds < best_s and miss.bytes <= _LITTLE * miss.capacity_bytes]
+        return Meshes(
+            tuple(sorted(self._found, key=lambda one: _rank(one, best_s))),
+            self._considered,
+            self._too_large,
+            min(misses, key=lambda miss: miss.missing_bytes, default=None),
+            min(little, key=lambda miss: miss.seconds, default=None),
+            behind,
+        )
 
 
-def _rank(one: Meshed, best_s: float) -> tuple[float, int, int, float]:
-    """By seconds; among those that are as good as the best, fewer stages and then narrower groups go first."""
+def _rank(one: Meshed, best_s: float) -> tuple[float, int, int, int, float]:
+    """By seconds; among those that are as good as the best, fewer stages, narrower groups and one way for all go first."""
     if one.iteration_s > best_s * (1 + TIE):
-        return one.iteration_s, 0, 0, 0.0
-    return best_s, one.mesh.depth * one.mesh.chunks, one.mesh.tensor, one.iteration_s
+        return one.iteration_s, 0, 0, 0, 0.0
+    return best_s, *_simplicity(one.mesh), one.iteration_s
+
+
+def _simplicity(mesh: Mesh) -> tuple[int, int, int]:
+    return mesh.depth * mesh.chunks, mesh.tensor, bool(mesh.again)
 
 
 def simulated(plane: Plane, mesh: Mesh) -> Meshed:
     """What the simulator says of a mesh; a long batch is foreseen from shorter ones (long.py)."""
     situation, choice = plane.choice(mesh, mesh.microbatches * mesh.samples * mesh.width)
     return Meshed(plane, mesh, predict_choice(situation, mesh.strategy, choice, most_forwards=0))
+
+
+def proven(one: Meshed) -> Mapping[int, float]:
+    """The most that each group can come to hold whatever the timing, where it is near the limit.
+
+    Looked at on two columns of a short batch; not where even these are too long for a search.
+    """
+    mesh, peaks = one.mesh, one.predicted.peak_memory_bytes
+    # A chunk's messages can wait on either side of it; more than that has not been seen.
+    near = one.lacking_bytes + _WAITING * mesh.chunks * one.plane.border_bytes(mesh.samples) > 0
+    columns = min(_COLUMNS, mesh.width)
+    few = min(mesh.microbatches, mesh.depth + 2 if mesh.chunks == 1 else 2 * mesh.depth)
+    if not near or few * columns * mesh.depth * mesh.chunks > _MOST_FORWARDS:
+        return peaks
+    short = replace(mesh, width=columns, microbatches=few)
+    situation, choice = one.plane.choice(short, short.batch_size)
+    return proven_peaks(situation, mesh.strategy, choice)

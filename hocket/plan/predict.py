@@ -163,8 +163,19 @@ def _short(asked: _Asked, most_forwards: int = MAX_FORWARDS) -> Predicted:
     samples, each = asked.batch
     if len(asked.cuts) * samples > most_forwards * each and (sizes := shorter(asked.strategy, asked.cuts, asked.batch)):
         first, second = (_simulated(asked._replace(batch=(size, each)), repeats(asked.strategy)) for size in sizes)
-        return foreseen(samples, sizes, first, second)
+        return foreseen(samples, sizes, first, second, _round_s(asked, sizes))
     return _simulated(asked)
+
+
+def _round_s(asked: _Asked, sizes: tuple[int, int]) -> float:
+    """What the busiest device computes for the samples by which two batches differ."""
+    each, turns = asked.batch[1], (sizes[1] - sizes[0]) // asked.batch[1]
+    costs = CostModel(asked.profile, asked.cluster, asked.cuts, (each,), columns=_columns(asked.profile))
+    busy_s: dict[int, float] = {}
+    for s, cut in enumerate(asked.cuts):
+        for device in cut.devices[:1] if len(asked.cluster.nodes) < 2 else cut.devices:
+            busy_s[device] = busy_s.get(device, 0.0) + costs.turn_s(s, device, each) * turns / len(cut.devices)
+    return max(busy_s.values())
 
 
 def _path(asked: _Asked, repeats: int | None = None) -> PathSeconds:

@@ -15,19 +15,18 @@ from hocket.cost.analytic import RECOMPUTE, Precision, analytic
 from hocket.errors import InputError, RefusedError
 from hocket.hardware.cluster import Cluster, DeviceType
 from hocket.hardware.groups import grouped
-from hocket.plan.hunt import NEAR, make_plan
+from hocket.plan.hunt import make_plan
 from hocket.plan.mesh import planes
 from hocket.plan.mesh_search import Meshed, Meshes, search_meshes
 from hocket.plan.plan import Plan
-from hocket.plan.predict import predict_iteration, proven_peaks
+from hocket.plan.predict import predict_iteration
+from hocket.plan.tailor import woven
 from hocket.profile.model import ModelProfile
 from hocket.profile.transformer import Transformer
-from hocket.strategies._choices import MAX_FORWARDS
 from hocket.units import show_bytes
 
 SIZES = (1, 2, 4, 8, 16)  # of microbatches
 IN_16_BITS = Precision()
-_COLUMNS = 2  # so many show all that several do
 
 
 @dataclass(frozen=True)
@@ -93,7 +92,10 @@ class SizedSearch:
 
     def profile_of(self, found: Meshed) -> ModelProfile:
         """The profile that a plan of a mesh names: of one of its tensor-parallel devices."""
-        return self.profile(found.mesh.tensor, found.mesh.recompute, found.plane.sizes)
+        mesh, sizes = found.mesh, found.plane.sizes
+        if mesh.again:
+            return woven(lambda word: self.profile(mesh.tensor, word, sizes), mesh.again)
+        return self.profile(mesh.tensor, mesh.recompute, sizes)
 
     @cached_property
     def best(self) -> Meshed:
@@ -102,12 +104,9 @@ class SizedSearch:
         Raises:
             RefusedError: there is none; with the nearest miss.
         """
-        for found in self.meshes.found:
-            if self._safe(found):
-                return found
+        if self.meshes.found:
+            return self.meshes.found[0]
         nearest = self.meshes.nearest
-        if nearest is None and self.meshes.found:
-            raise RefusedError("plan", f"{self.meshes.found[0].mesh}, which may need more memory than it seems", "less")
         if nearest is None:
             what = f"a batch of {self.batch_size} on {self.cluster.devices} devices"
             step = (
@@ -121,25 +120,7 @@ class SizedSearch:
     @property
     def candidates(self) -> tuple[Meshed, ...]:
         """The best, and those behind it."""
-        found = self.meshes.found
-        return found[found.index(self.best) :]
-
-    def _safe(self, found: Meshed) -> bool:
-        """Whether it fits whatever the timing, as `check` will ask.
-
-        Looked at where it is near the limit, on two columns of a short batch; not where even these are too long for a search.
-        """
-        capacity = found.plane.group.cluster.capacity_bytes(0)
-        mesh = found.mesh
-        columns, few = (
-            min(_COLUMNS, mesh.width),
-            min(mesh.microbatches, 2 * mesh.depth + mesh.microbatches % mesh.depth),
-        )
-        if found.bytes <= NEAR * capacity or few * columns * mesh.depth * mesh.chunks > MAX_FORWARDS:
-            return True
-        short = replace(mesh, width=columns, microbatches=few)
-        situation, choice = found.plane.choice(short, few * mesh.samples * columns)
-        return max(proven_peaks(situation, mesh.strategy, choice).values()) <= capacity
+        return self.meshes.found
 
     def plan(self, found: Meshed, profile_path: str = "") -> Plan:
         """The plan file of a mesh, with what is predicted of it."""
@@ -178,7 +159,7 @@ class SizedSearch:
     def limits(self, found: Meshed) -> Limits:
         """Where the time goes."""
         mesh = found.mesh
-        group, own = found.plane.profile, self.profile_of(found)
+        group, own = found.plane.profile_of(mesh), self.profile_of(found)
         plain = self.profile(mesh.tensor, "none", found.plane.sizes)
 
         def busy_s(profile: ModelProfile) -> float:
@@ -197,7 +178,7 @@ class SizedSearch:
             step_s,
             bubble_s,
             rest_s - bubble_s,
-            found.bytes / found.plane.group.cluster.capacity_bytes(0),
+            found.bytes / found.room_bytes,
         )
 
 

@@ -13,12 +13,13 @@ from hocket.errors import HocketError, InputError, RefusedError
 from hocket.hardware.change import Change
 from hocket.hardware.cluster import Cluster
 from hocket.plan.candidates import TIE, Search
-from hocket.plan.mesh import Plane, planes
-from hocket.plan.mesh_search import Meshed, simulated
+from hocket.plan.mesh import planes
+from hocket.plan.mesh_search import Meshed, simulated, with_tailors
 from hocket.plan.plan import Plan, Predicted
 from hocket.plan.predict import predict_iteration
 from hocket.plan.search import search_widths
 from hocket.plan.sized import SizedSearch, search_sizes
+from hocket.plan.tailor import plane_of
 from hocket.profile.model import ModelProfile
 from hocket.units import show_bytes
 
@@ -128,7 +129,7 @@ def _same_mesh(found: SizedSearch, best: Meshed, cluster: Cluster, batch_size: i
         return None, f"{batch_size} samples are divided otherwise"
     there = SizedSearch(found.model, cluster, batch_size, found.precision)
     there.share(found)
-    plane = Plane(there.profile, cluster, mesh.tensor, mesh.recompute, best.plane.sizes, best.plane.slices)
+    plane = plane_of(there.profile, cluster, mesh, best.plane.sizes, best.plane.slices)
     one = simulated(plane, replace(mesh, microbatches=batch_size // (mesh.samples * mesh.width)))
     return one.iteration_s, _lacks(one.predicted.peak_memory_bytes, plane.group.cluster)
 
@@ -151,13 +152,15 @@ def _least_with(found: SizedSearch, memory: float, options: Mapping[str, Any]) -
         w for w in range(1, found.cluster.devices + 1) if found.cluster.devices % w == 0
     ]
     least_s: float = found.best.iteration_s
-    for plane in planes(found.profile, found.cluster, widths, recomputes, found.best.plane.sizes):
-        capacity = memory * min(plane.group.cluster.capacity_bytes(d) for d in range(plane.group.cluster.devices))
+    larger = Change(memory=memory).of(found.cluster)
+    for plane, tailor in with_tailors(planes(found.profile, larger, widths, recomputes, found.best.plane.sizes)):
         for mesh in plane.meshes(found.batch_size):
-            if plane.least_bytes(mesh) <= capacity:
-                bound = plane.bound(mesh)
-                if capacity / memory < bound.bytes <= capacity:
-                    least_s = min(least_s, bound.seconds)
+            bound = plane.bound(mesh)
+            if not bound.fits and tailor and bound.seconds < least_s:
+                cut = tailor.fitted(mesh)
+                bound = tailor.bound(cut) if cut else bound
+            if bound.fits and memory * bound.bytes > bound.room_bytes:
+                least_s = min(least_s, bound.seconds)
     return least_s
 
 
