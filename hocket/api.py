@@ -21,6 +21,7 @@ from hocket.simulate.simulator import Summary
 from hocket.trace.trace import Trace
 
 if TYPE_CHECKING:
+    from hocket.cost.calibration import Calibration
     from hocket.plan.parting import Planned
     from hocket.plan.sized import SizedSearch
     from hocket.run.loop import Summary as Trained
@@ -34,6 +35,7 @@ def profile(
     tensor: int = 1,
     *,
     for_type: str | DeviceType | None = None,
+    calibration: "Calibration | str | Path | None" = None,
     **options: Any,
 ) -> ModelProfile:
     """Measure a job, or the job of a job file, layer by layer. See `hocket.profile.measure.measure` for the options.
@@ -43,19 +45,24 @@ def profile(
     Arguments:
         for_type: measure nothing, but work out what the job takes on this device type (of the catalogue, or of a cluster
             file); the model of a job file may be larger than memory. See `hocket.profile.sketch.sketch` for the options.
+        calibration: of that device type, from `hocket calibrate`.
 
     Raises:
         CaptureError: the model cannot be captured; names the module and the reason.
     """
     refuse_in_job_file("hocket.profile")
     if for_type is not None:
+        from hocket.cost.calibration import Calibration
         from hocket.cost.sketched import costed
         from hocket.profile.sketch import sketch
 
         if tensor != 1:
             raise InputError("tensor", str(tensor), "1, where nothing is measured")
         kind = for_type if isinstance(for_type, DeviceType) else device_type_of(for_type)
-        return costed(sketch(job, microbatch_sizes or (), **options), kind)
+        taught = Calibration.read(calibration) if isinstance(calibration, str | Path) else calibration
+        return costed(sketch(job, microbatch_sizes or (), **options), kind, taught)
+    if calibration is not None:
+        raise InputError("calibration", "given", "nothing, where the job is measured", "Give for_type as well.")
     from hocket.run.member import measure_member
 
     loaded = job if isinstance(job, Job) else load_job(job)

@@ -18,6 +18,7 @@ app = typer.Typer(
 
 app.command("demo")(training.demo)
 app.command("profile")(measuring.profile)
+app.command("calibrate")(measuring.calibrate)
 app.command("import")(measuring.import_profile)
 app.command("links")(measuring.links)
 app.command("plan")(planning.plan)

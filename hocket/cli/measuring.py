@@ -26,6 +26,10 @@ def profile(
             show_default=False,
         ),
     ] = None,
+    calibration: Annotated[
+        Path | None,
+        typer.Option(help="With --device-type: what `hocket calibrate` has learned of it.", show_default=False),
+    ] = None,
     neighbours: Annotated[
         int | None,
         typer.Option(
@@ -52,8 +56,14 @@ def profile(
     place_to_write(output)
     _check_sizes(microbatch)
     if device_type is not None:
-        _work_out(job, output, microbatch, device_type, neighbours, tensor, json)
+        _work_out(job, output, microbatch, device_type, calibration, neighbours, tensor, json)
         return
+    if calibration is not None:
+        from hocket.errors import InputError
+
+        raise InputError(
+            "--calibration", str(calibration), "nothing, where the job is measured", "Give --device-type as well."
+        )
     busy = usual_neighbours(device) if neighbours is None else neighbours
 
     from hocket.profile.measure import usual_sizes
@@ -67,6 +77,62 @@ def profile(
             loaded, tensor, sizes, device=device, neighbours=busy, budget_s=budget_s, progress=report
         )
     _save(found, output, json)
+
+
+def calibrate(
+    job: Annotated[Path, typer.Argument(help="The job file of the profile.")],
+    profile: Annotated[Path, typer.Argument(help="A measured profile of it, from `hocket profile`.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="Where to write what was learned.")] = Path(
+        "calibration.yaml"
+    ),
+    device_type: Annotated[
+        str | None,
+        typer.Option(
+            "--device-type",
+            help="A type of the catalogue or a cluster file that describes it; the profile's own by default.",
+            show_default=False,
+        ),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Learn from one measured profile how much longer a device type takes than is worked out for it, by kind of operator.
+
+    Other models' profiles for that type are then nearer to measured ones:
+
+    hocket calibrate job.py profile.json -o calibration.yaml
+
+    hocket profile other.py --device-type cpu-core --calibration calibration.yaml
+
+    hocket plan gpt2-xl cluster.yaml --batch 64 --calibration calibration.yaml
+    """
+    from hocket.cost.calibration import learned
+    from hocket.files import place_to_write
+    from hocket.hardware.catalog import device_type_of
+    from hocket.profile.job import check_job_file
+    from hocket.profile.model import ModelProfile
+
+    place_to_write(output)
+    measured = ModelProfile.read(profile)
+    kind = device_type_of(device_type or measured.device_type)
+    check_job_file(job)
+
+    from hocket.profile.sketch import sketch
+
+    with Progress("looking at the model", not json) as report:
+        found = learned(sketch(job, measured.microbatch_sizes, progress=report), measured, kind)
+    found.save(output)
+    if json:
+        from hocket.cli.output import print_json
+        from hocket.typed import as_data
+
+        print_json({**as_data(found), "path": str(output)})
+        return
+    from hocket.cli.table import print_table
+
+    rows = [[kind, f"{found.forward[kind]:.3g}", f"{found.backward[kind]:.3g}"] for kind in found.forward]
+    print_table(f"{found.device_type}: measured by worked out", ["kind", "forward", "backward"], rows, right=(1, 2))
+    print(f"  learned from {found.source}")
+    print(f"wrote {output}")
 
 
 def import_profile(
@@ -117,6 +183,7 @@ def _work_out(
     output: Path,
     microbatch: list[int] | None,
     device_type: str,
+    calibration: Path | None,
     neighbours: int | None,
     tensor: int,
     json: bool,
@@ -134,11 +201,17 @@ def _work_out(
     kind = device_type_of(device_type)
     check_job_file(job)
 
+    from hocket.cost.calibration import Calibration
+
+    taught = Calibration.read(calibration) if calibration else None
+    if taught:
+        taught.check(kind)
+
     from hocket.cost.sketched import costed
     from hocket.profile.sketch import sketch
 
     with Progress("looking at the model", not json) as report:
-        found = costed(sketch(job, microbatch or (), progress=report), kind)
+        found = costed(sketch(job, microbatch or (), progress=report), kind, taught)
     _save(found, output, json)
 
 

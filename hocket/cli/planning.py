@@ -52,6 +52,10 @@ def plan(
         list[Path] | None,
         typer.Option(help="Of the same job, from `hocket profile --tensor`: considers groups of so many, too; repeat."),
     ] = None,
+    calibration: Annotated[
+        Path | None,
+        typer.Option(help="By sizes: what `hocket calibrate` has learned of the device type.", show_default=False),
+    ] = None,
     objective: Objective = None,
     tokens: Tokens = None,
     samples: Samples = None,
@@ -78,7 +82,8 @@ def plan(
         place_to_write(output)
     loaded = open_model(model)
     if isinstance(loaded, ModelProfile):
-        for name, value in (("--sequence", sequence), ("--recompute", recompute), ("--tensor", tensor)):
+        of_sizes = {"--sequence": sequence, "--recompute": recompute, "--tensor": tensor, "--calibration": calibration}
+        for name, value in of_sizes.items():
             if value:
                 raise InputError(name, "a profile", "a model by its sizes: a profile's layers are measured as they are")
         read = {Path(model): loaded, **{path: ModelProfile.read(path) for path in tensor_profile or ()}}
@@ -105,11 +110,14 @@ def plan(
     from dataclasses import replace
 
     from hocket.cli.sized import report
+    from hocket.cost.calibration import Calibration
     from hocket.plan.refusals import refused_meshes
     from hocket.plan.sized_goal import plan_sizes
 
     sized = replace(loaded, sequence=sequence) if sequence else loaded
     options = {"tensors": tensor or (), "recomputes": recompute or (), "microbatch_sizes": microbatch or ()}
+    if calibration:
+        options["calibration"] = Calibration.read(calibration)
     goal = goal_from(objective, tokens, samples, deadline, sized.sequence)
     with Progress("planning", not json) as progress:
         planned = plan_sizes(sized, Cluster.read(cluster), batch, goal, progress, **options)

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from hocket.cost.kernels import moving_s, seconds
+from hocket.cost.calibration import Calibration, calibrated_s
+from hocket.cost.kernels import check_rate, moving_s
 from hocket.errors import InputError
 from hocket.hardware.cluster import DeviceType
 from hocket.profile.blocks import Block, blocks_of
@@ -45,6 +46,7 @@ def analytic(
     sequence_parallel: bool = False,
     recompute: str = "none",
     precision: Precision = Precision(),
+    calibration: Calibration | None = None,
     microbatch_sizes: Sequence[int] = (1, 2, 4, 8),
 ) -> ModelProfile:
     """The profile of a model on one of so many tensor-parallel devices.
@@ -52,24 +54,30 @@ def analytic(
     Arguments:
         recompute: inside of every block: none; "selective", what attention makes between scores and values; "full", all
             but the block's input (section 4.3.5).
+        calibration: what a measured profile has taught of the device type.
 
     Raises:
-        InputError: a width that does not divide the model, another word for `recompute`, no rate for the type of numbers.
+        InputError: a width that does not divide the model, another word for `recompute`, no rate for the type of numbers, a
+            calibration of another device type.
     """
     if recompute not in RECOMPUTE:
         raise InputError("recompute", repr(recompute), f"one of {', '.join(RECOMPUTE)}")
+    check_rate(device, precision.dtype)
+    if calibration is not None:
+        calibration.check(device)
     known: dict[tuple[int, str], _Figures] = {}
     layers = [blocks_of(model, size, tensor, sequence_parallel) for size in microbatch_sizes]
     rows = []
+    slower = calibration.step if calibration else 1.0
     reduced = tuple(own[0].output_bytes for own in layers)  # all blocks have outputs of this size
     for each in zip(*layers, strict=True):
         own = []
         for size, block in zip(microbatch_sizes, each, strict=True):
             if (size, block.kind) not in known:
-                known[size, block.kind] = _figures(block, device, precision, recompute)
+                known[size, block.kind] = _figures(block, device, precision, recompute, calibration)
             own.append(known[size, block.kind])
         again = recompute == "full" and each[0].kind == "block"
-        rows.append(_layer(each[0], own, model, precision, device, tensor, reduced, again))
+        rows.append(_layer(each[0], own, model, precision, device, tensor, reduced, again, slower))
     tensors = [
         Tensor(f"{block.name}.out", k, (k + 1,), tuple(float(at[k].output_bytes) for at in layers), kept_by=(k + 1,))
         for k, block in enumerate(layers[0][:-1])
@@ -85,6 +93,7 @@ def analytic(
         optimizer="Adam",
         ties=((0, len(rows) - 1),) if model.tied else (),
         source=f"worked out for {device.name}",
+        notes=(f"calibrated by {calibration.source}",) if calibration else (),
         dtype=precision.dtype,
         tensor=tensor,
     )
@@ -101,12 +110,15 @@ class _Figures:
     flops: float
 
 
-def _figures(block: Block, device: DeviceType, precision: Precision, recompute: str) -> _Figures:
-    forward_s = seconds(block.forward, device, precision.dtype)
-    backward_s = seconds(block.backward, device, precision.dtype)
+def _figures(
+    block: Block, device: DeviceType, precision: Precision, recompute: str, calibration: Calibration | None
+) -> _Figures:
+    forth, back = (calibration.forward, calibration.backward) if calibration else (None, None)
+    forward_s = calibrated_s(block.forward, device, precision.dtype, forth)
+    backward_s = calibrated_s(block.backward, device, precision.dtype, back)
     stash, working = block.stash_bytes, block.working_bytes
     if recompute == "selective" and block.again:
-        backward_s += seconds(block.again, device, precision.dtype)
+        backward_s += calibrated_s(block.again, device, precision.dtype, forth)
         stash, working = stash - block.again_bytes, working + block.again_bytes
     elif recompute == "full" and block.kind == "block":
         backward_s += forward_s
@@ -123,6 +135,7 @@ def _layer(
     tensor: int,
     reduced_bytes: tuple[float, ...],
     again: bool,
+    slower: float,
 ) -> Layer:
     parameters: tuple[str, ...] = (f"{block.name}.weight",)
     count = block.parameters
@@ -140,7 +153,7 @@ def _layer(
         weights_bytes=count * precision.weight_bytes,
         gradients_bytes=count * precision.gradient_bytes,
         optimizer_bytes=count * precision.optimizer_bytes,
-        step_s=moving_s(count * precision.step_bytes, device),
+        step_s=slower * moving_s(count * precision.step_bytes, device),
         copy_s=moving_s(2 * count * precision.weight_bytes, device),
         flops=tuple(one.flops for one in own),
         reduced_bytes=reduced_bytes if any(block.reductions) else (),

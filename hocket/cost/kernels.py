@@ -26,7 +26,7 @@ def seconds(operators: Iterable[Operator], device: DeviceType, dtype: str) -> fl
     Raises:
         InputError: the device type has no rate for a type of numbers.
     """
-    _rate(device, dtype)
+    check_rate(device, dtype)
     return sum(operator_s(one, device, dtype) for one in operators)
 
 
@@ -37,6 +37,11 @@ def operator_s(one: Operator, device: DeviceType, dtype: str) -> float:
         peak = _rate(device, one.dtype or dtype)
         took_s = max(took_s, one.done * one.flops / (peak * share(one, device.kernels)))
     return max(took_s, device.launch_s)
+
+
+def check_rate(device: DeviceType, dtype: str) -> None:
+    """Refuse a type of numbers that a device type has no rate for."""
+    _rate(device, dtype)
 
 
 def _rate(device: DeviceType, dtype: str) -> float:

@@ -12,6 +12,7 @@ from math import inf
 from pathlib import Path
 
 from hocket.cost.analytic import RECOMPUTE, Precision, analytic
+from hocket.cost.calibration import Calibration
 from hocket.errors import InputError, RefusedError
 from hocket.hardware.cluster import Cluster, DeviceType
 from hocket.hardware.groups import grouped
@@ -60,12 +61,20 @@ class SizedSearch:
     """What a search for a model by its sizes has found.
 
     Attributes:
-        model, cluster, device, batch_size, precision: what was asked. meshes: found ones, the best first.
+        model, cluster, device, batch_size, precision, calibration: what was asked. meshes: found ones, the best first.
         search_s: that it took.
     """
 
-    def __init__(self, model: Transformer, cluster: Cluster, batch_size: int, precision: Precision) -> None:
+    def __init__(
+        self,
+        model: Transformer,
+        cluster: Cluster,
+        batch_size: int,
+        precision: Precision,
+        calibration: Calibration | None = None,
+    ) -> None:
         self.model, self.cluster, self.batch_size, self.precision = model, cluster, batch_size, precision
+        self.calibration = calibration
         self.device = _device_of(cluster)
         self.meshes = Meshes((), 0, 0)
         self.search_s = 0.0
@@ -81,6 +90,7 @@ class SizedSearch:
                 tensor=tensor,
                 recompute=recompute,
                 precision=self.precision,
+                calibration=self.calibration,
                 microbatch_sizes=sizes,
             )
         return self._profiles[key]
@@ -191,6 +201,7 @@ def search_sizes(
     recomputes: Sequence[str] = (),
     microbatch_sizes: Sequence[int] = (),
     precision: Precision = IN_16_BITS,
+    calibration: Calibration | None = None,
     ceiling_s: float = inf,
     like: SizedSearch | None = None,
     clock: Callable[[], float] = time.perf_counter,
@@ -219,7 +230,7 @@ def search_sizes(
     for width in tensors:
         model.check_tensor(width)
         grouped(cluster, width)
-    found = SizedSearch(model, cluster, batch_size, precision)
+    found = SizedSearch(model, cluster, batch_size, precision, calibration)
     if like is not None:
         found.share(like)
     found.profile(tensors[0] if tensors else 1, "none", sizes)  # says what is wrong with the device type

@@ -76,7 +76,8 @@ class _Asks:
 
     def _work_s(self, cluster: Cluster) -> float:
         """Device seconds of a sample, at the least."""
-        one = SizedSearch(self.model, cluster, self.batch_size, self.options.get("precision", IN_16_BITS))
+        numbers, calibration = self.options.get("precision", IN_16_BITS), self.options.get("calibration")
+        one = SizedSearch(self.model, cluster, self.batch_size, numbers, calibration)
         if self._last is not None:
             one.share(self._last)
         self._last = one

@@ -151,7 +151,7 @@ def _attention(of: _Sizes) -> tuple[tuple[Operator, ...], tuple[Operator, ...], 
     if model.fused_attention:
         # Nothing of the scores leaves the kernel; half of them are left out where no position looks ahead.
         seen = s / 2 if model.causal else s
-        score, value = Product(s, head, seen, batch), Product(s, seen, head, batch)
+        score, value = Product(s, head, seen, batch, kind="attention"), Product(s, seen, head, batch, kind="attention")
         return (score, value), (score, *score.backward, *value.backward), (), batch * s * _EXACT
     score, value = Product(s, head, s, batch), Product(s, s, head, batch)
     # Unfused: scaled, masked, made exact, softmax, made short again.

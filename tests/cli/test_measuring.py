@@ -73,3 +73,21 @@ def test_profiles_that_cannot_be_worked_out(
     result = run("profile", "job.py", "-o", "own.json", *words)
     assert (result.code, result.err.startswith(f"error: {told}")) == (2, True), result.err
     assert not Path("own.json").exists()
+
+
+def test_calibrating(run: Callable[..., Any], folder: Path) -> None:
+    """One measured profile teaches; profiles that are worked out with it say so, and measured ones take none."""
+    assert run("profile", "job.py", "-o", "m.json", "-b", 1, "-b", 2, "--budget-s", 0.05, "--neighbours", 0).code == 0
+    result = run("calibrate", "job.py", "m.json", "-o", "c.yaml")
+    assert result.code == 0, result.err
+    assert "measured by worked out" in result.out
+    words = ("profile", "job.py", "-o", "w.json", "-b", 1, "-b", 2, "--calibration", "c.yaml")
+    assert run(*words, "--device-type", "cpu-core").code == 0
+    measured, found = ModelProfile.read("m.json"), ModelProfile.read("w.json")
+    assert any("calibrated by" in note for note in found.notes)
+    each = [sum(sum(layer.forward_s) for layer in profile.layers) for profile in (measured, found)]
+    assert each[0] == pytest.approx(each[1])
+    assert run(*words).err.startswith("error: --calibration: found c.yaml")
+    assert run(*words, "--device-type", "k80").err.startswith("error: calibration: found factors of cpu-core")
+    assert run("calibrate", "job.py", "w.json", "-o", "d.yaml", "--device-type", "k80").code == 2
+    assert not Path("d.yaml").exists()

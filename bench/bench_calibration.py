@@ -1,0 +1,74 @@
+"""Profiles that are worked out for this machine's cores, beside measured ones: as they are, and calibrated by one other model.
+
+    python bench/bench_calibration.py [--budget-s 8] [--jobs gpt gpt-wide vgg lstm]
+
+Each job is measured and sketched; then each is foreseen with what each other one has taught. Prints one JSON line a pair: the
+error of a forward and backward of the largest microbatch, of the sum over layers. Seconds are those of the processor, since a
+machine that others share is now faster and now slower.
+"""
+
+import argparse
+import json
+import time
+
+import torch
+
+from hocket import zoo
+from hocket.cost.calibration import Calibration, learned
+from hocket.cost.sketched import costed
+from hocket.hardware.catalog import device_type
+from hocket.profile.job import Job
+from hocket.profile.measure import measure
+from hocket.profile.model import ModelProfile
+from hocket.profile.sketch import sketch
+
+SIZES = (2, 4)
+
+
+def job_of(name: str) -> Job:
+    """A job of the zoo, of a size that a core trains in moments."""
+    match name:
+        case "gpt":
+            return zoo.job("gpt", n_layer=4, d_model=128, n_head=4, seq=128, optimizer=torch.optim.Adam)
+        case "gpt-wide":
+            return zoo.job("gpt", n_layer=6, d_model=256, n_head=8, seq=128, optimizer=torch.optim.Adam)
+        case "vgg":
+            return zoo.job("vgg", width=0.25, image=64)
+        case "lstm":
+            return zoo.job("lstm", width=128, layers=4)
+    return zoo.job("resnet", depth=18, width=0.25, image=64)
+
+
+def seconds(profile: ModelProfile) -> float:
+    """Of one forward and backward of the largest microbatch."""
+    return sum(layer.forward_s[-1] + layer.backward_s[-1] for layer in profile.layers)
+
+
+def main() -> None:
+    """Print the lines."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--budget-s", type=float, default=8.0)
+    parser.add_argument("--jobs", nargs="+", default=["gpt", "gpt-wide", "vgg", "lstm", "resnet"])
+    given = parser.parse_args()
+    core = device_type("cpu-core")
+    jobs = {name: job_of(name) for name in given.jobs}
+    sketches = {name: sketch(job, SIZES) for name, job in jobs.items()}
+    measured = {
+        name: measure(job, SIZES, budget_s=given.budget_s, clock=time.process_time) for name, job in jobs.items()
+    }
+    taught: dict[str, Calibration | None] = {"nothing": None}
+    taught |= {name: learned(sketches[name], measured[name], core) for name in jobs}
+    for teacher, calibration in taught.items():
+        for name in jobs:
+            error = seconds(costed(sketches[name], core, calibration)) / seconds(measured[name]) - 1
+            row = {
+                "job": name,
+                "calibrated_by": teacher,
+                "measured_s": seconds(measured[name]),
+                "error": round(error, 3),
+            }
+            print(json.dumps(row), flush=True)
+
+
+if __name__ == "__main__":
+    main()
