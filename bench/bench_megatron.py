@@ -21,6 +21,7 @@ from hocket.hardware.cluster import Cluster, DeviceType, Level, Link
 from hocket.plan.mesh import Mesh, Plane, Source
 from hocket.plan.mesh_search import Meshed, simulated
 from hocket.profile.model import ModelProfile
+from hocket.profile.synthetic import chain
 from hocket.profile.transformer import Transformer
 
 SIZES = (1, 2, 4, 8, 16)
@@ -165,6 +166,41 @@ def falls(values: Sequence[float]) -> bool:
     return all(b < a for a, b in pairwise(values))
 
 
+def formulas(kind: DeviceType) -> Iterator[tuple[str, str, dict[str, list[float]], bool]]:
+    """As `figures`, for those of section 4.3, which are worked out there and not measured but for a layer's seconds."""
+    layers, model = chain(32, microbatch_sizes=(1,)), gpt(4, 4096, 128)
+    widths = (1, 2, 4, 8, 16, 32)
+    bubbles = {f"b' = {b}": [_bubble(layers, 32, b, d) for d in widths] for b in (32, 128, 512)}
+    theirs = [[(32 - d) / b for d in widths] for b in (32, 128, 512)]
+    shown = all(
+        abs(x - y) < 1e-9 for a, b in zip(bubbles.values(), theirs, strict=True) for x, y in zip(a, b, strict=True)
+    )
+    yield "4.6 d 1 to 32 of 32, bubble", "simulated it is (n - d) / b'", bubbles, shown
+
+    profile = analytic(model, kind, recompute="none", precision=HALF, microbatch_sizes=SIZES)
+    busy_s = [float(sum(profile.column(name, b).sum() for name in ("forward_s", "backward_s"))) for b in SIZES]
+    step_s = sum(layer.step_s for layer in profile.layers)
+    whole_s = [seconds + step_s for seconds in busy_s]  # a microbatch is an iteration there
+    for name, seconds in (("with the step", whole_s), ("without", busy_s)):
+        each = [s / b for s, b in zip(seconds, SIZES, strict=True)]
+        gains = {"gain": [each[0] / one for one in each]}
+        yield f"4.7 microbatch 1 to 16, {name}", "gains up to 1.3", gains, 1.2 < max(gains["gain"]) < 1.4
+        rates = {
+            f"batch {batch}": [batch / ((batch / b + 7) * s) for s, b in zip(seconds, SIZES, strict=True)]
+            for batch in (128, 512)
+        }
+        shown = all(max(values) in values[1:4] for values in rates.values())
+        yield f"4.8 the same, equation 4.1, {name}", "neither the smallest nor the largest is best", rates, shown
+
+
+def _bubble(layers: ModelProfile, devices: int, batch: int, width: int) -> float:
+    """Of equal layers and free links, simulated."""
+    cluster = Cluster("free", (Level("all", devices, 1e30, shared=False),), "synthetic", memory_bytes=1e30)
+    plane = Plane(lambda *_: layers, cluster, 1, "none", (1,))
+    mesh = next(m for m in plane.meshes(batch) if (m.width, m.chunks) == (width, 1))
+    return simulated(plane, mesh).predicted.bubble_fraction
+
+
 def figures(kind: DeviceType) -> Iterator[tuple[str, str, dict[str, list[float]], bool]]:
     """Title, what it shows, our figures by series, and whether they show it."""
     wide, mid, deep = (lambda layers: gpt(layers, 20480, 128)), gpt(32, 3840, 32), gpt(32, 20480, 128)
@@ -234,7 +270,8 @@ def _samples_per_s(case: Case, kind: DeviceType) -> float:
 def training_days(kind: DeviceType) -> Iterator[tuple[str, float, float]]:
     """Equation 4.4, 8 T P / (n X): published days, ours."""
     for name, case, tokens, days in (
-        ("GPT-3 on 1,024", Case(GPT3, 1024, 1536, 8, 8), 300e9, 34),
+        # As Megatron-LM's examples/pretrain_gpt3_175B.sh launches it: 16 stages, microbatches of 1.
+        ("GPT-3 on 1,024", Case(GPT3, 1024, 1536, 16, 8, 1, 1), 300e9, 34),
         ("1T on 3,072", TABLE_4_1[-1][0], 450e9, 84),
     ):
         seconds = 8 * tokens * case.model.parameters / (case.devices * rate(case, kind) * 1e12)
@@ -245,7 +282,7 @@ def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--only", default="", help="tables with this in their name")
-    parser.add_argument("--calibrate", type=int, nargs="*", default=[0, 4], help="rows of Table 4.1")
+    parser.add_argument("--calibrate", type=int, nargs="*", default=[0, 9], help="rows of Table 4.1")
     told = parser.parse_args()
     kind = calibrated([TABLE_4_1[k] for k in told.calibrate]) if told.calibrate else A100
     shares = kind.kernels
@@ -256,11 +293,11 @@ def main() -> None:
         if told.only in title:
             table(title, rows, kind, skip)
     if told.only in "figures":
-        for title, what, series, shown in figures(kind):
+        for title, what, series, shown in (*formulas(kind), *figures(kind)):
             print(f"\nFigure {title}: {what}: {'yes' if shown else 'NO'}")
             for name, values in series.items():
                 print(
-                    f"  {name:<16}" + "".join(f"{value:8.1f}" if value else "       -" for value in values), flush=True
+                    f"  {name:<16}" + "".join(f"{value:8.3g}" if value else "       -" for value in values), flush=True
                 )
     if told.only in "training days":
         for name, published, ours in training_days(kind):
