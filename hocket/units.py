@@ -69,7 +69,7 @@ def show_number(value: float) -> str:
 def show_rate(bytes_per_s: float) -> str:
     """Write a bandwidth in the decimal units that networks use, such as '10 Gbit/s'."""
     bits = bytes_per_s * 8
-    for size, unit in ((1e9, "Gbit/s"), (1e6, "Mbit/s"), (1e3, "kbit/s")):
+    for size, unit in ((1e12, "Tbit/s"), (1e9, "Gbit/s"), (1e6, "Mbit/s"), (1e3, "kbit/s")):
         if bits >= size:
             return f"{bits / size:.3g} {unit}"
     return f"{bits:.3g} bit/s"

@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from hocket.cli import asking, cluster, measuring, planning, training
+from hocket.cli.scaling import scaling
 
 app = typer.Typer(
     name="hocket",
@@ -23,6 +24,7 @@ app.command("import")(measuring.import_profile)
 app.command("links")(measuring.links)
 app.command("plan")(planning.plan)
 app.command("whatif")(asking.whatif)
+app.command("scaling")(scaling)
 app.command("show")(planning.show)
 app.command("check")(planning.check)
 app.command("simulate")(planning.simulate)

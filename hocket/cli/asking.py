@@ -122,7 +122,7 @@ class _Asked:
         from hocket.plan.what_if import Question
 
         def links(told: Sequence[str] | None, key: str) -> "list[Question]":
-            pairs = [(word, *_level_factor(word, f"--{key}")) for word in told or ()]
+            pairs = [(word, *level_factor(word, f"--{key}")) for word in told or ()]
             return [Question(f"{key} {word}", Change(**{key: {name: factor}})) for word, name, factor in pairs]  # type: ignore[arg-type]
 
         found = [*links(bandwidth, "bandwidth"), *links(latency, "latency")]
@@ -192,7 +192,12 @@ def factor_of(text: str, place: str) -> float:
     return factor
 
 
-def _level_factor(text: str, place: str) -> tuple[str, float]:
+def level_factor(text: str, place: str) -> tuple[str, float]:
+    """A level and a factor, such as server=2x.
+
+    Raises:
+        InputError: at `place`, anything else.
+    """
     from hocket.errors import InputError
 
     name, equals, factor = text.rpartition("=")

@@ -1,0 +1,44 @@
+"""`hocket scaling`, from the command line to a report."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.cli.test_planning import document, said
+from tests.cli.test_sized import folder  # noqa: F401  # a fixture
+
+CURVE = "name: loss 2\npoints: [{batch_size: 1, samples: 1e4}, {batch_size: 64, samples: 2e4}, {batch_size: 1024, samples: 9e4}]\n"
+WORDS = ("scaling", "profile.json", "cluster.yaml", "curve.yaml", "-B", "16")
+
+
+@pytest.fixture(autouse=True)
+def _curve(folder: Path) -> None:  # noqa: F811
+    Path("curve.yaml").write_text(CURVE)
+
+
+def test_table_and_report(capsys: pytest.CaptureFixture[str]) -> None:
+    """All ways on powers of two of the devices; other links beside them; the report holds the same."""
+    words = (*WORDS, "--bandwidth", "cluster=0.1x", "--report", "report.html")
+    text = said(capsys, *words)
+    assert "chain to loss 2, time and speedup" in text
+    assert "speedup on 8 devices by the bandwidth of cluster" in text
+    assert "20 Gbit/s" in text
+    assert "by the bandwidth of cluster" in Path("report.html").read_text()
+    found = document(capsys, *words)
+    assert [row["devices"] for row in found["rows"] if row["way"] == "weak"] == [1, 2, 4, 8]
+    assert [network["bytes_per_s"] for network in found["networks"]] == [2.5e9, 2.5e10]
+    best = [row["seconds"] for row in found["rows"] if row["way"] == "batch-optimal"]
+    assert best == sorted(best, reverse=True)
+
+
+def test_models_by_their_sizes(capsys: pytest.CaptureFixture[str]) -> None:
+    """In the best mesh."""
+    found = document(capsys, "scaling", "gpt.yaml", *WORDS[2:], "--devices", "1", "--devices", "4")
+    assert {row["devices"] for row in found["rows"]} == {1, 4}
+    assert max(row["speedup"] for row in found["rows"]) > 1.5
+
+
+def test_links_of_two_levels(capsys: pytest.CaptureFixture[str]) -> None:
+    """Are refused."""
+    words = ("--bandwidth", "cluster=2x", "--bandwidth", "server=2x")
+    assert document(capsys, *WORDS, *words, code=2)["error"]["found"] == "levels cluster and server"
