@@ -10,8 +10,9 @@ from typing import Any
 from hocket.errors import InputError
 from hocket.hardware.groups import grouped
 from hocket.plan.candidates import Refused
-from hocket.plan.mesh import Plane
-from hocket.plan.sized import SizedSearch
+from hocket.plan.mesh import Bound, Mesh
+from hocket.plan.mesh_search import with_tailors
+from hocket.plan.sized import SIZES, SizedSearch, divisors
 from hocket.units import show_bytes, show_count, show_seconds
 
 _EACH = 6  # nearest misses of a kind
@@ -23,64 +24,54 @@ def refused_meshes(found: SizedSearch, options: Mapping[str, Any]) -> tuple[Refu
     Arguments:
         options: of the search.
     """
-    taken = {one.mesh for one in found.meshes.found}
-    large, slow = list[tuple[float, Refused]](), list[tuple[float, Refused]]()
+    simulated = {(one.mesh.config, one.mesh.samples) for one in found.meshes.found}
     best_s = found.best.iteration_s if found.meshes.found else float("inf")
-    sizes = found.best.plane.sizes if found.meshes.found else (1,)
-    for plane in _planes(found, options, sizes):
-        capacity = min(plane.group.cluster.capacity_bytes(d) for d in range(plane.group.cluster.devices))
+    sizes = tuple(options.get("microbatch_sizes") or (b for b in SIZES if b <= found.batch_size))
+    large, slow = list[tuple[float, Refused]](), list[tuple[float, Refused]]()
+    given = options.get("tensors") or (), options.get("recomputes") or ()
+    for plane, tailor in with_tailors(found.planes(found.cluster, sizes, *given)):
         for mesh in plane.meshes(found.batch_size):
-            if mesh not in taken:
-                missing = plane.least_bytes(mesh) - capacity
-                bound = None if missing > capacity else plane.bound(mesh)
-                if bound is None or bound.bytes > capacity:
-                    least = plane.least_bytes(mesh) if bound is None else bound.bytes
-                    why = f"needs at least {show_bytes(least)} a device of {show_bytes(capacity)}"
-                    large.append((least - capacity, Refused(mesh.strategy, str(mesh), why, least - capacity)))
-                elif bound.seconds > best_s:
-                    why = f"takes at least {show_seconds(bound.seconds)}, {bound.seconds / best_s - 1:.1%} more than the best"
-                    slow.append((bound.seconds, Refused(mesh.strategy, str(mesh), why)))
+            bound = plane.bound(mesh)
+            if not bound.fits and tailor is not None and (cut := tailor.fitted(mesh)) is not None:
+                mesh, bound = cut, tailor.bound(cut)
+            if not bound.fits:
+                large.append((bound.bytes - bound.room_bytes, _too_large(mesh, bound)))
+            elif bound.seconds > best_s and (mesh.config, mesh.samples) not in simulated:
+                slow.append((bound.seconds, _too_slow(mesh, bound, best_s)))
     near = [[one for _, one in sorted(kind, key=lambda x: x[0])[:_EACH]] for kind in (large, slow)]
     return (*near[0], *near[1], *_undivided(found, sizes))
 
 
-def _planes(found: SizedSearch, options: Mapping[str, Any], sizes: tuple[int, ...]) -> Iterator[Plane]:
-    recomputes = options.get("recomputes") or ("none", "selective", "full")
-    for width in _widths(found, options):
-        for recompute in recomputes:
-            try:
-                yield Plane(found.profile, found.cluster, width, recompute, sizes)
-            except InputError:
-                continue
+def _too_large(mesh: Mesh, bound: Bound) -> Refused:
+    why = f"needs at least {show_bytes(bound.bytes)} a device of {show_bytes(bound.room_bytes)}"
+    return Refused(mesh.strategy, str(mesh), why, bound.bytes - bound.room_bytes)
 
 
-def _widths(found: SizedSearch, options: Mapping[str, Any]) -> list[int]:
-    devices = found.cluster.devices
-    return list(options.get("tensors") or [t for t in range(1, devices + 1) if devices % t == 0])
+def _too_slow(mesh: Mesh, bound: Bound, best_s: float) -> Refused:
+    why = f"takes at least {show_seconds(bound.seconds)}, {bound.seconds / best_s - 1:.1%} more than the best"
+    return Refused(mesh.strategy, str(mesh), why)
 
 
 def _undivided(found: SizedSearch, sizes: tuple[int, ...]) -> Iterator[Refused]:
     """Widths, columns and depths that do not divide model, cluster or batch."""
     model, cluster, batch = found.model, found.cluster, found.batch_size
-    for width in [t for t in range(1, cluster.devices + 1) if cluster.devices % t == 0]:
+    for width in divisors(cluster.devices):
         try:
             model.check_tensor(width)
             grouped(cluster, width)
         except InputError as error:
             yield Refused("any", f"t{width}", f"{error.found} is not {error.expected}")
     layers = len(found.profile(1, "none", sizes).layers)
-    for columns in [d for d in range(1, cluster.devices + 1) if cluster.devices % d == 0]:
+    for columns in divisors(cluster.devices):
         fitting = [b for b in sizes if batch % (columns * b) == 0]
         if not fitting:
-            yield Refused(
-                "any", f"d{columns}", f"a batch of {batch} is no multiple of {columns} columns times a microbatch"
-            )
+            why = f"a batch of {batch} is no multiple of {columns} columns times a microbatch"
+            yield Refused("any", f"d{columns}", why)
         depth = cluster.devices // columns
         if depth > layers:
-            yield Refused(
-                "flush", f"p{depth} t1 d{columns}", f"{show_count(layers, 'layer')} are fewer than {depth} stages"
-            )
-        odd = [b for b in fitting if depth > 1 and depth <= layers and batch // (columns * b) % depth]
+            why = f"{show_count(layers, 'layer')} are fewer than {depth} stages"
+            yield Refused("flush", f"p{depth} t1 d{columns}", why)
+        odd = [b for b in fitting if 1 < depth <= layers and batch // (columns * b) % depth]
         if odd:
             why = f"{batch // (columns * odd[0])} microbatches are no multiple of {depth} stages (section 4.2.2)"
             yield Refused("interleaved", f"p{depth} t1 d{columns} b{odd[0]}", why)

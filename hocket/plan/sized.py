@@ -5,7 +5,7 @@ forward, without what recomputation repeats.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import inf
@@ -17,7 +17,7 @@ from hocket.errors import InputError, RefusedError
 from hocket.hardware.cluster import Cluster, DeviceType
 from hocket.hardware.groups import grouped
 from hocket.plan.hunt import make_plan
-from hocket.plan.mesh import planes
+from hocket.plan.mesh import Plane, planes
 from hocket.plan.mesh_search import Meshed, Meshes, search_meshes
 from hocket.plan.plan import Plan
 from hocket.plan.predict import predict_iteration
@@ -99,6 +99,17 @@ class SizedSearch:
         """Take the profiles of a search for the same model and numbers, where its devices are the same."""
         if other.device == self.device:
             self._profiles = other._profiles
+
+    def planes(
+        self, cluster: Cluster, sizes: tuple[int, ...], tensors: Sequence[int] = (), recomputes: Sequence[str] = ()
+    ) -> Iterator[Plane]:
+        """All that a search looks at, on this cluster or on one of the same devices; arguments as of `search_sizes`."""
+        widths = tuple(tensors) or divisors(cluster.devices)
+        # In a fused kernel scores are made again in any case.
+        ways = tuple(dict.fromkeys(recomputes)) or tuple(
+            word for word in RECOMPUTE if word != "selective" or not self.model.fused_attention
+        )
+        return planes(self.profile, cluster, widths, ways, sizes)
 
     def profile_of(self, found: Meshed) -> ModelProfile:
         """The profile that a plan of a mesh names: of one of its tensor-parallel devices."""
@@ -234,19 +245,14 @@ def search_sizes(
     if like is not None:
         found.share(like)
     found.profile(tensors[0] if tensors else 1, "none", sizes)  # says what is wrong with the device type
-    widths = tuple(tensors) or _widths(cluster)
-    # In a fused kernel scores are made again in any case.
-    ways = tuple(dict.fromkeys(recomputes)) or tuple(
-        word for word in RECOMPUTE if word != "selective" or not model.fused_attention
-    )
-    found.meshes = search_meshes(planes(found.profile, cluster, widths, ways, sizes), batch_size, ceiling_s)
+    found.meshes = search_meshes(found.planes(cluster, sizes, tensors, recomputes), batch_size, ceiling_s)
     found.search_s = clock() - began
     return found
 
 
-def _widths(cluster: Cluster) -> tuple[int, ...]:
-    """Divisors of the number of devices; those that fit neither model nor levels are left out by `planes`."""
-    return tuple(width for width in range(1, cluster.devices + 1) if cluster.devices % width == 0)
+def divisors(devices: int) -> tuple[int, ...]:
+    """Widths of tensor-parallel groups; those that fit neither model nor levels are left out by `planes`."""
+    return tuple(width for width in range(1, devices + 1) if devices % width == 0)
 
 
 def _device_of(cluster: Cluster) -> DeviceType:

@@ -4,7 +4,7 @@ Rules of this file: nothing is estimated. The same plan is simulated again, or a
 is a bound told, that no plan is above. Files stay as they are.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Any
@@ -13,7 +13,7 @@ from hocket.errors import HocketError, InputError, RefusedError
 from hocket.hardware.change import Change
 from hocket.hardware.cluster import Cluster
 from hocket.plan.candidates import TIE, Search
-from hocket.plan.mesh import planes
+from hocket.plan.mesh import Plane
 from hocket.plan.mesh_search import Meshed, simulated, with_tailors
 from hocket.plan.plan import Plan, Predicted
 from hocket.plan.predict import predict_iteration
@@ -100,7 +100,7 @@ def ask_sizes(found: SizedSearch, question: Question, options: Mapping[str, Any]
         least_s = _least_with(found, question.change.memory, options)
         return Answer(question, same_gain, max(0.0, best.iteration_s / least_s - 1), True)
     ceiling_s = inf if same_gain is None or same is None else same * (1 + TIE)
-    told = {**options, "like": found, "precision": found.precision}
+    told = {**options, "like": found, "precision": found.precision, "calibration": found.calibration}
     try:
         anew = search_sizes(found.model, cluster, batch_size, ceiling_s=ceiling_s, **told)
         one = anew.best
@@ -127,7 +127,7 @@ def _same_mesh(found: SizedSearch, best: Meshed, cluster: Cluster, batch_size: i
         return None, f"{cluster.devices} devices are divided otherwise"
     if rest:
         return None, f"{batch_size} samples are divided otherwise"
-    there = SizedSearch(found.model, cluster, batch_size, found.precision)
+    there = SizedSearch(found.model, cluster, batch_size, found.precision, found.calibration)
     there.share(found)
     plane = plane_of(there.profile, cluster, mesh, best.plane.sizes, best.plane.slices)
     one = simulated(plane, replace(mesh, microbatches=batch_size // (mesh.samples * mesh.width)))
@@ -145,15 +145,16 @@ def _lacks(peaks: Mapping[int, float], cluster: Cluster) -> str:
     )
 
 
+def _planes(found: SizedSearch, cluster: Cluster, options: Mapping[str, Any]) -> Iterator[Plane]:
+    given = options.get("tensors") or (), options.get("recomputes") or ()
+    return found.planes(cluster, found.best.plane.sizes, *given)
+
+
 def _least_with(found: SizedSearch, memory: float, options: Mapping[str, Any]) -> float:
     """The least bound on the seconds of what fits with so much more memory; at most those of the best."""
-    recomputes = options.get("recomputes") or ("none", "selective", "full")
-    widths = options.get("tensors") or [
-        w for w in range(1, found.cluster.devices + 1) if found.cluster.devices % w == 0
-    ]
     least_s: float = found.best.iteration_s
     larger = Change(memory=memory).of(found.cluster)
-    for plane, tailor in with_tailors(planes(found.profile, larger, widths, recomputes, found.best.plane.sizes)):
+    for plane, tailor in with_tailors(_planes(found, larger, options)):
         for mesh in plane.meshes(found.batch_size):
             bound = plane.bound(mesh)
             if not bound.fits and tailor and bound.seconds < least_s:
