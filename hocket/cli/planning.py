@@ -1,7 +1,7 @@
 """Commands that need no devices: plan, show, check, simulate, compare, papers."""
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,8 +13,11 @@ from hocket.cli.goals import Deadline, Objective, Samples, Tokens, goal_from, go
 from hocket.cli.output import Progress
 
 if TYPE_CHECKING:
+    from hocket.hardware.cluster import Cluster
     from hocket.plan.candidates import Search
+    from hocket.plan.experience import Experience
     from hocket.plan.parting import Planned
+    from hocket.profile.model import ModelProfile
     from hocket.simulate.summary import Summary
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document (seconds, bytes, unrounded).")]
@@ -56,6 +59,10 @@ def plan(
         Path | None,
         typer.Option(help="By sizes: what `hocket calibrate` has learned of the device type.", show_default=False),
     ] = None,
+    experience: Annotated[
+        bool,
+        typer.Option("--experience/--no-experience", help="Reckon with what a run of a plan of this profile took."),
+    ] = True,
     objective: Objective = None,
     tokens: Tokens = None,
     samples: Samples = None,
@@ -87,7 +94,12 @@ def plan(
             if value:
                 raise InputError(name, "a profile", "a model by its sizes: a profile's layers are measured as they are")
         read = {Path(model): loaded, **{path: ModelProfile.read(path) for path in tensor_profile or ()}}
-        profiles = {_path_from(path, output): profile for path, profile in read.items()}
+        known = Cluster.read(cluster)
+        past = _experience(loaded, known, output) if experience else None
+        if past is not None:
+            profiles = {_corrected_path(output, one): past.applied(one) for one in read.values()}
+        else:
+            profiles = {_path_from(path, output): profile for path, profile in read.items()}
         options: dict[str, Any] = {
             "strategies": strategy or (),
             "microbatch_sizes": tuple(microbatch or ()),
@@ -95,11 +107,13 @@ def plan(
         }
         goal = goal_from(objective, tokens, samples, deadline)
         with Progress("planning", not json) as progress:
-            profiled = plan_profile(profiles, Cluster.read(cluster), batch, goal, progress, **options)
+            profiled = plan_profile(profiles, known, batch, goal, progress, **options)
+        if past is not None:
+            print(f"note: {past.line}; --no-experience leaves that out", file=sys.stderr if json else sys.stdout)
         why = Why(
             explain, candidates, lambda found: explained_profile(profiles, found, options), lambda found: found.refused
         )
-        _report(profiled, output, rows, json, why)
+        _report(profiled, output, rows, json, why, profiles if past else {})
         return
     if tensor_profile:
         raise InputError("--tensor-profile", "a model by its sizes", "a profile: by sizes all widths are considered")
@@ -127,8 +141,33 @@ def plan(
     report(planned, output, rows, json, why)
 
 
-def _report(planned: "Planned[Search]", output: Path | None, rows: int, json: bool, why: Why) -> None:
-    """Show what a search over every strategy's choices has found, and write the best plan."""
+def _experience(profile: "ModelProfile", cluster: "Cluster", output: Path | None) -> "Experience | None":
+    """What a run of an earlier plan took, kept where the plan is to be written."""
+    from hocket.plan.experience import experience_of
+
+    folder = output.resolve().parent if output else Path()
+    return experience_of(folder, output, profile, cluster)
+
+
+def _corrected_path(output: Path | None, profile: "ModelProfile") -> str:
+    """Where a profile is written that a run has corrected, seen from the plan's folder."""
+    width = f"-{profile.tensor}" if profile.tensor > 1 else ""
+    return f"{(output or Path('plan.yaml')).stem}.profile{width}.json"
+
+
+def _report(
+    planned: "Planned[Search]",
+    output: Path | None,
+    rows: int,
+    json: bool,
+    why: Why,
+    corrected: "Mapping[str, ModelProfile]",
+) -> None:
+    """Show what a search over every strategy's choices has found, and write the best plan.
+
+    Arguments:
+        corrected: profiles that no file has yet; the plan's own is written beside it.
+    """
     from hocket.cli.output import error_json, print_json, print_search, search_json
     from hocket.errors import HocketError
 
@@ -146,6 +185,8 @@ def _report(planned: "Planned[Search]", output: Path | None, rows: int, json: bo
         print(f"error: {error}", file=sys.stderr)
         raise typer.Exit(error.exit_code) from None
     if output:
+        if best.plan.profile in corrected:
+            corrected[best.plan.profile].save(output.with_name(best.plan.profile))
         best.plan.save(output)
     if json:
         print_json({**search_json(found), **goal_json(planned), **why.json(found)})

@@ -121,6 +121,22 @@ class Tensor:
 
 
 @dataclass(frozen=True)
+class Correction:
+    """By what a profile's seconds and bytes were multiplied after a run, and the digest that it had before (plan/experience.py)."""
+
+    slowdown: float = 1.0
+    growth: float = 1.0
+    digest: str = ""
+
+    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
+
+    def __post_init__(self) -> None:
+        for name in ("slowdown", "growth"):
+            if not 0 < getattr(self, name) <= _MOST:
+                raise InputError(f"correction.{name}", str(getattr(self, name)), "a factor above 0")
+
+
+@dataclass(frozen=True)
 class ModelProfile:
     """A profiled job: frozen, self-checking, the same text in and out.
 
@@ -143,6 +159,7 @@ class ModelProfile:
         tensor: devices of a tensor-parallel group; figures are those of one of them.
         clip_grad_norm: the norm that gradients are clipped to; None when they are not. What it takes to square and to scale them
             is in the seconds of the step.
+        correction: what a run has taught, which is in the figures already; None where nothing was.
     """
 
     name: str
@@ -163,6 +180,7 @@ class ModelProfile:
     batch_size: int = 0
     tensor: int = 1
     clip_grad_norm: float | None = None
+    correction: Correction | None = None
     format: str = FORMAT
     notes: tuple[str, ...] = field(default=())
 
@@ -326,8 +344,9 @@ class ModelProfile:
         for layer in data["layers"]:
             if not layer["elsewhere"]:
                 del layer["elsewhere"]
-        if data["clip_grad_norm"] is None:
-            del data["clip_grad_norm"]
+        for name in ("clip_grad_norm", "correction"):
+            if data[name] is None:
+                del data[name]
         return data
 
     @classmethod

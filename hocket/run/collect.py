@@ -98,12 +98,15 @@ class Collector:
         paces = [float(event["iteration_s"]) for event in self.done.values() if event["iteration_s"] is not None]
         # In the steady state all workers have the same pace; the middle one is the least disturbed by noise.
         iteration_s = median(paces) if paces else None
+        predicted, tensor = self._plan.predicted, self._plan.tensor
+        peaks = predicted.peak_memory_bytes if predicted else {}
         return Summary(
             steps=max(int(event["steps"]) for event in self.done.values()),
             losses=tuple(self._losses),
             iteration_s=iteration_s,
             samples_per_s=self._plan.batch_size / iteration_s if iteration_s else None,
-            predicted_iteration_s=self._plan.predicted.iteration_s if self._plan.predicted else None,
+            predicted_iteration_s=predicted.iteration_s if predicted else None,
+            predicted_peak_memory_bytes={d: peaks[d // tensor] for d in devices if d // tensor in peaks},
             peak_memory_bytes={devices[rank]: int(e["peak_memory_bytes"]) for rank, e in sorted(self.done.items())},
             stopped=any(event["stopped"] for event in self.done.values()),
             checkpoint=self.checkpoint,

@@ -155,8 +155,19 @@ def spoken(summary: Summary, width: int | None = None) -> str:
     if summary.peak_memory_bytes:
         first, *others = show_peaks(summary.peak_memory_bytes).split("; ")
         phrases += [f"peak memory by device {first};", *(f"{other};" for other in others)]
+        phrases += [f"{text};" for text in _memory_errors(summary)]
     phrases[-1] = phrases[-1][:-1]
     return "\n".join(_lines(phrases, width))
+
+
+def _memory_errors(summary: Summary) -> list[str]:
+    """How far what was predicted of devices' memory is from what was measured."""
+    predicted = summary.predicted_peak_memory_bytes
+    off = [predicted[d] / size - 1 for d, size in summary.peak_memory_bytes.items() if size and d in predicted]
+    if not off:
+        return []
+    least, most = f"{min(off):+.1%}", f"{max(off):+.1%}"
+    return [f"predicted {least}" if least == most else f"predicted {least} to {most}"]
 
 
 def _lines(phrases: Sequence[str], width: int | None) -> list[str]:

@@ -89,7 +89,7 @@ class Summary:
         steps: steps trained in all; losses: mean loss of each step of this run, in order.
         iteration_s: median seconds for `batch_size` samples over warm periods, prologue and epilogue left out; None when
             nothing was trained. samples_per_s: at that pace. predicted_iteration_s: what the plan says.
-        peak_memory_bytes: by device of the plan.
+        peak_memory_bytes: by device of the plan; predicted_peak_memory_bytes: what the plan says, where it says it.
         stopped: whether it ended early because it was asked to; checkpoint: the newest one, if any.
     """
 
@@ -99,14 +99,18 @@ class Summary:
     samples_per_s: float | None = None
     predicted_iteration_s: float | None = None
     peak_memory_bytes: dict[int, int] = field(default_factory=dict)
+    predicted_peak_memory_bytes: dict[int, float] = field(default_factory=dict)
     stopped: bool = False
     checkpoint: str | None = None
 
     def line(self) -> dict[str, Any]:
         """The last line for machines."""
         names = ("iteration_s", "samples_per_s", "predicted_iteration_s", "steps", "stopped", "checkpoint")
-        peaks = {str(device): size for device, size in sorted(self.peak_memory_bytes.items())}
-        return {name: getattr(self, name) for name in names} | {"peak_memory_bytes": peaks}
+        by_device = {
+            name: {str(device): size for device, size in sorted(getattr(self, name).items())}
+            for name in ("peak_memory_bytes", "predicted_peak_memory_bytes")
+        }
+        return {name: getattr(self, name) for name in names} | by_device
 
 
 class Listener(Protocol):
@@ -185,12 +189,15 @@ def train(
     """
     refuse_in_job_file("hocket.train")
     given = _options(steps, options)
-    folder = None if isinstance(plan, Plan) else Path(plan).resolve().parent
+    path = None if isinstance(plan, Plan) else Path(plan).resolve()
     if not isinstance(plan, Plan):
         plan = Plan.read(plan)
     listener = listener or Quiet(on_step)
     try:
-        return _train(job, plan, folder, given, listener)
+        summary = _train(job, plan, path.parent if path else None, given, listener)
+        if path is not None and shows_the_run():
+            _keep(plan, path, summary, listener)
+        return summary
     finally:
         listener.close()
 
@@ -206,6 +213,24 @@ def _train(job: Job | str | Path, plan: Plan, folder: Path | None, options: Opti
     from hocket.run.launch import launch
 
     return launch(job, plan, folder, options, listener)
+
+
+def _keep(plan: Plan, path: Path, summary: Summary, listener: Listener) -> None:
+    """Keep beside the plan what its run took, for the next one; nothing where that cannot be compared or written."""
+    if summary.iteration_s is None or not plan.profile:
+        return
+    from hocket.plan.experience import beside, learned_from
+    from hocket.plan.open import opened
+
+    peaks = {device: float(size) for device, size in summary.peak_memory_bytes.items()}
+    try:
+        found = learned_from(plan, opened(plan, path.parent).profile, summary.iteration_s, peaks, len(summary.losses))
+        found.save(beside(path))
+    except (
+        HocketError
+    ):  # no profile, another one, or a folder that is not ours: that is no reason to fail after training
+        return
+    listener.note(f"kept in {beside(path).name} for the next plan of this profile and cluster")
 
 
 def number_in(name: str) -> int:

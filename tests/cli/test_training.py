@@ -7,11 +7,13 @@ import subprocess
 import sys
 import time
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from hocket.hardware.cluster import Cluster, Level
+from hocket.plan.experience import Experience
 from hocket.plan.plan import Plan, PlanStage
 from hocket.profile.job import load_job
 from hocket.profile.model import ModelProfile
@@ -183,3 +185,31 @@ def test_two_searches_in_two_processes_write_the_same_bytes(folder: Path) -> Non
         done = hocket("plan", "profile.json", "cluster.yaml", "--batch", "8", "-o", name, folder=folder)
         assert done.returncode == 0, done.stderr
     assert (folder / "a.yaml").read_bytes() == (folder / "b.yaml").read_bytes()
+
+
+def test_the_next_plan_knows_the_run(run: Run, profiled: Path) -> None:
+    """What a run took is kept beside its plan; the next plan reckons with it, says so, and does not where it is told not to."""
+    found = hocket("train", "job.py", "tiny.yaml", "--steps", "8", folder=profiled)
+    assert found.returncode == 0, found.stderr
+    assert "kept in tiny.experience.yaml" in found.stderr
+    assert "peak memory by device" in found.stderr
+    assert found.stderr.count("predicted") >= 2
+    words = ("plan", "tiny.json", "cluster.yaml", "--batch", 4, "-s", "flush", "-b", 2)
+    before, path = Plan.read("tiny.yaml"), Path("tiny.experience.yaml")
+    kept = Experience.read(path)
+    # As if the machine had taken three times as long, whatever it took.
+    replace(kept, slowdown=3.0).save(path)
+    found = run(*words, "-o", "tiny.yaml")
+    assert found.code == 0, found.err
+    assert "a run of 8 steps (flush)" in found.out
+    after = Plan.read("tiny.yaml")
+    assert after.profile == "tiny.profile.json"
+    assert ModelProfile.read("tiny.profile.json").correction.slowdown == 3.0
+    assert after.predicted.iteration_s > before.predicted.iteration_s
+    assert run("check", "tiny.yaml").code == 0
+    machine = run(*words, "--json")
+    assert machine.json
+    assert "a run of 8 steps" in machine.err
+    found = run(*words, "-o", "tiny.yaml", "--no-experience")
+    assert "a run of" not in found.out
+    assert Plan.read("tiny.yaml").predicted == before.predicted

@@ -1,0 +1,97 @@
+"""Experience: a plan that ran is predicted as it was measured, and the next one reckons with it."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hocket.errors import InputError
+from hocket.hardware.cluster import Cluster, Level
+from hocket.plan.experience import Experience, beside, corrected, experience_of, learned_from
+from hocket.plan.plan import Plan
+from hocket.plan.predict import predict_iteration
+from hocket.plan.search import search
+from hocket.profile.model import Correction, ModelProfile
+from hocket.profile.synthetic import chain
+
+CLUSTER = Cluster("four", (Level("server", 4, 1e8, 1e-4),), "cpu-core")
+PROFILE = chain(6, forward_s=[0.01, 0.02, 0.03, 0.01, 0.02, 0.01], device_type="cpu-core")
+
+
+def plan_of(strategy: str) -> Plan:
+    """The best of a strategy."""
+    return search(PROFILE, CLUSTER, 16, strategies=(strategy,)).best.plan
+
+
+def again(plan: Plan, profile: ModelProfile) -> Plan:
+    """The plan, for another profile of the same layers."""
+    return replace(plan, profile_digest=profile.digest, predicted=None)
+
+
+@pytest.mark.parametrize("strategy", ["flush", "data_parallel", "two_bw", "model_parallel"])
+@pytest.mark.parametrize("times", [0.8, 1.0, 1.3, 4.0])
+def test_what_ran_is_predicted_as_it_was_measured(strategy: str, times: float) -> None:
+    """Though links do not change with the profile; and what is corrected once more comes out right again."""
+    plan = plan_of(strategy)
+    predicted = predict_iteration(plan, PROFILE)
+    found = learned_from(plan, PROFILE, predicted.iteration_s * times, predicted.peak_memory_bytes, 100)
+    known = found.applied(PROFILE)
+    now = predict_iteration(again(plan, known), known)
+    assert now.iteration_s == pytest.approx(predicted.iteration_s * times, rel=0.01)
+    assert now.peak_memory_bytes == pytest.approx(predicted.peak_memory_bytes)
+    assert found.growth == 1.0
+    third = learned_from(again(plan, known), known, predicted.iteration_s, predicted.peak_memory_bytes, 100)
+    assert third.slowdown == pytest.approx(1.0, rel=0.02)
+    assert third.profile_digest == found.profile_digest == PROFILE.digest
+
+
+def test_more_memory_than_was_predicted() -> None:
+    """Bytes grow by as much; less than was predicted changes nothing."""
+    plan = plan_of("flush")
+    predicted = predict_iteration(plan, PROFILE)
+    more = {d: size * 1.1 for d, size in predicted.peak_memory_bytes.items()}
+    found = learned_from(plan, PROFILE, predicted.iteration_s, more, 10)
+    assert found.growth == pytest.approx(1.1)
+    assert ", bytes by 1.100" in found.line
+    grown = found.applied(PROFILE)
+    assert grown.layers[0].stash_bytes == pytest.approx([1.1 * b for b in PROFILE.layers[0].stash_bytes])
+    assert grown.layers[0].weights_bytes == PROFILE.layers[0].weights_bytes
+    less = {d: size * 0.9 for d, size in predicted.peak_memory_bytes.items()}
+    assert learned_from(plan, PROFILE, predicted.iteration_s, less, 10).growth == 1.0
+
+
+def test_corrections_are_seen_in_the_text_and_do_not_pile_up() -> None:
+    """A profile that was never corrected reads as it always did; one that was says by what."""
+    assert "correction" not in PROFILE.to_json()
+    twice = corrected(corrected(PROFILE, Correction(2.0)), Correction(3.0, 1.5))
+    assert ModelProfile.from_json(twice.to_json()) == twice
+    assert twice.correction == Correction(3.0, 1.5, PROFILE.digest)
+    assert twice.layers[1].forward_s == pytest.approx([3 * s for s in PROFILE.layers[1].forward_s])
+    with pytest.raises(InputError, match="slowdown"):
+        Correction(0.0)
+
+
+def test_which_run_counts(tmp_path: Path) -> None:
+    """That of the plan of the same name, else the longest, of this profile and cluster; what is no such file is left out."""
+    plan = plan_of("flush")
+    predicted = predict_iteration(plan, PROFILE)
+
+    def kept(name: str, steps: int, profile: ModelProfile = PROFILE, cluster: Cluster = CLUSTER) -> None:
+        own = again(replace(plan, cluster=cluster), profile)
+        found = learned_from(own, profile, predicted.iteration_s * 2, predicted.peak_memory_bytes, steps)
+        found.save(beside(tmp_path / name))
+        assert Experience.read(beside(tmp_path / name)) == found
+
+    assert experience_of(tmp_path, None, PROFILE, CLUSTER) is None
+    kept("other.yaml", 900, profile=replace(PROFILE, name="other"))
+    kept("elsewhere.yaml", 900, cluster=replace(CLUSTER, name="elsewhere"))
+    (tmp_path / "broken.experience.yaml").write_text("format: [")
+    assert experience_of(tmp_path, None, PROFILE, CLUSTER) is None
+    kept("a.yaml", 10)
+    kept("b.yaml", 20)
+    for plan_file, steps in ((None, 20), (tmp_path / "a.yaml", 10), (tmp_path / "c.yaml", 20)):
+        found = experience_of(tmp_path, plan_file, PROFILE, CLUSTER)
+        assert found is not None
+        assert found.steps == steps
+    # What was planned with it is known by what it was.
+    assert found.is_of(found.applied(PROFILE), CLUSTER)
