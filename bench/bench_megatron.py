@@ -74,10 +74,13 @@ class Case:
     def source(self, kind: DeviceType) -> Source:
         """Profiles on an A100."""
 
-        def profile(tensor: int, recompute: str, sizes: tuple[int, ...]) -> ModelProfile:
+        def profile(
+            tensor: int, recompute: str, sizes: tuple[int, ...], sequence_parallel: bool = False
+        ) -> ModelProfile:
             return analytic(
-                self.model, kind, tensor=tensor, recompute=recompute, precision=HALF, microbatch_sizes=sizes
-            )
+                self.model, kind, tensor=tensor, recompute=recompute, precision=HALF, microbatch_sizes=sizes,
+                sequence_parallel=sequence_parallel,
+            )  # fmt: skip
 
         return profile
 

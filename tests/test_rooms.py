@@ -26,6 +26,7 @@ TORCH = (
     *(
         f"profile/{name}.py"
         for name in (
+            "along",
             "aten",
             "assemble",
             "block_calls",
@@ -36,10 +37,12 @@ TORCH = (
             "fake",
             "layers",
             "measure",
+            "members",
             "memory",
             "operations",
             "recorder",
             "rehearsal",
+            "sequence_search",
             "sketch",
             "stage",
             "steps",

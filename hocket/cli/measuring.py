@@ -40,6 +40,9 @@ def profile(
     tensor: Annotated[
         int, typer.Option("--tensor", "-t", min=1, help="Measure one of so many tensor-parallel devices.")
     ] = 1,
+    sequence_parallel: Annotated[
+        bool, typer.Option("--sequence-parallel", help="With --tensor: on slices of the sequence, where that can be.")
+    ] = False,
     json: Json = False,
 ) -> None:
     """Measure a job, layer by layer, for several microbatch sizes; or work out what it takes on a device that is not here.
@@ -74,7 +77,14 @@ def profile(
     sizes = tuple(sorted(set(microbatch or usual_sizes(loaded.batch_size))))
     with Progress("profiling", not json) as report:
         found = measure_member(
-            loaded, tensor, sizes, device=device, neighbours=busy, budget_s=budget_s, progress=report
+            loaded,
+            tensor,
+            sizes,
+            sequence_parallel,
+            device=device,
+            neighbours=busy,
+            budget_s=budget_s,
+            progress=report,
         )
     _save(found, output, json)
 

@@ -51,6 +51,13 @@ def plan(
         list[int] | None,
         typer.Option("--tensor", "-t", help="By sizes: only this width of tensor-parallel groups; repeat."),
     ] = None,
+    sequence_parallel: Annotated[
+        bool | None,
+        typer.Option(
+            "--sequence-parallel/--no-sequence-parallel",
+            help="By sizes: only groups that work on slices of the sequence, or none; both are considered by default.",
+        ),
+    ] = None,
     tensor_profile: Annotated[
         list[Path] | None,
         typer.Option(help="Of the same job, from `hocket profile --tensor`: considers groups of so many, too; repeat."),
@@ -89,9 +96,15 @@ def plan(
         place_to_write(output)
     loaded = open_model(model)
     if isinstance(loaded, ModelProfile):
-        of_sizes = {"--sequence": sequence, "--recompute": recompute, "--tensor": tensor, "--calibration": calibration}
+        of_sizes: dict[str, Any] = {
+            "--sequence": sequence,
+            "--recompute": recompute,
+            "--tensor": tensor,
+            "--calibration": calibration,
+        }
+        of_sizes["--sequence-parallel"] = sequence_parallel
         for name, value in of_sizes.items():
-            if value:
+            if value or value is False:
                 raise InputError(name, "a profile", "a model by its sizes: a profile's layers are measured as they are")
         read = {Path(model): loaded, **{path: ModelProfile.read(path) for path in tensor_profile or ()}}
         known = Cluster.read(cluster)
@@ -130,6 +143,8 @@ def plan(
 
     sized = replace(loaded, sequence=sequence) if sequence else loaded
     options = {"tensors": tensor or (), "recomputes": recompute or (), "microbatch_sizes": microbatch or ()}
+    if sequence_parallel is not None:
+        options["sequence_parallel"] = (sequence_parallel,)
     if calibration:
         options["calibration"] = Calibration.read(calibration)
     goal = goal_from(objective, tokens, samples, deadline, sized.sequence)

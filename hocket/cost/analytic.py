@@ -1,7 +1,7 @@
 """Analytic profiles: what a transformer takes on a device type, worked out instead of measured.
 
 Rules of this file: nothing is allocated and nothing runs. Figures are those of one of `tensor` devices, without what they take to
-reduce among each other, which is a matter of their links (`Layer.reductions` says how often they do). The head of
+reduce among each other, which is a matter of their links (`Layer.reductions` and `Layer.gathers` say how often they do). The head of
 `cost/kernels.py` says what operators take, `profile/blocks.py` what they are.
 """
 
@@ -52,6 +52,7 @@ def analytic(
     """The profile of a model on one of so many tensor-parallel devices.
 
     Arguments:
+        sequence_parallel: blocks work on slices of the sequence, but between columns and rows.
         recompute: inside of every block: none; "selective", what attention makes between scores and values; "full", all
             but the block's input (section 4.3.5).
         calibration: what a measured profile has taught of the device type.
@@ -60,6 +61,10 @@ def analytic(
         InputError: a width that does not divide the model, another word for `recompute`, no rate for the type of numbers, a
             calibration of another device type.
     """
+    if sequence_parallel and (tensor == 1 or model.sequence % tensor):
+        raise InputError(
+            "sequence_parallel", f"a sequence of {model.sequence} for {tensor} devices", "several, that divide it"
+        )
     if recompute not in RECOMPUTE:
         raise InputError("recompute", repr(recompute), f"one of {', '.join(RECOMPUTE)}")
     check_rate(device, precision.dtype)
@@ -69,7 +74,6 @@ def analytic(
     layers = [blocks_of(model, size, tensor, sequence_parallel) for size in microbatch_sizes]
     rows = []
     slower = calibration.step if calibration else 1.0
-    reduced = tuple(own[0].output_bytes for own in layers)  # all blocks have outputs of this size
     for each in zip(*layers, strict=True):
         own = []
         for size, block in zip(microbatch_sizes, each, strict=True):
@@ -77,7 +81,7 @@ def analytic(
                 known[size, block.kind] = _figures(block, device, precision, recompute, calibration)
             own.append(known[size, block.kind])
         again = recompute == "full" and each[0].kind == "block"
-        rows.append(_layer(each[0], own, model, precision, device, tensor, reduced, again, slower))
+        rows.append(_layer(each, own, model, precision, device, tensor, again, slower))
     tensors = [
         Tensor(f"{block.name}.out", k, (k + 1,), tuple(float(at[k].output_bytes) for at in layers), kept_by=(k + 1,))
         for k, block in enumerate(layers[0][:-1])
@@ -96,6 +100,7 @@ def analytic(
         notes=(f"calibrated by {calibration.source}",) if calibration else (),
         dtype=precision.dtype,
         tensor=tensor,
+        sequence_parallel=sequence_parallel,
     )
 
 
@@ -127,16 +132,16 @@ def _figures(
 
 
 def _layer(
-    block: Block,
+    blocks: Sequence[Block],
     own: Sequence[_Figures],
     model: Transformer,
     precision: Precision,
     device: DeviceType,
     tensor: int,
-    reduced_bytes: tuple[float, ...],
     again: bool,
     slower: float,
 ) -> Layer:
+    block = blocks[0]
     parameters: tuple[str, ...] = (f"{block.name}.weight",)
     count = block.parameters
     if block.kind == "output" and model.tied:
@@ -156,7 +161,14 @@ def _layer(
         step_s=slower * moving_s(count * precision.step_bytes, device),
         copy_s=moving_s(2 * count * precision.weight_bytes, device),
         flops=tuple(one.flops for one in own),
-        reduced_bytes=reduced_bytes if any(block.reductions) else (),
-        reductions=(block.reductions[0], block.reductions[1] + (block.reductions[0] if again else 0)),
+        reduced_bytes=tuple(one.reduced_bytes for one in blocks) if any(block.reductions) else (),
+        reductions=_ways(block.reductions, again),
+        gathered_bytes=tuple(one.gathered_bytes for one in blocks) if any(block.gathers) else (),
+        gathers=_ways(block.gathers, again),
         notes=(RANDOM,) if model.dropout and block.kind != "output" else (),
     )
+
+
+def _ways(once: tuple[int, int], again: bool) -> tuple[int, int]:
+    forward, backward = once
+    return forward, backward + (forward if again else 0)

@@ -1,6 +1,6 @@
-"""What a tensor-parallel group takes: its members' seconds with what they take to reduce among each other.
+"""What a tensor-parallel group takes: its members' seconds with what they take to reduce and gather among each other.
 
-A member waits for each of these reductions, so that they are part of its forward and backward (dissertation section 4.2.3).
+A member waits for each of these, so that they are part of its forward and backward (dissertation section 4.2.3).
 """
 
 from dataclasses import replace
@@ -10,7 +10,7 @@ from hocket.profile.model import Elsewhere, Layer, ModelProfile
 
 
 def of_group(profile: ModelProfile, group: Grouped) -> ModelProfile:
-    """The profile with a group's reductions in its seconds: what planners and the simulator take for one device's.
+    """The profile with a group's reductions and gathers in its seconds: what planners and the simulator take for one device's.
 
     Arguments:
         profile: of one member. group: of as many members as the profile's `tensor` says.
@@ -21,15 +21,20 @@ def of_group(profile: ModelProfile, group: Grouped) -> ModelProfile:
 
 
 def _reducing(layer: Layer, group: Grouped) -> Layer:
-    if not layer.reduced_bytes:
+    if not layer.reduced_bytes and not layer.gathered_bytes:
         return layer
-    each = [group.all_reduce_s(size) for size in layer.reduced_bytes]
-    forward, backward = layer.reductions
+    nothing = (0.0,) * len(layer.forward_s)
+    reduce_s = [group.all_reduce_s(size) for size in layer.reduced_bytes or nothing]
+    gather_s = [group.gather_s(size) for size in layer.gathered_bytes or nothing]
+    ways = list(zip(layer.reductions, layer.gathers, strict=True))
+    forward_s, backward_s = (
+        [reductions * a + gathers * b for a, b in zip(reduce_s, gather_s, strict=True)] for reductions, gathers in ways
+    )
 
     def reducing(one: Layer | Elsewhere) -> dict[str, tuple[float, ...]]:
         return {
-            "forward_s": tuple(s + forward * more for s, more in zip(one.forward_s, each, strict=True)),
-            "backward_s": tuple(s + backward * more for s, more in zip(one.backward_s, each, strict=True)),
+            "forward_s": tuple(s + more for s, more in zip(one.forward_s, forward_s, strict=True)),
+            "backward_s": tuple(s + more for s, more in zip(one.backward_s, backward_s, strict=True)),
         }
 
     elsewhere = tuple(replace(one, **reducing(one)) for one in layer.elsewhere)  # type: ignore[arg-type]

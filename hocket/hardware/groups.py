@@ -26,7 +26,11 @@ class Grouped:
 
     def all_reduce_s(self, size_bytes: float) -> float:
         """Seconds of a ring all-reduce among members: 2 (t - 1) steps, each of a t-th of the bytes."""
-        return 2 * (self.width - 1) * self.inside.seconds(size_bytes / self.width)
+        return 2 * self.gather_s(size_bytes)
+
+    def gather_s(self, size_bytes: float) -> float:
+        """Seconds of a gather or a reduce-scatter among members, of so many bytes of the whole: half of that."""
+        return (self.width - 1) * self.inside.seconds(size_bytes / self.width)
 
 
 def grouped(cluster: Cluster, width: int, slices: bool = False) -> Grouped:

@@ -32,9 +32,11 @@ _MOST_PLACES = 512  # to cut a model at: blocks are alike, so that none may be l
 
 
 class Source(Protocol):
-    """A job's profiles: on one of `tensor` devices, with what is made again inside of blocks."""
+    """A job's profiles: on one of `tensor` devices, with what is made again inside of blocks, on slices of the sequence or not."""
 
-    def __call__(self, tensor: int, recompute: str, sizes: tuple[int, ...]) -> ModelProfile: ...
+    def __call__(
+        self, tensor: int, recompute: str, sizes: tuple[int, ...], sequence_parallel: bool = False
+    ) -> ModelProfile: ...
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,7 @@ class Mesh:
         again: of every layer, what is made again inside of it, where not all do the same (tailor.py).
         places: groups of each stage, where they do not stand side by side in columns. Where their numbers differ, `width` is 1
             and `microbatches` counts all.
+        sequence_parallel: whether blocks work on slices of the sequence.
     """
 
     tensor: int
@@ -60,6 +63,7 @@ class Mesh:
     ends: Ends
     again: tuple[str, ...] = ()
     places: Places = ()
+    sequence_parallel: bool = False
 
     @property
     def batch_size(self) -> int:
@@ -84,12 +88,14 @@ class Mesh:
 
     @property
     def config(self) -> str:
-        """Stages, members of a group, columns and chunks, such as "p8 t8 d2 v3"; unlike numbers of columns "d2-2-4"."""
+        """Stages, members of a group (s: on slices of the sequence), columns and chunks, such as "p8 t8s d2 v3"; unlike numbers of
+        columns "d2-2-4"."""
         widths = list(dict.fromkeys(len(place) for place in self.places)) if self.width == 1 else []
         columns = (
             "-".join(str(len(place)) for place in self.places) if len(widths) > 1 else max(widths, default=self.width)
         )
-        return f"p{self.depth} t{self.tensor} d{columns}" + (f" v{self.chunks}" if self.chunks > 1 else "")
+        members = f"t{self.tensor}{'s' if self.sequence_parallel else ''}"
+        return f"p{self.depth} {members} d{columns}" + (f" v{self.chunks}" if self.chunks > 1 else "")
 
     def __str__(self) -> str:
         counts = Counter(word for word in self.again if word != "none")
@@ -123,15 +129,25 @@ class Plane:
         recompute: str,
         sizes: tuple[int, ...],
         slices: bool = True,
+        sequence_parallel: bool = False,
     ) -> None:
+        slices = slices and not sequence_parallel  # or borders are slices already
         group = grouped(cluster, tensor, slices)
-        self._set(tensor, recompute, sizes, slices, group, of_group(source(tensor, recompute, sizes), group))
+        profile = of_group(source(tensor, recompute, sizes, sequence_parallel), group)
+        self._set(tensor, recompute, sizes, slices, sequence_parallel, group, profile)
 
     def _set(
-        self, tensor: int, recompute: str, sizes: tuple[int, ...], slices: bool, group: Grouped, profile: ModelProfile
+        self,
+        tensor: int,
+        recompute: str,
+        sizes: tuple[int, ...],
+        slices: bool,
+        sequence_parallel: bool,
+        group: Grouped,
+        profile: ModelProfile,
     ) -> None:
         self.tensor, self.recompute, self.sizes, self.slices = tensor, recompute, sizes, slices
-        self.group, self.profile = group, profile
+        self.sequence_parallel, self.group, self.profile = sequence_parallel, group, profile
         layers = self.profile.layers
         self._held = sums(x.weights_bytes + x.optimizer_bytes + x.buffers_bytes for x in layers)
         self._gradients = sums(x.gradients_bytes for x in layers)
@@ -186,6 +202,7 @@ class Plane:
                         microbatches,
                         self.recompute,
                         self.ends[depth * chunks - 1],
+                        sequence_parallel=self.sequence_parallel,
                     )
 
     def least_bytes(self, mesh: Mesh) -> float:
@@ -321,12 +338,17 @@ def flying(ground: Ground, chunks: int, turns: np.ndarray) -> tuple[np.ndarray, 
 
 
 def planes(
-    source: Source, cluster: Cluster, tensors: Iterable[int], recomputes: Iterable[str], sizes: tuple[int, ...]
+    source: Source,
+    cluster: Cluster,
+    tensors: Iterable[int],
+    recomputes: Iterable[str],
+    sizes: tuple[int, ...],
+    sequence_parallel: Iterable[bool] = (False, True),
 ) -> Iterator[Plane]:
-    """One for every width that fits model and cluster."""
-    for tensor, recompute in product(tensors, recomputes):
+    """One for every width that fits model and cluster, on slices of the sequence and not, as far as that divides."""
+    for tensor, recompute, along in product(tensors, recomputes, sequence_parallel):
         try:
-            yield Plane(source, cluster, tensor, recompute, sizes)
+            yield Plane(source, cluster, tensor, recompute, sizes, sequence_parallel=along)
         except InputError:
             continue
 

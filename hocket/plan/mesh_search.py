@@ -121,10 +121,10 @@ def search_meshes(planes: Iterable[Plane], batch_size: int, ceiling_s: float = i
 
 
 def with_tailors(planes: Iterable[Plane]) -> Iterator[tuple[Plane, Tailor | None]]:
-    """Planes; beside the one of each tensor-parallel width that makes least again, who cuts its meshes to measure."""
-    widths: dict[int, list[Plane]] = {}
+    """Planes; beside the one of each kind of tensor-parallel groups that makes least again, who cuts its meshes to measure."""
+    widths: dict[tuple[int, bool], list[Plane]] = {}
     for plane in planes:
-        widths.setdefault(plane.tensor, []).append(plane)
+        widths.setdefault((plane.tensor, plane.sequence_parallel), []).append(plane)
     for own in widths.values():
         ways = sorted(own, key=lambda plane: float(plane.profile.column("backward_s", plane.sizes[0]).sum()))
         for plane in own:

@@ -71,6 +71,8 @@ class Plan:
         tensor: devices of a tensor-parallel group, which are neighbours: group k is devices k x tensor and those behind it.
         slices: whether a group's members send a part each of what one of them has whole, and gather it again behind the slow
             link (dissertation section 4.4.1).
+        sequence_parallel: whether a group's members each work on a slice of the sequence where layers are not divided (Korthikanti
+            et al. 2022, section 4.2.2), which they then hand on from stage to stage.
         shard: what of a stage's state is divided among its replicas (docs/sharding.md): "none", or "optimizer" for optimizer
             state and the step.
     """
@@ -88,6 +90,7 @@ class Plan:
     predicted: Predicted | None = None
     tensor: int = 1
     slices: bool = False
+    sequence_parallel: bool = False
     shard: str = "none"
     format: str = FORMAT
 
@@ -105,8 +108,11 @@ class Plan:
             raise InputError("batch_size", found, f"at most {_MAX_MICROBATCHES:,} microbatches")
         if self.tensor < 1:
             raise InputError("tensor", str(self.tensor), ">= 1")
-        if self.slices and self.tensor == 1:
-            raise InputError("slices", "true, for groups of one device", "false", "Say `tensor` as well.")
+        for key in ("slices", "sequence_parallel"):
+            if getattr(self, key) and self.tensor == 1:
+                raise InputError(key, "true, for groups of one device", "false", "Say `tensor` as well.")
+        if self.slices and self.sequence_parallel:
+            raise InputError("slices", "true, with sequence_parallel", "false: between stages are slices already")
         if self.shard not in SHARDS:
             raise InputError("shard", repr(self.shard), f"one of {', '.join(SHARDS)}", nearest(self.shard, SHARDS))
         groups = self.group.cluster.devices
@@ -187,8 +193,9 @@ class Plan:
         data = as_data(self)
         data["cluster"] = parse_yaml(self.cluster.to_yaml(), "cluster")
         about = ("format", "strategy", "options", "model", "profile", "profile_digest", "model_digest")
-        order = (*about, "batch_size", "microbatch_size", "tensor", "slices", "shard", "stages", "cluster", "predicted")
-        plain = {"tensor": 1, "slices": False, "shard": "none"}
+        groups = ("tensor", "slices", "sequence_parallel", "shard")
+        order = (*about, "batch_size", "microbatch_size", *groups, "stages", "cluster", "predicted")
+        plain = {"tensor": 1, "slices": False, "sequence_parallel": False, "shard": "none"}
         slim = {k: data[k] for k in order if k == "model" or not (data[k] in (None, "", {}) or data[k] == plain.get(k))}
         slim["stages"] = [{k: v for k, v in stage.items() if v not in (False, [])} for stage in slim["stages"]]
         return write_yaml(slim)

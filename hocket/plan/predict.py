@@ -40,13 +40,19 @@ def profile_of_group(plan: Plan, profile: ModelProfile) -> ModelProfile:
         profile: of one device, as the plan names it.
 
     Raises:
-        InputError: it is of groups of another width than the plan's.
+        InputError: it is of groups of another width than the plan's, or of members that divide the sequence otherwise.
     """
     if profile.tensor != plan.tensor:
         found = f"{plan.tensor}, but the profile is of one of {profile.tensor} tensor-parallel devices"
         raise InputError(
             "tensor", found, f"{profile.tensor}, the profile's", "Plan again, or give the plan its profile."
         )
+    if profile.sequence_parallel != plan.sequence_parallel:
+        ours, theirs = (str(one.sequence_parallel).lower() for one in (plan, profile))
+        raise InputError(
+            "sequence_parallel", f"{ours}, but the profile is of members for which it is {theirs}", theirs,
+            "Plan again, or give the plan its profile.",
+        )  # fmt: skip
     return of_group(profile, plan.group)
 
 
@@ -90,18 +96,24 @@ def critical_path_of(plan: Plan, profile: ModelProfile) -> PathSeconds:
 
 
 def _inside_bytes(plan: Plan, profile: ModelProfile) -> float:
-    """What members send each other for one batch: rings of all-reduces, and of gathers where each has received a part."""
+    """What members send each other for one batch: rings of all-reduces and gathers, those where each has received a part among
+    them."""
     if plan.tensor == 1:
         return 0.0
     cuts = plan.cuts(profile)
     stage_of = {i: s for s, cut in enumerate(cuts) for i in cut.layers}
     reduced = gathered = 0.0
     for size, count in Counter(plan.samples(m) for m in range(plan.microbatches)).items():
-        each = profile.column("reduced_bytes", size)
+        reduced_bytes, gathered_bytes = (profile.column(key, size) for key in ("reduced_bytes", "gathered_bytes"))
         for cut in cuts:
             for i in cut.layers:
-                forward, backward = profile.layers[i].reductions
-                reduced += count * float(each[i]) * (forward * (1 + cut.recompute) + backward)
+                (reductions, reductions_back), (gathers, gathers_back) = (
+                    profile.layers[i].reductions,
+                    profile.layers[i].gathers,
+                )
+                again = 1 + cut.recompute
+                reduced += count * float(reduced_bytes[i]) * (reductions * again + reductions_back)
+                gathered += count * float(gathered_bytes[i]) * (gathers * again + gathers_back)
         for tensor, size_bytes in zip(profile.tensors, profile.tensor_bytes(size), strict=True):
             if plan.slices and tensor.source >= 0:
                 away = {stage_of[i] for i in tensor.targets} - {stage_of[tensor.source]}

@@ -12,7 +12,7 @@ from hocket.hardware.groups import grouped
 from hocket.plan.candidates import Refused
 from hocket.plan.mesh import Bound, Mesh
 from hocket.plan.mesh_search import with_tailors
-from hocket.plan.sized import SIZES, SizedSearch, divisors
+from hocket.plan.sized import SIZES, SizedSearch, asked, divisors
 from hocket.units import show_bytes, show_count, show_seconds
 
 _EACH = 6  # nearest misses of a kind
@@ -28,8 +28,7 @@ def refused_meshes(found: SizedSearch, options: Mapping[str, Any]) -> tuple[Refu
     best_s = found.best.iteration_s if found.meshes.found else float("inf")
     sizes = tuple(options.get("microbatch_sizes") or (b for b in SIZES if b <= found.batch_size))
     large, slow = list[tuple[float, Refused]](), list[tuple[float, Refused]]()
-    given = options.get("tensors") or (), options.get("recomputes") or ()
-    for plane, tailor in with_tailors(found.planes(found.cluster, sizes, *given)):
+    for plane, tailor in with_tailors(found.planes(found.cluster, sizes, **asked(options))):
         for mesh in plane.meshes(found.batch_size):
             bound = plane.bound(mesh)
             if not bound.fits and tailor is not None and (cut := tailor.fitted(mesh)) is not None:

@@ -67,7 +67,7 @@ def search(
             raise InputError(
                 "strategy", f"{name}, which is not synchronous", f"one of {', '.join(synchronous_strategies())}"
             )
-    group = grouped(cluster, profile.tensor, slices=True)
+    group = grouped(cluster, profile.tensor, slices=not profile.sequence_parallel)
     situation = Situation(of_group(profile, group), group.cluster, batch_size, microbatch_sizes)
     if bucket_bytes is not None:
         situation = replace(situation, bucket_bytes=bucket_bytes)
@@ -85,20 +85,21 @@ def search_widths(profiles: Mapping[str, ModelProfile], cluster: Cluster, batch_
     """The best way among several widths of tensor-parallel groups; see `search` for the options.
 
     Arguments:
-        profiles: by path, one of each width, of one job.
+        profiles: by path, one of each width, on slices of the sequence and not, of one job.
 
     Raises:
         InputError: as `search`; or two profiles are of one width, or of different jobs.
     """
     first, *others = profiles.items()
-    paths = {first[1].tensor: first[0]}
+    paths = {(first[1].tensor, first[1].sequence_parallel): first[0]}
     for path, profile in others:
-        if profile.tensor in paths:
-            found = f"of one of {profile.tensor} tensor-parallel devices, as {paths[profile.tensor]} is"
+        kind = profile.tensor, profile.sequence_parallel
+        if kind in paths:
+            found = f"of one of {profile.tensor} tensor-parallel devices, as {paths[kind]} is"
             raise InputError(path, found, "another width", "Measure it with `hocket profile --tensor`.")
         if profile.digest_of_model != first[1].digest_of_model:
             raise InputError(path, "a profile of another model", f"one of the model of {first[0]}")
-        paths[profile.tensor] = path
+        paths[kind] = path
     return joined([search(one, cluster, batch_size, profile_path=path, **options) for path, one in profiles.items()])
 
 
@@ -106,12 +107,14 @@ def _of_groups(candidates: list[Candidate], profile: ModelProfile, cluster: Clus
     """Candidates whose plans name the members' profile and the whole cluster."""
     if profile.tensor == 1:
         return candidates
-    tensor, digest = profile.tensor, profile.digest
+    tensor, along, digest = profile.tensor, profile.sequence_parallel, profile.digest
 
     def named(plan: Plan) -> Plan:
-        return replace(plan, cluster=cluster, tensor=tensor, slices=True, profile_digest=digest)
+        whole = replace(plan, cluster=cluster, tensor=tensor, profile_digest=digest)
+        return replace(whole, slices=not along, sequence_parallel=along)
 
-    return [replace(one, config=f"{one.config} t{tensor}", plan=named(one.plan)) for one in candidates]
+    config = f"t{tensor}{'s' if along else ''}"
+    return [replace(one, config=f"{one.config} {config}", plan=named(one.plan)) for one in candidates]
 
 
 def _notes(profile: ModelProfile, cluster: Cluster, batch_size: int) -> Iterator[str]:

@@ -5,11 +5,12 @@ forward, without what recomputation repeats.
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import inf
 from pathlib import Path
+from typing import Any
 
 from hocket.cost.analytic import RECOMPUTE, Precision, analytic
 from hocket.cost.calibration import Calibration
@@ -78,16 +79,19 @@ class SizedSearch:
         self.device = _device_of(cluster)
         self.meshes = Meshes((), 0, 0)
         self.search_s = 0.0
-        self._profiles: dict[tuple[int, str, tuple[int, ...]], ModelProfile] = {}
+        self._profiles: dict[tuple[int, str, tuple[int, ...], bool], ModelProfile] = {}
 
-    def profile(self, tensor: int, recompute: str, sizes: tuple[int, ...]) -> ModelProfile:
+    def profile(
+        self, tensor: int, recompute: str, sizes: tuple[int, ...], sequence_parallel: bool = False
+    ) -> ModelProfile:
         """One member's profile; each is worked out once."""
-        key = (tensor, recompute, sizes)
+        key = (tensor, recompute, sizes, sequence_parallel)
         if key not in self._profiles:
             self._profiles[key] = analytic(
                 self.model,
                 self.device,
                 tensor=tensor,
+                sequence_parallel=sequence_parallel,
                 recompute=recompute,
                 precision=self.precision,
                 calibration=self.calibration,
@@ -101,7 +105,12 @@ class SizedSearch:
             self._profiles = other._profiles
 
     def planes(
-        self, cluster: Cluster, sizes: tuple[int, ...], tensors: Sequence[int] = (), recomputes: Sequence[str] = ()
+        self,
+        cluster: Cluster,
+        sizes: tuple[int, ...],
+        tensors: Sequence[int] = (),
+        recomputes: Sequence[str] = (),
+        sequence_parallel: Sequence[bool] = (False, True),
     ) -> Iterator[Plane]:
         """All that a search looks at, on this cluster or on one of the same devices; arguments as of `search_sizes`."""
         widths = tuple(tensors) or divisors(cluster.devices)
@@ -109,14 +118,16 @@ class SizedSearch:
         ways = tuple(dict.fromkeys(recomputes)) or tuple(
             word for word in RECOMPUTE if word != "selective" or not self.model.fused_attention
         )
-        return planes(self.profile, cluster, widths, ways, sizes)
+        return planes(self.profile, cluster, widths, ways, sizes, sequence_parallel)
 
     def profile_of(self, found: Meshed) -> ModelProfile:
         """The profile that a plan of a mesh names: of one of its tensor-parallel devices."""
-        mesh, sizes = found.mesh, found.plane.sizes
-        if mesh.again:
-            return woven(lambda word: self.profile(mesh.tensor, word, sizes), mesh.again)
-        return self.profile(mesh.tensor, mesh.recompute, sizes)
+        if found.mesh.again:
+            return woven(lambda word: self._profile_of(found, word), found.mesh.again)
+        return self._profile_of(found, found.mesh.recompute)
+
+    def _profile_of(self, found: Meshed, recompute: str) -> ModelProfile:
+        return self.profile(found.mesh.tensor, recompute, found.plane.sizes, found.mesh.sequence_parallel)
 
     @cached_property
     def best(self) -> Meshed:
@@ -153,6 +164,7 @@ class SizedSearch:
             cluster=self.cluster,
             tensor=mesh.tensor,
             slices=mesh.tensor > 1 and found.plane.slices,
+            sequence_parallel=mesh.sequence_parallel,
             profile_digest=profile.digest,
         )
         return replace(plan, predicted=predict_iteration(plan, profile))
@@ -181,7 +193,7 @@ class SizedSearch:
         """Where the time goes."""
         mesh = found.mesh
         group, own = found.plane.profile_of(mesh), self.profile_of(found)
-        plain = self.profile(mesh.tensor, "none", found.plane.sizes)
+        plain = self._profile_of(found, "none")
 
         def busy_s(profile: ModelProfile) -> float:
             each = (profile.column(name, mesh.samples).sum() for name in ("forward_s", "backward_s"))
@@ -211,6 +223,7 @@ def search_sizes(
     tensors: Sequence[int] = (),
     recomputes: Sequence[str] = (),
     microbatch_sizes: Sequence[int] = (),
+    sequence_parallel: Sequence[bool] = (False, True),
     precision: Precision = IN_16_BITS,
     calibration: Calibration | None = None,
     ceiling_s: float = inf,
@@ -221,7 +234,8 @@ def search_sizes(
 
     Arguments:
         tensors: widths of tensor-parallel groups to consider; all that fit when empty. recomputes: what blocks make again;
-            "none", "selective" and "full" when empty. microbatch_sizes: 1 to 16 when empty.
+            "none", "selective" and "full" when empty. microbatch_sizes: 1 to 16 when empty. sequence_parallel: whether
+            members of groups work on slices of the sequence.
         ceiling_s: iterations that take longer are of no use. like: a search for the same model, whose profiles will do.
 
     Raises:
@@ -245,9 +259,15 @@ def search_sizes(
     if like is not None:
         found.share(like)
     found.profile(tensors[0] if tensors else 1, "none", sizes)  # says what is wrong with the device type
-    found.meshes = search_meshes(found.planes(cluster, sizes, tensors, recomputes), batch_size, ceiling_s)
+    every = found.planes(cluster, sizes, tensors, recomputes, sequence_parallel)
+    found.meshes = search_meshes(every, batch_size, ceiling_s)
     found.search_s = clock() - began
     return found
+
+
+def asked(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Of a search's options those that say which planes it looks at."""
+    return {name: options[name] for name in ("tensors", "recomputes", "sequence_parallel") if name in options}
 
 
 def divisors(devices: int) -> tuple[int, ...]:

@@ -31,7 +31,7 @@ class Tailor(Plane):
 
     def __init__(self, ways: Sequence[Plane]) -> None:
         first = ways[0]
-        self._set(first.tensor, SOME, first.sizes, first.slices, first.group, first.profile)
+        self._set(first.tensor, SOME, first.sizes, first.slices, first.sequence_parallel, first.group, first.profile)
         self.ways = tuple(ways)
         self._figures: dict[int, _Figures] = {}
         self._woven: dict[tuple[str, ...], ModelProfile] = {}
@@ -159,7 +159,7 @@ def plane_of(source: Source, cluster: Cluster, mesh: Mesh, sizes: tuple[int, ...
         sizes: of microbatches; slices: as in plans.
     """
     words = tuple(dict.fromkeys(mesh.again)) or (mesh.recompute,)
-    ways = [Plane(source, cluster, mesh.tensor, word, sizes, slices) for word in words]
+    ways = [Plane(source, cluster, mesh.tensor, word, sizes, slices, mesh.sequence_parallel) for word in words]
     return Tailor(ways) if mesh.again else ways[0]
 
 

@@ -18,7 +18,7 @@ from hocket.plan.mesh_search import Meshed, simulated, with_tailors
 from hocket.plan.plan import Plan, Predicted
 from hocket.plan.predict import predict_iteration
 from hocket.plan.search import search_widths
-from hocket.plan.sized import SizedSearch, search_sizes
+from hocket.plan.sized import SizedSearch, asked, search_sizes
 from hocket.plan.tailor import plane_of
 from hocket.profile.model import ModelProfile
 from hocket.units import show_bytes
@@ -146,8 +146,7 @@ def _lacks(peaks: Mapping[int, float], cluster: Cluster) -> str:
 
 
 def _planes(found: SizedSearch, cluster: Cluster, options: Mapping[str, Any]) -> Iterator[Plane]:
-    given = options.get("tensors") or (), options.get("recomputes") or ()
-    return found.planes(cluster, found.best.plane.sizes, *given)
+    return found.planes(cluster, found.best.plane.sizes, **asked(options))
 
 
 def _least_with(found: SizedSearch, memory: float, options: Mapping[str, Any]) -> float:

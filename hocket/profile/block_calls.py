@@ -6,7 +6,7 @@ it was.
 
 import copy
 import re
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,16 +31,23 @@ class BlockCall:
     needs: list[bool] = field(default_factory=list)
     used: frozenset[int] = frozenset()
 
-    def fresh(self, all_leaves: bool = False) -> tuple[tuple[Any, ...], dict[str, Any], list[Tensor]]:
-        """Arguments for one run, on the CPU in float64, and the leaves among them that need gradients (or all of them)."""
+    def fresh(
+        self, all_leaves: bool = False, cut: Callable[[int, Tensor], Tensor] | None = None
+    ) -> tuple[tuple[Any, ...], dict[str, Any], list[Tensor]]:
+        """Arguments for one run, on the CPU in float64, and the leaves among them that need gradients (or all of them).
+
+        Arguments:
+            cut: what is taken of a tensor, by its number among the leaves of all arguments.
+        """
         leaves: list[Tensor] = []
-        needs = iter(self.needs)
+        needs = iter(enumerate(self.needs))
 
         def leaf(x: Any) -> Any:
-            needed = next(needs)
+            number, needed = next(needs)
             if not isinstance(x, Tensor):
                 return x
             y = x.detach().cpu().clone()
+            y = y if cut is None else cut(number, y)
             if y.is_floating_point():
                 y = y.double()
                 if needed or all_leaves:

@@ -1,10 +1,11 @@
 """Blocks: a transformer's layers as operators and bytes, for one microbatch on one of its tensor-parallel devices.
 
-Rules of this file: layers are the embedding, the model's blocks, and the output with the loss. Activations have two bytes an
+Rules of this file: layers are the embedding, the model's blocks, and the output with the loss; with sequence parallelism blocks
+work on slices, the others on the whole, and what goes between layers is slices. Activations have two bytes an
 element, the scores of the loss four, masks of dropout one. A backward has two products for each of the forward's, and reads and
 writes what each pass needs again.
 Source: dissertation sections 4.2.3 (what is divided, what is reduced), 4.4.2 (fused passes), 4.5.1 (operations). What the backward
-needs: Korthikanti et al. 2022, section 4: s b h (10 + 24 / t + 5 a s / (h t)) bytes a block.
+needs: Korthikanti et al. 2022, section 4: s b h (10 + 24 / t + 5 a s / (h t)) bytes a block, s b h (34 + 5 a s / h) / t on slices.
 """
 
 from collections.abc import Sequence
@@ -25,7 +26,8 @@ class Block:
         stash_bytes: kept for the backward: its output among it, its input not (profile/model.py, `kept_by`).
         working_bytes: above that, while the backward runs.
         again: what selective recomputation runs before the backward, instead of keeping `again_bytes` of the stash.
-        reductions: all-reduces of as much as the output among the tensor-parallel devices, forward and backward.
+        reductions: all-reduces among the tensor-parallel devices, forward and backward, of `reduced_bytes` each.
+        gathers: gathers and reduce-scatters among them, likewise, of `gathered_bytes` each.
     """
 
     name: str
@@ -39,6 +41,9 @@ class Block:
     again: tuple[Operator, ...] = ()
     again_bytes: float = 0.0
     reductions: tuple[int, int] = (0, 0)
+    reduced_bytes: float = 0.0
+    gathers: tuple[int, int] = (0, 0)
+    gathered_bytes: float = 0.0
 
 
 def blocks_of(model: Transformer, samples: int, tensor: int = 1, sequence_parallel: bool = False) -> tuple[Block, ...]:
@@ -71,8 +76,13 @@ class _Sizes:
         return self.rows * self.model.hidden
 
     @property
+    def along(self) -> bool:
+        """Whether blocks work on slices of the sequence."""
+        return self.sequence_parallel and self.tensor > 1
+
+    @property
     def outside(self) -> float:
-        return self.hidden / (self.tensor if self.sequence_parallel else 1)
+        return self.hidden / (self.tensor if self.along else 1)
 
     @property
     def inner(self) -> float:
@@ -137,10 +147,15 @@ def _block(of: _Sizes) -> Block:
         model.block_parameters(t),
         of.outside * e,
         stash,
-        working_bytes=of.outside * e + of.inner * e * 2,
+        # On slices the whole that columns read is there for as long as they do.
+        working_bytes=of.hidden * e * (2 if of.along else 1) + of.inner * e * 2,
         again=again,
         again_bytes=kept if again else 0.0,
-        reductions=(2, 2) if t > 1 else (0, 0),
+        # On slices: before columns and behind rows, forward and backward, and what columns read once more in the backward.
+        reductions=(0, 2) if of.along else (2, 2) if t > 1 else (0, 0),
+        reduced_bytes=model.norm_parameters * e if of.along else of.hidden * e,
+        gathers=(4, 6) if of.along else (0, 0),
+        gathered_bytes=of.hidden * e,
     )
 
 
@@ -168,8 +183,8 @@ def _embedding(of: _Sizes) -> Block:
     model, e = of.model, _ELEMENT
     added = model.learned_positions + (model.token_types > 0)
     forward = (Pass(of.hidden * 2 * e), *(Pass(of.hidden * 3 * e),) * added)
-    normed, normed_backward = (Pass(2 * e * of.outside),), (Pass(3 * e * of.outside),)
-    dropped = (Pass(of.outside * (2 * e + _MASK)),) if model.dropout else ()
+    normed, normed_backward = (Pass(2 * e * of.hidden),), (Pass(3 * e * of.hidden),)
+    dropped = (Pass(of.hidden * (2 * e + _MASK)),) if model.dropout else ()
     return Block(
         "embedding",
         "embedding",
@@ -177,17 +192,20 @@ def _embedding(of: _Sizes) -> Block:
         (*dropped, *normed_backward * model.embedding_norm, Pass(of.hidden * 3 * e)),
         model.embedding_parameters(of.tensor),
         of.outside * e,
-        of.outside * (e * (1 + model.embedding_norm) + _MASK * model.dropout),
-        of.outside * e,
+        of.outside * e + of.hidden * (e * model.embedding_norm + _MASK * model.dropout),
+        of.hidden * e,
         reductions=(1, 0) if of.tensor > 1 else (0, 0),
+        reduced_bytes=of.hidden * e,
+        gathers=(0, 1) if of.along else (0, 0),
+        gathered_bytes=of.hidden * e,
     )
 
 
 def _output(of: _Sizes) -> Block:
     model, e, words = of.model, _ELEMENT, of.rows * of.model.vocabulary / of.tensor
     product = Product(of.rows, model.hidden, model.vocabulary / of.tensor)
-    norms = (Pass(2 * e * of.outside),) * (model.last_norm + model.head_transform)
-    norms_backward = (Pass(3 * e * of.outside),) * len(norms)
+    norms = (Pass(2 * e * of.hidden),) * (model.last_norm + model.head_transform)
+    norms_backward = (Pass(3 * e * of.hidden),) * len(norms)
     # Every device of a group has the square matrix whole; its activation is a pass.
     square = Product(of.rows, model.hidden, model.hidden)
     transform: tuple[Operator, ...] = (square, Pass(2 * e * of.hidden)) * model.head_transform
@@ -202,7 +220,10 @@ def _output(of: _Sizes) -> Block:
         (loss_backward, *product.backward, *norms_backward, *transform_backward),
         model.head_parameters(of.tensor),
         0.0,
-        of.outside * e * len(norms) + of.hidden * e * 2 * model.head_transform + words * _EXACT,
+        of.hidden * e * (len(norms) + of.along + 2 * model.head_transform) + words * _EXACT,
         words * e,
         reductions=(0, 1) if of.tensor > 1 else (0, 0),
+        reduced_bytes=of.hidden * e,
+        gathers=(1, 0) if of.along else (0, 0),
+        gathered_bytes=of.hidden * e,
     )

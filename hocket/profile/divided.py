@@ -1,7 +1,7 @@
 """Divided modules: what one device of a tensor-parallel group runs of an unedited model.
 
-Rules of this file: nothing here knows how tensors are summed over devices, that is an argument (`Sum`). A divided model
-has the names of the whole one, and smaller parameters; its modules get the traits of traits.py.
+Rules of this file: nothing here knows how devices talk, that is an argument (`Members`). A divided model has the names of
+the whole one, and smaller parameters; its modules get the traits of traits.py.
 """
 
 from collections.abc import Iterator
@@ -11,8 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from hocket.errors import InputError
-from hocket.profile.tensor_split import Cut, DividedLinear, DividedPart, TensorSplit
-from hocket.profile.traits import Asking, Column, Drawing, Row, Shared, Sum, Summing, become
+from hocket.profile.along import Along
+from hocket.profile.members import Members
+from hocket.profile.tensor_split import BlockSplit, Cut, DividedDraws, DividedLinear, DividedPart, TensorSplit
+from hocket.profile.traits import Asking, Claims, Column, Drawing, Edge, Row, Shared, Summing, become
 
 
 def part_of(tensor: Tensor, cut: Cut, width: int, rank: int) -> Tensor:
@@ -35,33 +37,67 @@ def whole_of(parts: list[Tensor], cut: Cut) -> Tensor:
     return torch.cat([p.chunk(cut.pieces, cut.dim)[k] for k in range(cut.pieces) for p in parts], cut.dim)
 
 
-def divide(model: nn.Module, split: TensorSplit, rank: int, total: Sum) -> None:
+def divide(model: nn.Module, split: TensorSplit, rank: int, members: Members) -> None:
     """Make a model, in place, what the device of this rank runs of it.
 
     Arguments:
-        total: gives the sum of a tensor over the devices of the group, as a new tensor; every device calls it for the
-            same tensors in the same order.
+        members: the group; every device calls the same in the same order.
 
     Raises:
         InputError: the split does not fit the model.
     """
     for block in split.blocks:
         for path in block.paths:
-            for part in block.parts:
-                divide_part(_module(model, path), part, split.width, rank, total)
+            divide_block(_module(model, path), block, split.width, rank, members)
+    kinds = {path: block for block in split.blocks for path in block.paths}
+    for run in split.runs:
+        for path in dict.fromkeys((run[0], run[-1])):
+            sliced = kinds[path].sliced if path in kinds else None
+            if sliced is None:
+                raise InputError("runs", path, "a block that works on slices")
+            module = _module(model, path)
+            module._along = Along(sliced.dim, split.width, rank, members)
+            module._entering = sliced.inputs if path == run[0] else ()
+            module._leaving = sliced.outputs if path == run[-1] else ()
+            become(module, Edge)
 
 
-def divide_part(block: nn.Module, part: DividedPart, width: int, rank: int, total: Sum) -> None:
-    """Divide one part of a block, see `divide`."""
+def divide_block(block: nn.Module, split: BlockSplit, width: int, rank: int, members: Members) -> None:
+    """Divide one block, see `divide`."""
+    sliced = split.sliced
+    along = Along(sliced.dim, width, rank, members) if sliced else None
+    claims: dict[str, Claims] = {}
+    for part in split.parts:
+        first = part.columns[0][0]
+        features = _module(block, first.path).weight.shape[1 - first.cut.dim]
+        asking = {linear.path.rpartition(".")[0] for group in part.columns for linear in group}
+        for path in asking.union(part.narrowed):
+            narrower = path in part.narrowed or (path in claims and claims[path].narrower > 1)
+            longer = along if sliced and path in sliced.longer else None
+            if narrower or longer is not None:
+                claims[path] = Claims(features, width if narrower else 1, longer)
+        _divide_part(block, part, width, rank, members, along)
+    for path, claim in claims.items():
+        _module(block, path)._claims = claim
+        become(_module(block, path), Asking)
+    summed = [name for part in split.parts for name in part.summed]
+    _sum(block, (*summed, *(sliced.summed if sliced else ())), members)
+    draws = sliced.draws if sliced else tuple(one for part in split.parts for one in part.draws)
+    _draw(block, draws, width, rank)
+
+
+def _divide_part(
+    block: nn.Module, part: DividedPart, width: int, rank: int, members: Members, along: Along | None
+) -> None:
     for group in part.columns:
-        shared = Shared(len(group), total)
+        shared = Shared(len(group), members, along)
         for linear in group:
             module: Any = _take(block, linear, Column, width, rank)
             module._shared, module._features_out = shared, linear.cut.dim
             if isinstance(module, nn.Linear):
                 module.out_features //= width
     module = _take(block, part.row, Row, width, rank)
-    module._sum, module._features_out = total, 1 - part.row.cut.dim
+    module._members, module._along, module._features_out = members, along, 1 - part.row.cut.dim
     if isinstance(module, nn.Linear):
         module.in_features //= width
     for attribute in part.attributes:
@@ -71,21 +107,22 @@ def divide_part(block: nn.Module, part: DividedPart, width: int, rank: int, tota
             place = f"{attribute.path}.{attribute.name}"
             raise InputError(place, f"{found}, width {width}", f"{attribute.whole}, and a width that divides it")
         setattr(owner, attribute.name, attribute.whole // width)
-    first = part.columns[0][0]
-    for path in part.narrowed:
-        module = _module(block, path)
-        module._narrow = (_module(block, first.path).weight.shape[1 - first.cut.dim], width)
-        become(module, Asking)
+
+
+def _sum(block: nn.Module, weights: tuple[str, ...], members: Members) -> None:
     owners: dict[str, list[str]] = {}
-    for name in part.summed:
+    for name in weights:
         owners.setdefault(name.rpartition(".")[0], []).append(name.rpartition(".")[2])
     for path, names in owners.items():
         module = _module(block, path)
-        module._summed = (tuple(names), total)
+        module._summed = (tuple(names), members)
         become(module, Summing)
-    for draws in part.draws:
-        module = _module(block, draws.path)
-        module._draws = (draws.dims, width, rank)
+
+
+def _draw(block: nn.Module, draws: tuple[DividedDraws, ...], width: int, rank: int) -> None:
+    for one in draws:
+        module = _module(block, one.path)
+        module._draws = (one.dims, width, rank)
         become(module, Drawing)
 
 

@@ -9,6 +9,7 @@ import re
 from dataclasses import dataclass, replace
 
 from hocket.errors import CaptureError
+from hocket.profile.along import enter, leave
 from hocket.profile.operations import LOSS, Node, Trace
 
 # What moving one byte costs in floating point operations: the balance of common devices is between 5 and 20.
@@ -107,8 +108,18 @@ def pieces(graph: Graph) -> list[Segment]:
     segments: list[Segment] = []
     ancestors: list[int] = []  # a bit for each earlier segment that this one depends on
     home: dict[int, int] = {}
+    waiting: list[int] = []
     for index in graph.live:
         node = trace.nodes[index]
+        if node.target in (enter, leave):
+            # What a whole model does not do makes no layer of its own, so that a divided model has the layers of the whole one: what
+            # takes slices ends the layer before it, what gathers them begins the one behind it. Borders between carry slices.
+            home[index] = home[max(graph.producers(node))]
+            if node.target is enter:
+                segments[home[index]].nodes.append(index)
+            else:
+                waiting.append(index)
+            continue
         unit = _unit(trace, node)
         sources = 0
         for producer in graph.producers(node):
@@ -128,6 +139,10 @@ def pieces(graph: Graph) -> list[Segment]:
             last += 1
             segments.append(_begun(trace, index, unit))
             ancestors.append(0)
+        for before in graph.producers(node).intersection(waiting):
+            segments[last].nodes.insert(-1, before)
+            waiting.remove(before)
+            home[before] = last
         home[index] = last
         reach = sources
         for k in range(last):

@@ -26,7 +26,7 @@ _REQUIRED = ("forward_s", "backward_s", "stash_bytes")
 _SINGLE = ("weights_bytes", "gradients_bytes", "optimizer_bytes", "buffers_bytes", "step_s", "copy_s", "step_bytes")
 # Of seconds, bytes and operations: an exabyte, and beyond it arithmetic stops being exact.
 _MOST = 1e18
-_OPTIONAL = ("working_bytes", "backward_bytes", "fresh_bytes", "flops", "noise_s", "reduced_bytes")
+_OPTIONAL = ("working_bytes", "backward_bytes", "fresh_bytes", "flops", "noise_s", "reduced_bytes", "gathered_bytes")
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,8 @@ class Layer:
             kept, so that it works on a copy; step_bytes: its temporary memory.
         flops: floating point operations of one forward.
         reductions: how many tensors the devices of a tensor-parallel group reduce among each other, forward and backward;
-            reduced_bytes: of each of them. What that takes is not in the seconds.
+            reduced_bytes: of each of them. gathers: how many they gather or reduce-scatter, which is half of a reduction;
+            gathered_bytes: of each whole. What that takes is not in the seconds.
         noise_s: half the spread between the quartiles of forward_s + backward_s.
         notes: what a planner or a person must know, such as "batch statistics" or "random".
         elsewhere: what it takes on other device types, where that is known; every layer knows the same types.
@@ -88,6 +89,8 @@ class Layer:
     noise_s: tuple[float, ...] = ()
     reduced_bytes: tuple[float, ...] = ()
     reductions: tuple[int, int] = (0, 0)
+    gathered_bytes: tuple[float, ...] = ()
+    gathers: tuple[int, int] = (0, 0)
     notes: tuple[str, ...] = ()
     elsewhere: tuple[Elsewhere, ...] = ()
 
@@ -156,7 +159,8 @@ class ModelProfile:
         step_together: whether the optimizer step needs every layer's temporary memory at once, or one after the other.
         digest_of_model: SHA-256 over the parameters' names and shapes, empty for foreign profiles.
         batch_size: of the job that was measured; 0 where not known.
-        tensor: devices of a tensor-parallel group; figures are those of one of them.
+        tensor: devices of a tensor-parallel group; figures are those of one of them. sequence_parallel: whether they work on slices
+            of the sequence, which then are what goes between layers.
         clip_grad_norm: the norm that gradients are clipped to; None when they are not. What it takes to square and to scale them
             is in the seconds of the step.
         correction: what a run has taught, which is in the figures already; None where nothing was.
@@ -181,6 +185,7 @@ class ModelProfile:
     tensor: int = 1
     clip_grad_norm: float | None = None
     correction: Correction | None = None
+    sequence_parallel: bool = False
     format: str = FORMAT
     notes: tuple[str, ...] = field(default=())
 
@@ -339,11 +344,16 @@ class ModelProfile:
         return json.dumps(self._data(), indent=1)
 
     def _data(self) -> dict[str, Any]:
-        """Plain data; nothing of other device types or of clipping where there is none, as before these were known."""
+        """Plain data; nothing of other device types, of clipping or slices where there is none, as before these were known."""
         data: dict[str, Any] = as_data(self)
+        if not self.sequence_parallel:
+            del data["sequence_parallel"]
         for layer in data["layers"]:
-            if not layer["elsewhere"]:
-                del layer["elsewhere"]
+            for key in ("elsewhere", "gathered_bytes"):
+                if not layer[key]:
+                    del layer[key]
+            if "gathered_bytes" not in layer:
+                del layer["gathers"]
         for name in ("clip_grad_norm", "correction"):
             if data[name] is None:
                 del data[name]

@@ -17,6 +17,7 @@ from hocket.errors import InputError
 from hocket.profile.operations import Node, Ref
 from hocket.profile.steps import Step, flat_step, general_step, has_ref, inside, prepare
 from hocket.profile.trace import all_modules
+from hocket.profile.traits import share_among
 
 if TYPE_CHECKING:
     from hocket.profile.capture import Captured
@@ -91,6 +92,7 @@ class Stage:
                     self._template[v] = self._own(own[value.name], value.kind == "parameter", self._template, v)
                 elif value.kind == "constant" and value.tensor is not None:
                     self._template[v] = value.tensor.to(self.device)
+        share_among(self._copies.values())
         self._changing = tuple(name for name in self._buffers if name in trace.changed_buffers)
         self._borders(nodes)
         with torch.no_grad():

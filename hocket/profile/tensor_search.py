@@ -128,7 +128,7 @@ class _Search:
 
     def _with_draws(self, part: DividedPart) -> DividedPart:
         try:
-            found = replace(part, draws=self.proof.draws(part, self.width))
+            found = replace(part, draws=self.proof.draws((part,), self.width))
             problem = self.proof.problem((found,), self.width, dropout=True) if found.draws else None
         except ValueError as error:
             problem = Problem(str(error))

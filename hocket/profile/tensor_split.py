@@ -71,7 +71,7 @@ class DividedPart:
             because they ask their input how wide they are themselves.
         draws: dropout between columns and row.
         summed: weights between columns and row that every device has whole, such as a norm of heads: their gradients are
-            summed, each by an all-reduce of its own.
+            summed, by an all-reduce for each module.
     """
 
     columns: tuple[tuple[DividedLinear, ...], ...]
@@ -92,6 +92,26 @@ class DividedPart:
 
 
 @dataclass(frozen=True)
+class Sliced:
+    """How a block works on slices of its hidden states along the sequence, but between columns and rows.
+
+    Attributes:
+        dim: of hidden states, that counts positions.
+        inputs, outputs: leaves of the block's arguments and results that are hidden states, counted as pytrees flatten.
+        longer: modules whose input claims to be as long as the whole, because they ask their input how long it is.
+        summed: weights that meet slices, such as a norm's: their gradients are summed, by an all-reduce for each module.
+        draws: all dropout of which every device has a part, that of divided parts as well, whose own is not looked at.
+    """
+
+    dim: int
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    longer: tuple[str, ...] = ()
+    summed: tuple[str, ...] = ()
+    draws: tuple[DividedDraws, ...] = ()
+
+
+@dataclass(frozen=True)
 class BlockSplit:
     """Blocks that are divided alike.
 
@@ -99,11 +119,45 @@ class BlockSplit:
         paths: of the blocks, by the model's names.
         parts: in the order in which they run.
         undivided: matrices of a block that every device has whole, with the reason.
+        sliced: how it works on slices of the sequence; None where hidden states are whole. unsliced: the reason, if asked for.
     """
 
     paths: tuple[str, ...]
     parts: tuple[DividedPart, ...]
     undivided: dict[str, str]
+    sliced: Sliced | None = None
+    unsliced: str = ""
+
+
+@dataclass(frozen=True)
+class Ways:
+    """How often something is done for one microbatch when every block runs once: inside forwards, and inside backwards."""
+
+    forward: int = 0
+    backward: int = 0
+
+    def __add__(self, other: "Ways") -> "Ways":
+        return Ways(self.forward + other.forward, self.backward + other.backward)
+
+    def __mul__(self, times: int) -> "Ways":
+        return Ways(self.forward * times, self.backward * times)
+
+
+@dataclass(frozen=True)
+class Collectives:
+    """What the devices of a tensor-parallel group do together for one microbatch."""
+
+    all_reduces: Ways = Ways()
+    gathers: Ways = Ways()
+    scatters: Ways = Ways()
+
+    def __add__(self, other: "Collectives") -> "Collectives":
+        return Collectives(
+            self.all_reduces + other.all_reduces, self.gathers + other.gathers, self.scatters + other.scatters
+        )
+
+    def __mul__(self, times: int) -> "Collectives":
+        return Collectives(self.all_reduces * times, self.gathers * times, self.scatters * times)
 
 
 @dataclass(frozen=True)
@@ -111,20 +165,25 @@ class TensorSplit:
     """All blocks of a model for a tensor-parallel group of `width` devices.
 
     What is not named here, embeddings and output layer included, every device has whole: a tied weight stays one weight.
+
+    Attributes:
+        runs: paths of blocks, one behind the other, that hand on slices: the first one takes its slice of what all have, the
+            last one gathers.
     """
 
     width: int
     blocks: tuple[BlockSplit, ...]
+    runs: tuple[tuple[str, ...], ...] = ()
 
     def __post_init__(self) -> None:
         if self.width < 2:
             raise InputError("width", str(self.width), "2 or more devices")
 
     @property
-    def all_reduces(self) -> tuple[int, int]:
-        """How many all-reduces one microbatch takes, forward and backward, when every block runs once."""
-        parts = [(len(block.paths), part) for block in self.blocks for part in block.parts]
-        return sum(n for n, _ in parts), sum(n * len((*part.columns, *part.summed)) for n, part in parts)
+    def collectives(self) -> Collectives:
+        """What one microbatch takes."""
+        edges = Collectives(gathers=Ways(1, 1)) * len(self.runs)
+        return sum((_collectives(block) * len(block.paths) for block in self.blocks), edges)
 
     def as_data(self) -> dict[str, Any]:
         """Plain data, ready for JSON or YAML."""
@@ -138,3 +197,18 @@ class TensorSplit:
             InputError: with the path of what is wrong.
         """
         return read_as(cls, data, place)
+
+
+def _collectives(block: BlockSplit) -> Collectives:
+    parts = len(block.parts)
+    read = sum(len(part.columns) for part in block.parts)
+    summed = [_modules(part.summed) for part in block.parts]
+    if block.sliced is None:
+        return Collectives(Ways(parts, read + sum(summed)))
+    # What columns read is gathered again in the backward, instead of being kept.
+    summed.append(_modules(block.sliced.summed))
+    return Collectives(Ways(0, sum(summed)), Ways(read, parts + read), Ways(parts, read))
+
+
+def _modules(weights: tuple[str, ...]) -> int:
+    return len({name.rpartition(".")[0] for name in weights})

@@ -1,19 +1,18 @@
 """Together: the devices of a tensor-parallel group as threads of one process, so that a split can be tried anywhere.
 
-Rules of this file: the sum is made in the order of ranks, so that every run gives the same bits; when one fails, all end.
+Rules of this file: sums are made in the order of ranks, so that every run gives the same bits; when one fails, all end.
 Only for tensors on the CPU: a GPU has one thread for all backward passes, which cannot wait for itself.
 """
 
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from typing import TypeVar
 
 import torch
 from torch import Tensor
 
-from hocket.profile.traits import Sum
+from hocket.profile.members import Members
 
 T = TypeVar("T")
 
@@ -28,8 +27,8 @@ class Together:
         self._barrier = threading.Barrier(width, timeout=_PATIENCE_S)
         self._given: list[Tensor] = [torch.empty(0)] * width
 
-    def run(self, work: Callable[[int, Sum], T]) -> list[T]:
-        """What `work(rank, sum)` returns for each rank.
+    def run(self, work: Callable[[int, Members], T]) -> list[T]:
+        """What `work(rank, members)` returns for each rank.
 
         Raises:
             Exception: the first one, by rank, that is not only another's end.
@@ -38,7 +37,7 @@ class Together:
 
         def one(rank: int) -> T:
             try:
-                return work(rank, partial(self._sum, rank))
+                return work(rank, _Member(self, rank))
             except BaseException:
                 self._barrier.abort()
                 raise
@@ -50,14 +49,36 @@ class Together:
             raise next((e for e in errors if not isinstance(e, threading.BrokenBarrierError)), errors[0])
         return [future.result() for future in futures]
 
-    def _sum(self, rank: int, tensor: Tensor) -> Tensor:
+    def meet(self, rank: int, tensor: Tensor, found: Callable[[list[Tensor]], Tensor]) -> Tensor:
+        """What is found in the tensors of all ranks, each of which comes to this with its own."""
         self._given[rank] = tensor.detach()
         self._barrier.wait()
         shapes = {tuple(given.shape) for given in self._given}
-        total = self._given[0].clone()
-        for given in self._given[1:] if len(shapes) == 1 else ():
-            total += given
+        result = found(self._given) if len(shapes) == 1 else tensor
         self._barrier.wait()  # nobody's tensor changes before all have read it
         if len(shapes) > 1:
-            raise ValueError(f"sums of tensors of shapes {sorted(shapes)}")
-        return total
+            raise ValueError(f"tensors of shapes {sorted(shapes)} together")
+        return result
+
+
+class _Member:
+    """One of them, see `Members`."""
+
+    def __init__(self, together: Together, rank: int) -> None:
+        self._together, self._rank = together, rank
+
+    def total(self, tensor: Tensor) -> Tensor:
+        return self._together.meet(self._rank, tensor, _sum)
+
+    def gathered(self, tensor: Tensor, width: int) -> Tensor:
+        return self._together.meet(self._rank, tensor, torch.stack)
+
+    def scattered(self, tensor: Tensor) -> Tensor:
+        return self._together.meet(self._rank, tensor, lambda given: _sum([one[self._rank] for one in given]))
+
+
+def _sum(given: list[Tensor]) -> Tensor:
+    total = given[0].clone()
+    for one in given[1:]:
+        total += one
+    return total

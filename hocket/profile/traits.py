@@ -4,39 +4,45 @@ Rules of this file: a module takes a trait as a class in front of its own, and k
 nothing bound to one instance, so that shallow copies and exchanged parameters work. Parameters may be DTensors or local.
 """
 
-from collections.abc import Callable
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from hocket.profile.along import Again, Along, enter, gather, leave, product, scatter
 from hocket.profile.draws import Part
-
-Sum = Callable[[Tensor], Tensor]
+from hocket.profile.members import Members
 
 
 class _Spread(torch.autograd.Function):
-    """f of Figure 4.5: the identity forward, the sum over devices backward."""
+    """f of Figure 4.5: the identity forward, the sum over devices backward; of several tensors in one go."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, total: Sum) -> Tensor:
+    def forward(ctx: Any, members: Members, *tensors: Tensor) -> tuple[Tensor, ...]:
         """One tensor to all columns."""
-        ctx.total = total
-        return x.view_as(x)
+        ctx.members = members
+        return tuple(x.view_as(x) for x in tensors)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
         """Each device knows the gradient through its own columns."""
-        return ctx.total(gradients[0]), None
+        if len(gradients) == 1:
+            return None, ctx.members.total(gradients[0])
+        whole = ctx.members.total(torch.cat([g.flatten() for g in gradients]))
+        parts = whole.split([g.numel() for g in gradients])
+        return None, *(part.view(g.shape) for part, g in zip(parts, gradients, strict=True))
 
 
 class _Total(torch.autograd.Function):
     """g of Figure 4.5: the sum over devices forward, the identity backward."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, total: Sum) -> Tensor:
+    def forward(ctx: Any, x: Tensor, members: Members) -> Tensor:
         """Each device knows the product with its own rows."""
-        return total(x)
+        return members.total(x)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
@@ -44,38 +50,67 @@ class _Total(torch.autograd.Function):
         return gradients[0], None
 
 
-_spread: Callable[[Tensor, Sum], Tensor] = _Spread.apply  # type: ignore[assignment]
-_total: Callable[[Tensor, Sum], Tensor] = _Total.apply  # type: ignore[assignment]
+def _spread(tensors: Iterable[Tensor], members: Members) -> tuple[Tensor, ...]:
+    found: tuple[Tensor, ...] = _Spread.apply(members, *tensors)  # type: ignore[no-untyped-call]
+    return found
+
+
+def _total(x: Tensor, members: Members) -> Tensor:
+    found: Tensor = _Total.apply(x, members)  # type: ignore[no-untyped-call]
+    return found
 
 
 class Shared:
-    """The input of the columns that read one tensor: spread once, so that their gradients are summed in one go."""
+    """The input of the columns that read one tensor: spread, or gathered, once, and its gradients summed in one go.
 
-    def __init__(self, readers: int, total: Sum) -> None:
-        self._readers, self._sum = readers, total
+    Attributes:
+        along: of what is sliced; None where every member has the whole.
+    """
+
+    def __init__(self, readers: int, members: Members, along: Along | None = None) -> None:
+        self._readers, self._members, self.along = readers, members, along
         self._given: Tensor | None = None
-        self._spread: Tensor | None = None
+        self._whole: Tensor | None = None
+        self._again: Again | None = None
         self._left = 0
 
-    def of(self, x: Tensor) -> Tensor:
-        """The same tensor for every reader of `x`; forgotten after the last of them."""
-        if x is not self._given or self._spread is None:
+    def among(self, readers: int) -> "Shared":
+        """The same for so many of the columns: those of one stage."""
+        return Shared(readers, self._members, self.along)
+
+    def product(self, x: Tensor, weight: Tensor) -> Tensor:
+        """(..., features in) times (features out, features in)."""
+        if x is not self._given or self._whole is None:
             self._given, self._left = x, self._readers
-            self._spread = _spread(x, self._sum)
+            self._whole = _spread([x], self._members)[0] if self.along is None else gather(x, self.along)
+            self._again = Again(self.along, self._readers) if self.along else None
         self._left -= 1
-        found: Tensor = self._spread
+        whole, again = self._whole, self._again
         if self._left <= 0:
-            self._given = self._spread = None
-        return found
+            self._given = self._whole = self._again = None
+        return nn.functional.linear(whole, weight) if again is None else product(whole, x, weight, again)
+
+
+def share_among(modules: Iterable[nn.Module]) -> None:
+    """Columns that were copied into one stage share their input with those beside them there, and wait for no others."""
+    together: dict[Shared, list[Column]] = {}
+    for module in modules:
+        for each in module.modules():
+            if isinstance(each, Column):
+                together.setdefault(each._shared, []).append(each)
+    for shared, columns in together.items():
+        own = shared.among(len(columns))
+        for column in columns:
+            column._shared = own
 
 
 def _local(tensor: Tensor) -> Tensor:
     return tensor.to_local() if hasattr(tensor, "to_local") else tensor
 
 
-def _product(module: Any, x: Tensor, features_out: int) -> Tensor:
+def _matrix(module: Any) -> Tensor:
     weight = _local(module.weight)
-    return nn.functional.linear(x, weight if features_out == 0 else weight.t())
+    return weight if module._features_out == 0 else weight.t()
 
 
 class Column:
@@ -87,53 +122,74 @@ class Column:
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., features in) to (..., features out / width)."""
-        y = _product(self, self._shared.of(x), self._features_out)
+        y = self._shared.product(x, _matrix(self))
         return y if self.bias is None else y + _local(self.bias)
 
 
 class Row:
-    """A linear layer that reads some of its features; the sum over devices is its result."""
+    """A linear layer that reads some of its features; the sum over devices is its result, or this one's slice of it."""
 
-    _sum: Sum
+    _members: Members
+    _along: Along | None
     _features_out: int
     bias: Tensor | None
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., features in / width) to (..., features out)."""
-        y: Tensor = _total(_product(self, x, self._features_out), self._sum)
-        return y if self.bias is None else y + _local(self.bias)
+        y, bias = nn.functional.linear(x, _matrix(self)), self.bias if self.bias is None else _local(self.bias)
+        if self._along is not None:
+            return scatter(y, bias, self._along)
+        y = _total(y, self._members)
+        return y if bias is None else y + bias
 
 
-class _Narrow(Tensor):
-    """A tensor that claims to be narrower in its last dimension; whatever is done with it is done with the whole one."""
+@dataclass(frozen=True)
+class Claims:
+    """What inputs say of their size, whose last dimension counts so many features.
 
-    _width = 1
+    Attributes:
+        narrower: how many times, in that dimension. along: as long as the whole of which each is a slice.
+    """
+
+    features: int
+    narrower: int = 1
+    along: Along | None = None
+
+    def of(self, size: torch.Size) -> torch.Size:
+        """What is said instead of a size."""
+        found = [*size[:-1], size[-1] // self.narrower]
+        if self.along is not None and len(found) > self.along.dim:
+            found[self.along.dim] *= self.along.width
+        return torch.Size(found)
+
+
+class _Claiming(Tensor):
+    """A tensor that claims to have another size; whatever is done with it is done with what it is."""
+
+    _claims: Claims
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         with torch._C.DisableTorchFunctionSubclass():
-            found = func(*args, **(kwargs or {}))
-            if isinstance(args[0], _Narrow) and func in (Tensor.size, Tensor.shape.__get__):  # type: ignore[attr-defined]
-                if isinstance(found, torch.Size):
-                    return torch.Size((*found[:-1], found[-1] // args[0]._width))
-                if args[1] in (-1, args[0].dim() - 1):
-                    return found // args[0]._width
-        return found
+            if isinstance(args[0], _Claiming) and func in (Tensor.size, Tensor.shape.__get__):  # type: ignore[attr-defined]
+                size = args[0]._claims.of(Tensor.size(args[0]))
+                dim = args[1] if len(args) > 1 and func is Tensor.size else (kwargs or {}).get("dim")
+                return size if dim is None else size[dim]
+            return func(*args, **(kwargs or {}))
 
 
 class Asking:
-    """A module that asks its input how wide it is."""
+    """A module that asks its input how large it is."""
 
-    _narrow: tuple[int, int]
+    _claims: Claims
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """What the module does, on an input that looks narrower."""
-        features, width = self._narrow
+        """What the module does, on an input that claims another size."""
         given = [x for x in (*args, *kwargs.values()) if type(x) is Tensor and x.dim() and x.is_floating_point()]
-        inputs: list[Any] = [x for x in given if x.shape[-1] == features]
+        inputs: list[Any] = [x for x in given if x.shape[-1] == self._claims.features]
         # The same tensor, and no other that shares its memory: whoever follows tensors sees nothing of this.
         for x in inputs:
-            x.__class__, x._width = _Narrow, width
+            x.__class__, x._claims = _Claiming, self._claims
         try:
             return super().forward(*args, **kwargs)  # type: ignore[misc]
         finally:
@@ -142,16 +198,16 @@ class Asking:
 
 
 class Summing:
-    """A module with weights that meet divided features: each device has a part of their gradients."""
+    """A module with weights that meet divided features or slices: each device has a part of their gradients."""
 
-    _summed: tuple[tuple[str, ...], Sum]
+    _summed: tuple[tuple[str, ...], Members]
     _parameters: dict[str, Any]
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """What the module does."""
-        names, total = self._summed
+        names, members = self._summed
         whole = {name: self._parameters[name] for name in names}
-        self._parameters.update({name: _spread(p, total) for name, p in whole.items()})
+        self._parameters.update(zip(names, _spread(whole.values(), members), strict=True))
         try:
             return super().forward(*args, **kwargs)  # type: ignore[misc]
         finally:
@@ -167,6 +223,26 @@ class Drawing:
         """What the module does, with its part of the masks."""
         with Part(*self._draws):
             return super().forward(*args, **kwargs)  # type: ignore[misc]
+
+
+class Edge:
+    """The first block of those that hand on slices, or the last, or both.
+
+    Attributes of an instance:
+        _entering, _leaving: which leaves of arguments and of results, counted as pytrees flatten, become slices and whole.
+    """
+
+    _entering: tuple[int, ...]
+    _leaving: tuple[int, ...]
+    _along: Along
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """What the module does, on slices."""
+        leaves, tree = tree_flatten((args, kwargs))
+        leaves = [enter(x, self._along) if i in self._entering else x for i, x in enumerate(leaves)]
+        given, named = tree_unflatten(leaves, tree)
+        made, tree = tree_flatten(super().forward(*given, **named))  # type: ignore[misc]
+        return tree_unflatten([leave(x, self._along) if i in self._leaving else x for i, x in enumerate(made)], tree)
 
 
 _classes: dict[tuple[type, type], type] = {}

@@ -103,7 +103,7 @@ class Transformer:
         attention = self.hidden * (self.hidden + 2 * self.key_heads * self.head) + self.hidden * self.hidden
         network = (3 if self.gated else 2) * self.hidden * self.inner
         divided = (attention + network) / tensor
-        norms = 2 * self.hidden * (2 if self.biases else 1)
+        norms = 2 * self.norm_parameters
         if not self.biases:
             return divided + norms + (self.hidden + 2 * self.key_heads * self.head) / tensor * self.query_biases
         own = self.hidden + 2 * self.key_heads * self.head + self.inner * (2 if self.gated else 1)
@@ -112,18 +112,18 @@ class Transformer:
     def embedding_parameters(self, tensor: int = 1) -> float:
         """Of tokens, divided among tensor-parallel devices, and of positions and what else all of them have."""
         rows = (self.positions or self.sequence) if self.learned_positions else 0
-        whole = (rows + self.token_types) * self.hidden + self._norm * self.embedding_norm
+        whole = (rows + self.token_types) * self.hidden + self.norm_parameters * self.embedding_norm
         return self.vocabulary * self.hidden / tensor + whole
 
     def head_parameters(self, tensor: int = 1) -> float:
         """Of the last normalisation and the output layer."""
-        transform = (self.hidden**2 + self.hidden + self._norm) * self.head_transform
+        transform = (self.hidden**2 + self.hidden + self.norm_parameters) * self.head_transform
         words = self.vocabulary * (self.hidden * (not self.tied) + self.head_transform)
-        return self._norm * self.last_norm + transform + words / tensor
+        return self.norm_parameters * self.last_norm + transform + words / tensor
 
     @property
-    def _norm(self) -> int:
-        """Parameters of one normalisation."""
+    def norm_parameters(self) -> int:
+        """Of one normalisation."""
         return self.hidden * (2 if self.biases else 1)
 
     @property

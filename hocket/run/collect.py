@@ -6,7 +6,7 @@ Rules of this file: no torch, no I/O. A report is a small dictionary that came a
     loss    step, sum, samples          one microbatch: its mean loss times its samples; from whoever has the last stage
     note    text                        from worker 0
     saved   step, path                  from worker 0
-    done    steps, iteration_s, peak_memory_bytes, stopped; all_reduces inside forwards and backwards (tensor parallelism)
+    done    steps, iteration_s, peak_memory_bytes, stopped; collectives of tensor-parallel groups inside forwards, backwards
     error   see failure.py
 """
 

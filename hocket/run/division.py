@@ -5,54 +5,81 @@ model of its own; names are those of the whole model, so that a checkpoint fits 
 """
 
 import copy
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from hocket.profile.along import enter, leave
 from hocket.profile.capture import Captured
 from hocket.profile.divided import cuts, divide, part_of, whole_of
 from hocket.profile.job import Job
+from hocket.profile.members import Alone, Members
+from hocket.profile.sequence_search import with_slices
 from hocket.profile.tensor_search import find_split
-from hocket.profile.tensor_split import TensorSplit
-from hocket.profile.traits import Column, Row, Sum
+from hocket.profile.tensor_split import Collectives, TensorSplit, Ways
+from hocket.profile.traits import Column, Row
 from hocket.run.elementwise import check_optimizer
 
 State = Mapping[str, Mapping[str, Any]]
-Gather = Callable[[Tensor], list[Tensor]]
+Gather = Callable[[Tensor], Iterable[Tensor]]
 """A tensor of this member's as those of all members, by number."""
 
+_KINDS = tuple(field.name for field in fields(Collectives))
 _SAMPLES = 2
 _TRIED = 8  # features of one member in the weights on which an optimizer is tried
 
 
-class Reduction:
-    """The sum over a group's members, once they can talk; before that, while models are captured and measured, a copy.
+class Meeting:
+    """A group's members, as a divided model sees them: once they can talk; before that, while models are captured and measured,
+    one alone.
 
     Attributes:
-        forward, backward: how many all-reduces there were inside forwards and inside backwards; bytes: of all of them.
+        bytes: of all tensors that were summed, and of all that were gathered or scattered (the whole of each), by kind.
     """
 
     def __init__(self) -> None:
-        self._total: Sum | None = None
-        self.forward = self.backward = self.bytes = 0
+        self._members: Members = Alone()
+        self._counts: Counter[tuple[str, bool]] = Counter()
+        self.bytes: Counter[str] = Counter()
 
-    def bind(self, total: Sum) -> None:
-        """From now on members call together: the same tensors in the same order."""
-        self._total = total
-        self.forward = self.backward = self.bytes = 0
+    def bind(self, members: Members) -> None:
+        """From now on members call together."""
+        self._members = members
+        self.forget()
 
-    def __call__(self, tensor: Tensor) -> Tensor:
-        self.bytes += tensor.nbytes
-        if torch._C._current_graph_task_id() >= 0:
-            self.backward += 1
-        else:
-            self.forward += 1
-        if self._total is None:
-            return tensor.detach().clone(memory_format=torch.contiguous_format)
-        return self._total(tensor)
+    def forget(self) -> None:
+        """Count anew."""
+        self._counts.clear()
+        self.bytes.clear()
+
+    @property
+    def done(self) -> Collectives:
+        """How often members did what together, inside of forwards and inside of backwards."""
+        ways = {kind: Ways(self._counts[kind, False], self._counts[kind, True]) for kind in _KINDS}
+        return Collectives(**ways)
+
+    def total(self, tensor: Tensor) -> Tensor:
+        """See `Members`."""
+        self._count("all_reduces", tensor.nbytes)
+        return self._members.total(tensor)
+
+    def gathered(self, tensor: Tensor, width: int) -> Tensor:
+        """See `Members`."""
+        self._count("gathers", tensor.nbytes * width)
+        return self._members.gathered(tensor, width)
+
+    def scattered(self, tensor: Tensor) -> Tensor:
+        """See `Members`."""
+        self._count("scatters", tensor.nbytes)
+        return self._members.scattered(tensor)
+
+    def _count(self, kind: str, size_bytes: int) -> None:
+        self._counts[kind, torch._C._current_graph_task_id() >= 0] += 1
+        self.bytes[kind] += size_bytes
 
 
 class Division:
@@ -60,7 +87,7 @@ class Division:
 
     Attributes:
         split: of the whole model; member: number of this one in its group. job: what it trains.
-        reduction: what the divided model sums with.
+        members: with whom the divided model talks.
     """
 
     def __init__(self, whole: Job, split: TensorSplit, member: int) -> None:
@@ -72,10 +99,10 @@ class Division:
         width = split.width
         shapes = ((_TRIED * width, _TRIED), (_TRIED * width,))
         check_optimizer(whole, shapes, lambda tensor: tensor.chunk(width), "a plan with tensor: 1")
-        self.split, self.member, self.reduction = split, member, Reduction()
+        self.split, self.member, self.members = split, member, Meeting()
         kept = {id(t): t for t in (*whole.model.parameters(), *whole.model.buffers())}
         model = copy.deepcopy(whole.model, kept)
-        divide(model, split, member, self.reduction)
+        divide(model, split, member, self.members)
         self.job = replace(whole, model=model)
         self._cuts = cuts(model, split)
 
@@ -122,26 +149,27 @@ class Division:
         return [(k, v) for k, v in entries.items() if isinstance(v, Tensor) and v.shape == weight.shape]
 
 
-def split_of(job: Job, width: int) -> TensorSplit:
-    """How a job's model is divided.
+def split_of(job: Job, width: int, sequence_parallel: bool = False) -> TensorSplit:
+    """How a job's model is divided; along the sequence as well, where that is wanted and proved.
 
     Raises:
         RefusedError: it cannot be; says which module and why.
     """
     args, kwargs, _, _ = job.split(job.batch(range(_SAMPLES)))
-    return find_split(job.model, width, *args, **kwargs)
+    split = find_split(job.model, width, *args, **kwargs)
+    return with_slices(job.model, split, *args, **kwargs) if sequence_parallel else split
 
 
 def divided_tensors(captured: Captured) -> frozenset[str]:
     """Of a divided model the tensors between layers that each member of a group has its own part of: what columns make, and
-    what is made of that before rows meet it. Others, and their gradients, are the same on all members."""
+    what is made of that before rows meet it, and slices. Others, and their gradients, are the same on all members."""
     trace, own = captured.trace, set[int]()
     for node in trace.nodes:
         read = {*node.reads, *(before for before, _ in node.aliases)}
         module = captured.job.model.get_submodule(node.target) if isinstance(node.target, str) else nn.Identity()
-        traits = [type(each) for each in module.modules()]
-        if any(issubclass(each, Row) for each in traits):
+        parts = list(module.modules())
+        if node.target is leave or any(isinstance(each, Row) and each._along is None for each in parts):
             continue
-        if any(issubclass(each, Column) for each in traits) or not own.isdisjoint(read):
+        if node.target is enter or any(isinstance(each, Column) for each in parts) or not own.isdisjoint(read):
             own.update(node.writes)
     return frozenset(tensor.name for tensor in captured.tensors if tensor.value in own)

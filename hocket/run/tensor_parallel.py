@@ -1,4 +1,4 @@
-"""Tensor parallelism over a device mesh: a split becomes parameters, classes and all-reduces of a real process group.
+"""Tensor parallelism over a device mesh: a split becomes parameters, classes and collectives of a real process group.
 
 Rules of this file: names of parameters do not change, so that a checkpoint by global names fits any width. Divided
 parameters are DTensors, whose placements say what they are parts of, or their local parts, which cost less.
@@ -7,7 +7,6 @@ parameters are DTensors, whose placements say what they are parts of, or their l
 from collections.abc import Mapping
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard
@@ -16,6 +15,7 @@ from torch.distributed.tensor.placement_types import Placement, _StridedShard
 from hocket.errors import InputError
 from hocket.profile.divided import cuts, divide
 from hocket.profile.tensor_split import Cut, TensorSplit
+from hocket.run.members import ProcessMembers
 
 
 def apply_split(model: nn.Module, split: TensorSplit, mesh: DeviceMesh, *, local: bool = False) -> None:
@@ -30,7 +30,7 @@ def apply_split(model: nn.Module, split: TensorSplit, mesh: DeviceMesh, *, local
     """
     if mesh.ndim != 1 or mesh.size() != split.width:
         raise InputError("mesh", f"shape {tuple(mesh.shape)}", f"one dimension of {split.width} devices")
-    divide(model, split, mesh.get_local_rank(), GroupSum(mesh.get_group()))
+    divide(model, split, mesh.get_local_rank(), ProcessMembers(mesh.get_group()))
     if not local:
         for name, tensor in as_dtensors(model, split, mesh).items():
             path, _, key = name.rpartition(".")
@@ -61,30 +61,6 @@ def as_dtensors(
         placed.requires_grad_(part.requires_grad)
         found[name] = placed
     return found
-
-
-class GroupSum:
-    """The sum of a tensor over the processes of a group: what a divided model communicates.
-
-    Until it joins a group the device is alone and sums are copies: that is enough to capture the model.
-    """
-
-    def __init__(self, group: dist.ProcessGroup | None = None) -> None:
-        self._group = group
-
-    def join(self, group: dist.ProcessGroup) -> None:
-        """From now on, sum over these processes."""
-        self._group = group
-
-    def __call__(self, tensor: Tensor) -> Tensor:
-        """A new tensor; every process of the group calls it for the same tensors in the same order."""
-        mine = tensor.detach().clone(memory_format=torch.contiguous_format)
-        if self._group is not None:
-            self._group.allreduce([mine]).wait()
-        return mine
-
-    def __deepcopy__(self, memo: object) -> "GroupSum":
-        return self  # a copy of the model sums over the same group
 
 
 def _placement(cut: Cut) -> Placement:

@@ -6,7 +6,7 @@ numbers that all of them have. Who started the worker, and who watches it, is no
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,7 @@ from hocket.plan.plan import Plan
 from hocket.plan.updates import Updates, updates_of
 from hocket.profile.capture import Captured, capture
 from hocket.profile.job import Job
-from hocket.profile.tensor_split import TensorSplit
+from hocket.profile.tensor_split import Collectives, TensorSplit
 from hocket.program.check import prove
 from hocket.program.program import Program
 from hocket.run.board import Board
@@ -122,7 +122,7 @@ def work(job: Job, plan: Plan, options: Options, seat: Seat, progress: Progress,
             "iteration_s": watched.iteration_s,
             "peak_memory_bytes": peak_bytes,
             "stopped": watched.stopped and step < end,
-            "all_reduces": [division.reduction.forward, division.reduction.backward] if division else [],
+            "collectives": asdict(division.members.done) if division else {},
         }
     )
 
@@ -136,7 +136,7 @@ def _agreed_split(job: Job, plan: Plan, board: Board) -> TensorSplit:
     fact: dict[str, Any] = {}
     if board.rank == 0:
         try:
-            fact["split"] = split_of(job, plan.tensor).as_data()
+            fact["split"] = split_of(job, plan.tensor, plan.sequence_parallel).as_data()
         except RefusedError as error:
             fact["refused"] = [error.place, error.found, error.expected, error.next_step]
     found = board.share(fact)[0]
@@ -149,14 +149,16 @@ def _notes_of(division: Division, plan: Plan, captured: Captured) -> Iterator[st
     """What there is to know of a model that is divided."""
     split = division.split
     blocks = sum(len(kind.paths) for kind in split.blocks)
-    forward, backward = split.all_reduces
+    forward, backward = (_together(split.collectives, way) for way in ("forward", "backward"))
     yield (
         f"{blocks} blocks are divided over groups of {split.width} workers: "
-        f"{forward} all-reduces forward and {backward} backward a microbatch"
+        f"{forward} forward and {backward} backward a microbatch"
     )
     for kind in split.blocks:
         for name, reason in kind.undivided.items():
             yield f"{kind.paths[0]}: {name} is whole on every member: {reason}"
+        if plan.sequence_parallel and kind.sliced is None:
+            yield f"{kind.paths[0]} works on whole sequences: {kind.unsliced}"
     if plan.slices:
         stage_of = {captured.index_of(layer): s for s, stage in enumerate(plan.stages) for layer in stage.layers}
         own = divided_tensors(captured)
@@ -166,6 +168,12 @@ def _notes_of(division: Division, plan: Plan, captured: Captured) -> Iterator[st
                     f"slices: what stage {stage_of[tensor.source]} sends beside {tensor.name} goes whole: "
                     "a border inside of a divided block, where each member has its own part"
                 )
+
+
+def _together(done: Collectives, way: str) -> str:
+    names = {"all_reduces": "all-reduces", "gathers": "gathers", "scatters": "reduce-scatters"}
+    counts = {name: getattr(getattr(done, key), way) for key, name in names.items()}
+    return ", ".join(f"{count} {name}" for name, count in counts.items() if count)
 
 
 def _check_model(job: Job, plan: Plan) -> None:

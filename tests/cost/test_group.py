@@ -30,6 +30,22 @@ def test_members_wait_for_what_they_reduce(recompute: str) -> None:
     assert [layer.stash_bytes for layer in own.layers] == [layer.stash_bytes for layer in whole.layers]
 
 
+def test_slices_are_gathered_and_scattered() -> None:
+    """A block's four halves of reductions forward, in the backward as many and two of what columns read; its norms' gradients."""
+    a100 = catalog.device_type("a100-80gb")
+    group = grouped(Cluster("server", (Level("server", 4, 100e9, 1e-6),), "a100-80gb"), 4)
+    own = analytic(GPT, a100, tensor=4, sequence_parallel=True)
+    for k, size in enumerate(own.microbatch_sizes):
+        each = group.all_reduce_s(2 * size * GPT.sequence * GPT.hidden)
+        half, norm = each / 2, group.all_reduce_s(2 * 2 * GPT.hidden)
+        more = [
+            (b.forward_s[k] - a.forward_s[k], b.backward_s[k] - a.backward_s[k])
+            for a, b in zip(own.layers, of_group(own, group).layers, strict=True)
+        ]
+        block = pytest.approx((4 * half, 6 * half + 2 * norm))
+        assert more == [pytest.approx((each, half)), block, block, pytest.approx((half, each))]
+
+
 def test_a_device_alone_reduces_nothing() -> None:
     """The same profile."""
     own = analytic(GPT, catalog.device_type("a100-80gb"))

@@ -21,14 +21,15 @@ SERVERS = Cluster(
 )
 
 
-def source(tensor: int, recompute: str, sizes: tuple[int, ...]) -> ModelProfile:
+def source(tensor: int, recompute: str, sizes: tuple[int, ...], sequence_parallel: bool = False) -> ModelProfile:
     """Profiles of a small GPT."""
-    return analytic(GPT, A100, tensor=tensor, recompute=recompute, microbatch_sizes=sizes)
+    along = sequence_parallel
+    return analytic(GPT, A100, tensor=tensor, recompute=recompute, microbatch_sizes=sizes, sequence_parallel=along)
 
 
-def plane(tensor: int, recompute: str = "none") -> Plane:
+def plane(tensor: int, recompute: str = "none", sequence_parallel: bool = False) -> Plane:
     """Meshes of eight devices."""
-    return Plane(source, SERVERS, tensor, recompute, (1, 2))
+    return Plane(source, SERVERS, tensor, recompute, (1, 2), sequence_parallel=sequence_parallel)
 
 
 @pytest.mark.parametrize("tensor", [1, 2, 4, 8])
@@ -49,10 +50,10 @@ def test_all_divisions(tensor: int) -> None:
 
 
 @pytest.mark.parametrize("recompute", RECOMPUTE)
-@pytest.mark.parametrize("tensor", [1, 2, 4])
-def test_a_bound_is_never_above_the_simulation(tensor: int, recompute: str) -> None:
+@pytest.mark.parametrize(("tensor", "along"), [(1, False), (2, False), (4, False), (2, True), (4, True)])
+def test_a_bound_is_never_above_the_simulation(tensor: int, along: bool, recompute: str) -> None:
     """Seconds and bytes; where one column has one stage without chunks, close to it."""
-    own = plane(tensor, recompute)
+    own = plane(tensor, recompute, along)
     for mesh in own.meshes(8):
         bound = own.bound(mesh)
         situation, choice = own.choice(mesh, 8)
@@ -70,7 +71,7 @@ def test_bytes_of_many_stages_are_bounded_closely(recompute: str, close: float) 
     long = Cluster("long", (Level("cluster", 8, 25e9, 5e-6, False),), "a100-80gb")
     deep = Transformer("deep", 30, 512, 8, 512, 2048)
 
-    def of(tensor: int, again: str, sizes: tuple[int, ...]) -> ModelProfile:
+    def of(tensor: int, again: str, sizes: tuple[int, ...], along: bool = False) -> ModelProfile:
         return analytic(deep, A100, tensor=tensor, recompute=again, microbatch_sizes=sizes)
 
     own = Plane(of, long, 1, recompute, (1, 4))
@@ -84,5 +85,16 @@ def test_bytes_of_many_stages_are_bounded_closely(recompute: str, close: float) 
 
 def test_widths_that_do_not_fit_are_left_out() -> None:
     """Of the model (16 heads) and of the cluster (servers of four)."""
-    found = planes(source, SERVERS, (1, 2, 3, 4, 6, 8, 16, 32), ("none", "full"), (1,))
+    found = planes(source, SERVERS, (1, 2, 3, 4, 6, 8, 16, 32), ("none", "full"), (1,), (False,))
     assert [(one.tensor, one.recompute) for one in found] == [(t, r) for t in (1, 2, 4, 8) for r in ("none", "full")]
+
+
+def test_slices_of_the_sequence() -> None:
+    """They say so, are sent as they are, and leave more room; a device alone has none, nor what does not divide the sequence."""
+    plain, along = plane(2), plane(2, sequence_parallel=True)
+    assert (plain.slices, along.slices) == (True, False)
+    for one, other in zip(plain.meshes(8), along.meshes(8), strict=True):
+        assert str(other) == str(one).replace("t2", "t2s")
+        assert along.bound(other).bytes < plain.bound(one).bytes
+    found = planes(source, SERVERS, (1, 2), ("none",), (1,), (False, True))
+    assert [(p.tensor, p.sequence_parallel) for p in found] == [(1, False), (2, False), (2, True)]

@@ -1,12 +1,14 @@
 """Planning by sizes: what is asked wrongly, what does not fit, and that the plan is what was found."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from hocket.cost.analytic import Precision
 from hocket.errors import InputError, RefusedError
 from hocket.hardware.cluster import Cluster, Level, Node
+from hocket.plan.candidates import TIE
 from hocket.plan.long import shorter
 from hocket.plan.mesh_search import simulated
 from hocket.plan.open import Opened, problems_of
@@ -52,7 +54,7 @@ def test_nothing_fits() -> None:
     nearest = found.meshes.nearest
     assert nearest is not None
     assert nearest.missing_bytes > 0
-    with pytest.raises(RefusedError, match=r"nothing that fits; nearest is p\d+ t\d+ d\d+ .* of 95\.37 MiB.*full"):
+    with pytest.raises(RefusedError, match=r"nothing that fits; nearest is p\d+ t\d+s? d\d+ .* of 95\.37 MiB.*full"):
         _ = found.best
 
 
@@ -92,7 +94,32 @@ def test_widths_that_are_asked_for() -> None:
         assert sum(limits.shares().values()) == pytest.approx(1)
         assert min(limits.shares().values()) >= -1e-12
         plan = found.plan(found.best)
-        assert plan.slices == (tensor > 1)
+        assert (plan.slices or plan.sequence_parallel) == (tensor > 1)
+
+
+@pytest.mark.parametrize("along", [False, True])
+def test_slices_of_the_sequence(along: bool) -> None:
+    """Asked for or not, in the plan and in its profile; both are considered otherwise; with little memory they are what fits."""
+    found = search_sizes(GPT, SERVERS, 16, tensors=(4,), sequence_parallel=(along,))
+    plan, profile = found.plan(found.best), found.profile_of(found.best)
+    assert plan.sequence_parallel == profile.sequence_parallel == along
+    assert plan.slices == (not along)
+    assert plan.predicted is not None
+    assert plan.predicted.iteration_s == pytest.approx(found.best.iteration_s, rel=1e-9)
+    both = search_sizes(GPT, SERVERS, 16, tensors=(4,))
+    assert both.meshes.considered == 2 * found.meshes.considered
+    assert both.best.iteration_s <= found.best.iteration_s * (1 + TIE)
+
+
+def test_what_fits_on_slices_alone() -> None:
+    """Where activations are most of what a device holds."""
+    options: dict[str, Any] = {"tensors": (8,), "recomputes": ("none",), "microbatch_sizes": (16,)}
+    whole, along = (search_sizes(GPT, SERVERS, 16, sequence_parallel=(x,), **options).best.bytes for x in (False, True))
+    assert along < 0.7 * whole
+    small = replace(SERVERS, memory_bytes=(along + whole) / 2)
+    with pytest.raises(RefusedError, match="nothing that fits"):
+        _ = search_sizes(GPT, small, 16, sequence_parallel=(False,), **options).best
+    assert search_sizes(GPT, small, 16, **options).best.mesh.sequence_parallel
 
 
 def test_nothing_is_selected_in_a_fused_kernel() -> None:

@@ -10,6 +10,7 @@ from hocket.plan.mesh import Mesh, Plane
 from hocket.plan.open import Opened, problems_of
 from hocket.plan.plan import Plan, PlanStage
 from hocket.plan.predict import predict, predict_choice, predict_iteration
+from hocket.profile.model import ModelProfile
 from tests.plan.test_mesh import A100, GPT, SERVERS, source
 
 PROFILE = analytic(GPT, A100, tensor=2, microbatch_sizes=(1, 2))
@@ -71,6 +72,37 @@ def test_bytes_of_all_members() -> None:
     assert sliced.group_bytes == pytest.approx(reduced + forth_and_back)  # and (t - 1) of what is gathered
 
 
+def along(samples: int = 1) -> tuple[Plan, ModelProfile]:
+    """The same plan on slices of the sequence."""
+    profile = analytic(GPT, A100, tensor=2, microbatch_sizes=(1, 2), sequence_parallel=True)
+    return replace(PLAN, slices=False, sequence_parallel=True, profile_digest=profile.digest), profile
+
+
+def test_slices_of_the_sequence() -> None:
+    """Text and back; what crosses stages does so once, without being gathered; inside as many bytes as all-reduces, and what
+    columns read once more in the backward; less memory on every device."""
+    plan, profile = along()
+    assert "\ntensor: 2\nsequence_parallel: true\n" in plan.to_yaml()
+    assert Plan.from_yaml(plan.to_yaml()) == plan
+    found, whole = predict(plan, profile)[1], predict(replace(PLAN, slices=False), PROFILE)[1]
+    sliced = predict(PLAN, PROFILE)[1]
+    assert found.sent_bytes_between == pytest.approx(sliced.sent_bytes_between)
+    assert all(found.peak_memory_bytes[d] < peak for d, peak in whole.peak_memory_bytes.items())
+    border = 512 * 1024 * 2
+    norms = 6 * 2 * 2 * (2 * 1024 * 2)  # of six blocks two, weight and bias
+    # Halves of reductions: 6 x 2 more of blocks, and at their ends a gather each way.
+    assert found.group_bytes == pytest.approx(whole.group_bytes + 8 * ((6 * 2 + 2) * border + norms))
+
+
+def test_a_profile_that_divides_the_sequence_otherwise() -> None:
+    """Refused with what the profile is of."""
+    plan, profile = along()
+    with pytest.raises(InputError, match=r"^sequence_parallel: found true, but the profile is of .* expected false"):
+        predict_iteration(plan, PROFILE)
+    with pytest.raises(InputError, match=r"^sequence_parallel: found false, but the profile is of .* expected true"):
+        predict_iteration(PLAN, profile)
+
+
 def test_it_is_checked() -> None:
     """The program is legal, and what lacks memory is told of the group's devices."""
     opened = Opened(PLAN, PROFILE)
@@ -95,6 +127,14 @@ def test_another_width_than_the_profile() -> None:
     [
         ({"tensor": 0, "slices": False}, r"^tensor: found 0; expected >= 1"),
         ({"tensor": 1}, r"^slices: found true, for groups of one device; expected false"),
+        (
+            {"tensor": 1, "slices": False, "sequence_parallel": True},
+            r"^sequence_parallel: found true, for groups of one",
+        ),
+        (
+            {"sequence_parallel": True},
+            r"^slices: found true, with sequence_parallel; expected false: between stages are",
+        ),
         ({"tensor": 3}, r"^tensor: found 3 devices; expected a divisor or a multiple of level server's 4"),
         ({"tensor": 4}, r"^stages\.1\.devices: found group 2; expected 0 to 1, the cluster's groups of 4 devices"),
     ],

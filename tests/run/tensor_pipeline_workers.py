@@ -17,8 +17,8 @@ from hocket.profile.capture import capture
 from hocket.profile.divided import cuts, divide
 from hocket.profile.tensor_search import find_split
 from hocket.run.engines.torch_dist import Worker
+from hocket.run.members import ProcessMembers
 from hocket.run.observe import Unobserved
-from hocket.run.tensor_parallel import GroupSum
 from tests.run.plans import Case, captured
 
 WIDTH = 2
@@ -44,15 +44,15 @@ class Losses(Unobserved):
         self.found.append((microbatch, value, samples))
 
 
-class Counted(GroupSum):
+class Counted(ProcessMembers):
     """Counts sums over the group."""
 
     calls = 0
 
-    def __call__(self, tensor: torch.Tensor) -> torch.Tensor:
+    def total(self, tensor: torch.Tensor) -> torch.Tensor:
         """Count it."""
         self.calls += self._group is not None
-        return super().__call__(tensor)
+        return super().total(tensor)
 
 
 def main(folder: Path, stage: int, rank: int) -> None:

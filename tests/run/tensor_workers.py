@@ -6,7 +6,9 @@ import json
 import os
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -20,16 +22,20 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from hocket.profile.capture import Stage, capture
 from hocket.profile.divided import cuts, part_of
 from hocket.profile.job import Job
+from hocket.profile.sequence_search import with_slices
 from hocket.profile.tensor_search import find_split
 from hocket.run.tensor_parallel import apply_split, as_dtensors
 from hocket.zoo.gpt import language_loss
 from tests.profile.transformers_of import NAMES, SEQ, VOCAB, logits_of, model_of
 
-# (model, local parameters, dropout) by number of processes.
+# (model, local parameters, dropout, slices of the sequence) by number of processes.
+_WAYS = ((False, 0.0, False), (True, 0.0, False), (True, 0.2, False), (False, 0.0, True), (True, 0.2, True))
 RUNS = {
-    2: [(name, local, dropout) for name in NAMES for local, dropout in ((False, 0.0), (True, 0.0), (True, 0.2))],
-    4: [("gpt", True, 0.0), ("gpt", True, 0.2)],
+    2: [(name, *way) for name in NAMES for way in _WAYS],
+    4: [("gpt", True, *way) for way in ((0.0, False), (0.2, False), (0.0, True), (0.2, True))],
 }
+# What the operations of c10d are among the members.
+_KINDS = {"allreduce_": "all_reduces", "_allgather_base_": "gathers", "alltoall_base_": "scatters"}
 
 
 class Collectives(TorchDispatchMode):
@@ -37,11 +43,11 @@ class Collectives(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.names: list[str] = []
+        self.counts: Counter[str] = Counter()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func.namespace in ("c10d", "_c10d_functional"):
-            self.names.append(func.__name__)
+            self.counts[_KINDS[func.__name__.removesuffix(".default")]] += 1
         return func(*args, **(kwargs or {}))
 
 
@@ -62,7 +68,7 @@ def loss_of(model: Callable[..., Any], args: Any, kwargs: Any) -> Tensor:
     return nn.functional.cross_entropy(logits, torch.arange(len(logits)) % VOCAB)
 
 
-def compare(name: str, local: bool, dropout: float, rank: int, width: int) -> dict[str, Any]:
+def compare(name: str, local: bool, dropout: float, sliced: bool, rank: int, width: int) -> dict[str, Any]:
     """One model on these processes and on one."""
     mesh = init_device_mesh("cpu", (width,))
     whole, args, kwargs = model_of(name, dropout)
@@ -70,6 +76,7 @@ def compare(name: str, local: bool, dropout: float, rank: int, width: int) -> di
         for p in whole.parameters():  # biases of zero would hide mistakes
             p += 0.02 * torch.randn_like(p)
     split = find_split(whole, width, *args, **kwargs)
+    split = with_slices(whole, split, *args, **kwargs) if sliced else split
     model = copy.deepcopy(whole)
     apply_split(model, split, mesh, local=local)
     with Collectives() as forward:
@@ -97,9 +104,9 @@ def compare(name: str, local: bool, dropout: float, rank: int, width: int) -> di
             same.update(gradients[key].numpy().tobytes())
     return {
         "same": same.hexdigest(),
-        "forward": forward.names,
-        "backward": backward.names,
-        "expected": split.all_reduces,
+        "forward": forward.counts,
+        "backward": backward.counts,
+        "expected": asdict(split.collectives),
         "loss": abs(float(loss.detach()) - float(expected.detach())),
         "gradients": wrong,
         "gradients_missing": sorted({n for n, p in whole.named_parameters() if p.grad is not None} ^ set(gradients)),
@@ -111,18 +118,20 @@ def compare(name: str, local: bool, dropout: float, rank: int, width: int) -> di
     }
 
 
-def stages(name: str, rank: int, width: int) -> dict[str, Any]:
+def stages(name: str, sliced: bool, rank: int, width: int) -> dict[str, Any]:
     """The same through captured stages of weight versions, as an engine executes them, with dropout."""
     whole, args, kwargs = model_of(name, 0.2)
     model = copy.deepcopy(whole)
     split = find_split(whole, width, *args, **kwargs)
+    split = with_slices(whole, split, *args, **kwargs) if sliced else split
     apply_split(model, split, init_device_mesh("cpu", (width,)), local=True)
     tokens = torch.randint(0, VOCAB, (4, SEQ), generator=torch.Generator().manual_seed(1))
     loss = language_loss if name == "gpt" else None
     data = [(t, t) if name == "gpt" else {"input_ids": t, "labels": t} for t in tokens]
     found = []
+    like = None
     for one in (whole, model):
-        captured = capture(Job(one, loss, data, torch.optim.SGD, 4))
+        like = captured = capture(Job(one, loss, data, torch.optim.SGD, 4), like=like)
         batch = captured.job.batch([0, 1])
         values = {known: batch[key] for key, known in captured.batch_names.items()}
         versions: dict[str, Tensor] = {}
@@ -154,7 +163,8 @@ def main(folder: Path, rank: int, width: int) -> None:
     store = dist.FileStore(str(folder / "meeting"), width)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=width)
     found = {str(case): compare(*case, rank, width) for case in RUNS[width]}
-    found["stages"] = {name: stages(name, rank, width) for name in dict.fromkeys(name for name, _, _ in RUNS[width])}
+    kinds = dict.fromkeys((name, sliced) for name, *_, sliced in RUNS[width])
+    found["stages"] = {str(kind): stages(*kind, rank, width) for kind in kinds}
     (folder / f"{rank}.json").write_text(json.dumps(found))
     dist.destroy_process_group()
 

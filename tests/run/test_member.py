@@ -32,9 +32,10 @@ def gpt(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def profiles(gpt: Path) -> dict[str, ModelProfile]:
-    """Of one device, and of one of two."""
+    """Of one device, of one of two, and of one of two on slices of the sequence."""
     job = load_job(gpt)
     found = {f"{width}.json": measure_member(job, width, (1, 2), budget_s=0.0) for width in (1, 2)}
+    found["2s.json"] = measure_member(job, 2, (1, 2), True, budget_s=0.0)
     for name, profile in found.items():
         profile.save(gpt.parent / name)
     return found
@@ -42,7 +43,7 @@ def profiles(gpt: Path) -> dict[str, ModelProfile]:
 
 def test_a_member_has_its_part_and_reduces_two_and_two(profiles: dict[str, ModelProfile]) -> None:
     """Layers are the whole's, matrices of blocks half as large; of each block two reductions forward and two backward."""
-    whole, member = profiles.values()
+    whole, member, _ = profiles.values()
     assert member.tensor == 2
     assert member.digest_of_model == whole.digest_of_model
     assert [layer.name for layer in member.layers] == [layer.name for layer in whole.layers]
@@ -59,18 +60,39 @@ def test_a_member_has_its_part_and_reduces_two_and_two(profiles: dict[str, Model
     assert down.reduced_bytes == tensor.size_bytes
 
 
+def test_a_member_works_on_slices(profiles: dict[str, ModelProfile]) -> None:
+    """Of each block four gathers and reduce-scatters forward, as many and two more in the backward, and the norms' gradients; what
+    goes between layers from the first block to the last is a part, and so is what they keep."""
+    _, member, along = profiles.values()
+    assert (along.tensor, along.sequence_parallel) == (2, True)
+    assert [layer.name for layer in along.layers] == [layer.name for layer in member.layers]
+    own = [k for k, layer in enumerate(along.layers) if layer.name.startswith("blocks.0.")]
+    assert tuple(sum(along.layers[k].gathers[way] for k in own) for way in (0, 1)) == (4, 6)
+    assert tuple(sum(along.layers[k].reductions[way] for k in own) for way in (0, 1)) == (0, 2)
+    up, down = (next(x for x in along.layers if x.name == f"blocks.0.mlp.{name}") for name in ("up", "down"))
+    hidden = {p: {t.name: t.size_bytes for t in p.tensors} for p in (member, along)}
+    assert up.gathered_bytes == down.gathered_bytes == hidden[member]["blocks.0.mlp.down"]
+    for name in ("add", "blocks.0.ln1", "blocks.0.attn.proj", "blocks.1.mlp.down"):
+        assert hidden[along][name] == tuple(size / 2 for size in hidden[member][name])
+    assert hidden[along]["ln"] == hidden[member]["ln"]
+    kept = [sum(p.layers[k].stash_bytes[-1] for k in own) for p in (member, along)]
+    assert kept[1] < 0.8 * kept[0]
+    assert ModelProfile.from_json(along.to_json()) == along
+
+
+@pytest.mark.parametrize("name", ["2", "2s"])
 def test_a_plan_of_groups_from_profiles_is_trained(
-    gpt: Path, profiles: dict[str, ModelProfile], tmp_path: Path
+    gpt: Path, profiles: dict[str, ModelProfile], tmp_path: Path, name: str
 ) -> None:
-    """Both widths are candidates; the one of groups trains, and its memory is what was predicted."""
+    """All kinds are candidates; those of groups train, and their memory is what was predicted."""
     cluster = Cluster("local", (LINKS,), "cpu-core", memory_bytes=1e10)
     paths = {str(gpt.parent / name): profile for name, profile in profiles.items()}
     found = search_widths(paths, cluster, 8)
     assert {one.plan.tensor for one in found.candidates} == {1, 2}
     assert found.considered > len(found.candidates)
-    group = next(one for one in found.candidates if one.plan.tensor == 2)
-    assert group.config.endswith(" t2")
-    assert group.plan.profile == str(gpt.parent / "2.json")
+    group = next(one for one in found.candidates if one.config.endswith(f" t{name}"))
+    assert (group.plan.tensor, group.plan.sequence_parallel) == (2, name == "2s")
+    assert group.plan.profile == str(gpt.parent / f"{name}.json")
     group.plan.save(tmp_path / "plan.yaml")
     trained = train(gpt, tmp_path / "plan.yaml", steps=3)
     assert len(trained.peak_memory_bytes) == 2
@@ -80,7 +102,7 @@ def test_a_plan_of_groups_from_profiles_is_trained(
 
 def test_profiles_that_do_not_go_together(profiles: dict[str, ModelProfile]) -> None:
     """Of one width twice, of another model: each by its name."""
-    whole, member = profiles.values()
+    whole, member, _ = profiles.values()
     cluster = Cluster("local", (LINKS,), "cpu-core", memory_bytes=1e10)
     with pytest.raises(InputError, match=r"again\.json: found of one of 2 tensor-parallel devices, as member\.json is"):
         search_widths({"whole.json": whole, "member.json": member, "again.json": member}, cluster, 8)

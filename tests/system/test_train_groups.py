@@ -51,7 +51,8 @@ def groups(job: Path, depth: int, members: int, replicas: int, strategy: str = "
 
 
 def test_checkpoints_move_between_plans(gpt: Path, tmp_path: Path) -> None:
-    """Pipeline and groups, by the command; one process; groups and replicas; back: one run of one process's losses."""
+    """Pipeline and groups, by the command; one process; groups and replicas, on slices of the sequence; back: one run of one
+    process's losses."""
     saved, losses = tmp_path / "saved", list[float]()
     first = replace(groups(gpt, 2, 2, 1), slices=True)
     first.save(tmp_path / "plan.yaml")
@@ -61,7 +62,8 @@ def test_checkpoints_move_between_plans(gpt: Path, tmp_path: Path) -> None:
     lines = [json.loads(line) for line in done.stdout.splitlines()]
     losses += [line["loss"] for line in lines if "loss" in line]
     assert sorted(lines[-1]["peak_memory_bytes"]) == ["0", "1", "2", "3"]
-    for chosen, steps in ((groups(gpt, 1, 1, 1), 4), (groups(gpt, 1, 2, 2), 6), (first, 8)):
+    along = replace(groups(gpt, 1, 2, 2), sequence_parallel=True)
+    for chosen, steps in ((groups(gpt, 1, 1, 1), 4), (along, 6), (first, 8)):
         listener = Recorder()
         train(gpt, chosen, steps=steps, checkpoint=str(saved), resume=True, listener=listener)
         assert listener.first == steps - 2
@@ -79,6 +81,30 @@ def test_checkpoints_move_between_plans(gpt: Path, tmp_path: Path) -> None:
             name, peer = event.name.replace("send", "receive"), (event.device + 2) % 4
             there = [e for e in trace.events if (e.device, e.name) == (peer, name)]
             assert [(e.start_s, e.end_s) for e in there] == [(event.start_s, event.end_s)]
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_slices_of_the_sequence(gpt: Path, depth: int) -> None:
+    """The losses of one process, dropout and all; the run says what members do together, and nothing of blocks that stay whole."""
+    listener = Recorder()
+    chosen = replace(groups(gpt, depth, 2, 1), sequence_parallel=True)
+    train(gpt, chosen, steps=3, listener=listener)
+    assert listener.losses == pytest.approx(reference(gpt, groups(gpt, 1, 1, 1), 3), rel=1e-8)
+    notes = [text for text in listener.notes if "block" in text]
+    assert notes == [
+        "2 blocks are divided over groups of 2 workers: 5 gathers, 4 reduce-scatters forward and "
+        "4 all-reduces, 9 gathers, 4 reduce-scatters backward a microbatch"
+    ]
+
+
+def test_blocks_that_stay_whole_are_told(gpt: Path, tmp_path: Path) -> None:
+    """A sequence of 15 has no halves: the plain split, with the reason."""
+    path = tmp_path / "job.py"
+    path.write_text(JOB.replace("dropout=0.1", "dropout=0.1, seq=15"))
+    listener = Recorder()
+    train(path, replace(groups(path, 1, 2, 1), sequence_parallel=True), steps=2, listener=listener)
+    assert listener.losses == pytest.approx(reference(path, groups(path, 1, 1, 1), 2), rel=1e-8)
+    assert "blocks.0 works on whole sequences: no dimension of positions that 2 divides" in listener.notes
 
 
 def test_torchrun(gpt: Path, tmp_path: Path) -> None:

@@ -163,7 +163,7 @@ class Groups:
         return found
 
     def total(self, tensor: Tensor) -> Tensor:
-        """The sum of a tensor over the members of this worker's tensor-parallel group, as a new tensor, waited for.
+        """The sum of a tensor over the members of this worker's tensor-parallel group; see `Members`.
 
         This waits inside of a forward or backward, and cannot deadlock. Members of a group have the same compute lane, so they
         come to the same sums in the same order, from compute's thread alone (a backward on a processor runs there, too; on a GPU
@@ -175,14 +175,18 @@ class Groups:
         """
         return _begun(lambda: self._members.total(tensor))
 
-    def gathered(self, tensor: Tensor) -> list[Tensor]:
-        """A tensor of each member of this worker's tensor-parallel group, all of one shape, by number."""
-        return _begun(lambda: self._members.gathered(tensor))
+    def gathered(self, tensor: Tensor, width: int) -> Tensor:
+        """Every member's tensor, likewise; see `Members`."""
+        return _begun(lambda: self._members.gathered(tensor, width))
+
+    def scattered(self, tensor: Tensor) -> Tensor:
+        """This member's part of a sum, likewise; see `Members`."""
+        return _begun(lambda: self._members.scattered(tensor))
 
     @property
     def _members(self) -> Members:
         if self._inside is None:
-            raise InternalError("a sum over the members of a group of one")
+            raise InternalError("members of a group of one")
         return self._inside
 
     def _rank_of(self, peer: int) -> int:

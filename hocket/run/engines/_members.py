@@ -5,7 +5,6 @@ of one machine whose tensors live on its processor share memory for it (_shared.
 buffer, with no thread between them. Sums are added in the order of members, so that all have the same bits.
 """
 
-import ctypes
 from collections.abc import Mapping, Sequence
 
 import torch
@@ -14,10 +13,11 @@ from torch import Tensor
 
 from hocket.run.engines._connect import connect
 from hocket.run.engines._shared import Inbox, Outbox
+from hocket.run.members import ProcessMembers, lent
 
 
 class Members:
-    """One group, as one of its members sees it. Calls raise RuntimeError where another member is gone or silent.
+    """One group, as one of its members sees it (profile/members.py). Calls raise RuntimeError where another is gone or silent.
 
     Attributes:
         shared: whether they share memory.
@@ -44,9 +44,7 @@ class Members:
     def total(self, tensor: Tensor) -> Tensor:
         """The sum of a tensor over all members, as a new tensor."""
         if not self.shared:
-            found = tensor.detach().clone(memory_format=torch.contiguous_format)
-            self._of_group.allreduce([_lent(found)]).wait()
-            return found
+            return ProcessMembers(self._of_group).total(tensor)
         own = tensor.detach().contiguous()
         if len(self._ranks) == 2:  # in one turn, which moves as many bytes as two
             return _added(self._exchanged([own, own], [own, own]), own)
@@ -59,22 +57,29 @@ class Members:
         self._gather(mine, [found[k * each : (k + 1) * each] for k in range(len(parts))])
         return found.view(tensor.shape)
 
-    def gathered(self, tensor: Tensor) -> list[Tensor]:
+    def gathered(self, tensor: Tensor, width: int) -> Tensor:
         """A tensor of each member, all of one shape, by number."""
-        found = [torch.empty_like(tensor, memory_format=torch.contiguous_format) for _ in self._ranks]
-        if self.shared:
-            self._gather(tensor.contiguous(), found)
-        else:
-            self._of_group.allgather([found], [tensor.contiguous()]).wait()
+        if not self.shared:
+            return ProcessMembers(self._of_group).gathered(tensor, width)
+        found = torch.empty((width, *tensor.shape), dtype=tensor.dtype, device=tensor.device)
+        self._gather(tensor.detach().contiguous(), list(found))
         return found
+
+    def scattered(self, tensor: Tensor) -> Tensor:
+        """The sum of what each member has in the row of this one."""
+        if not self.shared:
+            return ProcessMembers(self._of_group).scattered(tensor)
+        rows = list(tensor.detach().contiguous())
+        mine = rows[self._own]
+        return _added(self._exchanged([mine] * len(rows), rows), mine)
 
     def fill(self, memory: Tensor, rooms: Sequence[slice]) -> None:
         """Fill a memory of one room for each member, all of one size, with what each has in its own."""
         if self.shared:
             self._gather(memory[rooms[self._own]], [memory[room] for room in rooms])
         else:
-            lent = _lent(memory)
-            self._of_group._allgather_base(lent, lent[rooms[self._own]]).wait()
+            whole = lent(memory)
+            self._of_group._allgather_base(whole, whole[rooms[self._own]]).wait()
 
     @property
     def _of_group(self) -> dist.ProcessGroup:
@@ -131,14 +136,3 @@ def members_of(groups: Sequence[Sequence[int]], device: torch.device, shared_mem
     if device.type == "cuda":  # NCCL connects at first use
         dist.all_reduce(torch.zeros(1, device=device), group=made)
     return Members(made, mine, {}, {})
-
-
-def _lent(tensor: Tensor) -> Tensor:
-    """A contiguous tensor's memory, for a transfer that is waited for.
-
-    gloo's thread lets go of its tensors a little after it has said that it is done, and memory would be held as long.
-    """
-    if tensor.device.type != "cpu" or not tensor.nbytes:
-        return tensor
-    memory = (ctypes.c_char * tensor.nbytes).from_address(tensor.data_ptr())
-    return torch.frombuffer(memory, dtype=tensor.dtype)

@@ -107,7 +107,7 @@ class Worker:
         self._groups = Groups(program, self.number, self.device.device, shared_memory, plan.tensor)
         self._division = division
         if division is not None:
-            division.reduction.bind(self._groups.total)
+            division.members.bind(self._groups)
             self.device.clipping.join(division.divided, plan.tensor, self._groups.total)
         self._losses: list[tuple[int, Tensor, int]] = []
         self._memory = Memory(self.device)
@@ -255,7 +255,7 @@ class Worker:
         if division is None:
             return found
         try:
-            return division.whole(found, self._groups.gathered)
+            return division.whole(found, lambda tensor: self._groups.gathered(tensor, division.split.width))
         except TransferError as error:
             raise WorkerLost(f"group {self.number} member {division.member}: lost another member: {error}") from error
 

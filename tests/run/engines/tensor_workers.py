@@ -8,7 +8,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -32,8 +32,8 @@ class Run:
     """A case, and how often its period is repeated.
 
     Attributes:
-        gloo: no message goes through memory. slices: members send a part each. ends: of the stages, in layers, if they are not
-            of equal number. job: model and optimizer.
+        gloo: no message goes through memory. slices: members send a part each. sequence: they work on slices of the sequence.
+        ends: of the stages, in layers, if they are not of equal number. job: model and optimizer.
     """
 
     case: Case
@@ -41,6 +41,7 @@ class Run:
     dtype: str = "float64"
     gloo: bool = False
     slices: bool = False
+    sequence: bool = False
     ends: tuple[int, ...] = ()
     job: tuple[str, str] = ("gpt", "adam")
 
@@ -50,7 +51,7 @@ class Run:
 
     def plan(self) -> Plan:
         """The plan, of groups."""
-        plan = replace(self.case.plan(self.whole()), tensor=WIDTH, slices=self.slices)
+        plan = replace(self.case.plan(self.whole()), tensor=WIDTH, slices=self.slices, sequence_parallel=self.sequence)
         if not self.ends:
             return plan
         names = [layer for stage in plan.stages for layer in stage.layers]
@@ -83,8 +84,14 @@ SLICED = {
     f"{name} slices": replace(RUNS[name], slices=True)
     for name in ("2x2x1", "2x2x1 gloo", "2x2x1 interleaved", "2x2x1 two_bw", "2x2x2", "2x2x1 between parts")
 }
-RUNS |= SLICED
-KILLED = {"killed": "2x2x1", "killed slices": "2x2x1 slices"}
+# And on slices of the sequence, with borders inside of the blocks, between them and at their ends; the first of the last is whole.
+SEQUENCE = {
+    f"{name} sequence": replace(RUNS[name], sequence=True)
+    for name in ("1x2x1", "2x2x1", "2x2x1 gloo", "2x2x1 interleaved", "2x2x1 two_bw", "2x2x2", "2x2x1 between parts")
+}
+SEQUENCE["2x2x1 ends sequence"] = replace(SEQUENCE["2x2x1 interleaved sequence"], ends=(2, 3, 21))
+RUNS |= SLICED | SEQUENCE
+KILLED = {"killed": "2x2x1", "killed slices": "2x2x1 slices", "killed sequence": "2x2x1 sequence"}
 
 
 def run(folder: Path, name: str, rank: int, graphs: list[Captured], divisions: list[Division]) -> None:
@@ -102,11 +109,10 @@ def run(folder: Path, name: str, rank: int, graphs: list[Captured], divisions: l
         division=divisions[member],
     )
     worker.run(chosen.repeats)
-    counts = [divisions[member].reduction.forward, divisions[member].reduction.backward]
-    sent_bytes = sum(worker.sent_bytes.values())
+    done, sent_bytes = asdict(divisions[member].members.done), sum(worker.sent_bytes.values())
     state = worker.state()
     torch.save(state["weights"], folder / f"{rank}.pt")
-    fact = {"device": worker.number, "losses": list(noted.losses), "all_reduces": counts}
+    fact = {"device": worker.number, "losses": list(noted.losses), "collectives": done}
     fact |= {"sent_bytes": sent_bytes, "peak_bytes": worker.peak_memory_bytes}
     # Another segment, from the whole state that the first one left.
     worker.load({**state, "weights": {key: tensor.clone() for key, tensor in state["weights"].items()}})
@@ -163,9 +169,10 @@ def one(folder: Path, name: str, splits: dict[str, TensorSplit]) -> None:
     """One case, or one of `KILLED`."""
     chosen = RUNS[KILLED.get(name, name)]
     whole = chosen.whole()
-    if chosen.dtype not in splits:
-        splits[chosen.dtype] = TensorSplit.read(split_of(whole.job, WIDTH).as_data())
-    divisions = [Division(whole.job, splits[chosen.dtype], member) for member in range(WIDTH)]
+    kind = f"{chosen.dtype} {chosen.sequence}"
+    if kind not in splits:
+        splits[kind] = TensorSplit.read(split_of(whole.job, WIDTH, chosen.sequence).as_data())
+    divisions = [Division(whole.job, splits[kind], member) for member in range(WIDTH)]
     graphs = [capture(d.job, chosen.case.microbatch_size, like=whole) for d in divisions]
 
     def work(rank: int) -> None:
@@ -175,7 +182,7 @@ def one(folder: Path, name: str, splits: dict[str, TensorSplit]) -> None:
             run(folder, name, rank, graphs, divisions)
 
     codes = forked(folder, chosen.workers, work)
-    (folder / "codes.json").write_text(json.dumps([codes, splits[chosen.dtype].all_reduces]))
+    (folder / "codes.json").write_text(json.dumps([codes, asdict(splits[kind].collectives)]))
 
 
 def main(folder: Path, names: list[str]) -> None:

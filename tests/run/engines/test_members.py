@@ -29,7 +29,9 @@ for shared in (False, True):
                 mine = torch.randn(size, dtype=torch.float64).to(dtype)
                 shown = mine.reshape(1, size).expand(2, size)  # not contiguous
                 key = (shared, len(groups), size, str(dtype))
-                found[key] = (shown, members.total(shown), members.gathered(mine))
+                rows = torch.randn(len(groups[0]), size, dtype=torch.float64).to(dtype)
+                gathered = members.gathered(mine, len(rows))
+                found[key] = (shown, members.total(shown), gathered, rows, members.scattered(rows))
         memory = torch.full((2 * len(groups[0]),), -1.0)
         rooms = [slice(2 * k, 2 * k + 2) for k in range(len(groups[0]))]
         memory[rooms[rank % len(groups[0])]] = float(rank)
@@ -65,8 +67,12 @@ def test_memory_and_gloo_give_the_same(workers: int, tmp_path: Path) -> None:
                 assert all(torch.equal(answer[key], wanted) for answer in group)
                 continue
             exact = torch.stack([answer[key][0].double() for answer in group]).sum(dim=0)
-            for answer in group:
-                _, total, parts = answer[key]
+            for number, answer in enumerate(group):
+                _, total, parts, _, part = answer[key]
+                rows = [other[key][3][number] for other in group]
+                assert (part.double() - sum(row.double() for row in rows)).abs().max() <= 8 * size * torch.finfo(
+                    part.dtype
+                ).eps
                 assert torch.equal(total, group[0][key][1])
                 assert (total.double() - exact).abs().max() <= 8 * size * torch.finfo(total.dtype).eps
-                assert torch.equal(torch.stack(parts), torch.stack([other[key][0][0] for other in group]))
+                assert torch.equal(parts, torch.stack([other[key][0][0] for other in group]))

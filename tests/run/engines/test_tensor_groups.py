@@ -16,15 +16,15 @@ from hocket.plan.predict import predict, proven_peaks
 from hocket.profile.measure import measure
 from hocket.profile.model import ModelProfile
 from hocket.program.instruction import Kind
-from hocket.run.division import Division, split_of
 from hocket.run.engines.inline import Result, run_inline
+from hocket.run.member import measure_member
 from hocket.strategies._choices import Choice, Situation
-from tests.run.engines.tensor_workers import KILLED, RUNS, SLICED, WIDTH
+from tests.run.engines.tensor_workers import KILLED, RUNS, SEQUENCE, SLICED, WIDTH
 from tests.run.plans import Case, assert_same_losses, assert_same_weights
 
 WHERE_ALIKE = [name for name in SLICED if name != "2x2x1 interleaved slices"]
 TOLERANCE = {"float64": 1e-8, "float32": 1e-4}
-Found = dict[str, tuple[list[dict[str, Any]], list[dict[str, Tensor]], list[dict[str, Tensor]], list[int]]]
+Found = dict[str, tuple[list[dict[str, Any]], list[dict[str, Tensor]], list[dict[str, Tensor]], dict[str, Any]]]
 
 
 def start(folder: Path, *names: str) -> None:
@@ -36,7 +36,7 @@ def start(folder: Path, *names: str) -> None:
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Found:
-    """Facts, weights and weights after one more segment, by rank, and the all-reduces of a microbatch, of every case."""
+    """Facts, weights and weights after one more segment, by rank, and the collectives of a microbatch, of every case."""
     folder, found = tmp_path_factory.mktemp("groups"), {}
     start(folder, *RUNS)
     for name, chosen in RUNS.items():
@@ -93,16 +93,24 @@ def test_states_are_whole(results: Found, name: str) -> None:
         assert all(torch.equal(tensor, weights[rank + 1][key]) for key, tensor in weights[rank].items())
 
 
+# Of two blocks, for each two either way. On slices of the sequence what columns read is gathered again in the backward, the ends
+# of the blocks gather once, and each norm's gradients are summed.
+PLAIN = {"all_reduces": (4, 4), "gathers": (0, 0), "scatters": (0, 0)}
+ALONG = {"all_reduces": (0, 4), "gathers": (4 + 1, 4 + 4 + 1), "scatters": (4, 4)}
+
+
 @pytest.mark.parametrize("name", RUNS)
-def test_all_reduces_are_as_many_as_the_split_says(results: Found, name: str) -> None:
+def test_collectives_are_as_many_as_the_split_says(results: Found, name: str) -> None:
     """Two forward and two backward a block and microbatch; a recomputed forward has its own again."""
-    facts, _, _, (forward, backward) = results[name]
+    facts, _, _, expected = results[name]
     microbatches = len(alone(name)[0].losses)
     again = 2 if RUNS[name].case.recompute else 1
-    assert (forward, backward) == (4, 4)  # two blocks
-    for k in range(WIDTH):
-        done = [sum(fact["all_reduces"][way] for fact in facts[k::WIDTH]) for way in (0, 1)]
-        assert done == [forward * microbatches * again, backward * microbatches]
+    for kind, (forward, backward) in (ALONG if RUNS[name].sequence else PLAIN).items():
+        assert expected[kind] == {"forward": forward, "backward": backward}
+        for k in range(WIDTH):
+            done = [fact["collectives"][kind] for fact in facts[k::WIDTH]]
+            assert sum(one["forward"] for one in done) == forward * microbatches * again
+            assert sum(one["backward"] for one in done) == backward * microbatches
 
 
 @pytest.mark.parametrize("name", SLICED)
@@ -121,6 +129,14 @@ def test_slices_are_a_part_of_the_bytes(results: Found, name: str) -> None:
     sent = [fact["sent_bytes"] for fact in results[name][0]]
     assert all(sent)
     assert [WIDTH * each for each in sent] == [fact["sent_bytes"] for fact in results[name.removesuffix(" slices")][0]]
+
+
+@pytest.mark.parametrize("name", [f"{name} sequence" for name in ("2x2x1", "2x2x1 gloo", "2x2x1 two_bw", "2x2x2")])
+def test_borders_are_slices_of_the_sequence(results: Found, name: str) -> None:
+    """Each worker sends a t-th of what it sends of whole sequences, and has less memory at its peak."""
+    for fact, plain in zip(results[name][0], results[name.removesuffix(" sequence")][0], strict=True):
+        assert WIDTH * fact["sent_bytes"] == plain["sent_bytes"] > 0
+        assert fact["peak_bytes"] < plain["peak_bytes"]
 
 
 def test_a_border_inside_of_a_part_goes_whole(results: Found) -> None:
@@ -152,17 +168,16 @@ def test_slices_spare_what_the_simulator_says(results: Found, name: str) -> None
 
 
 @cache
-def profile_of_member() -> ModelProfile:
+def profile_of_member(sequence: bool) -> ModelProfile:
     """Of what a member runs, alone."""
-    job = RUNS["2x2x1"].whole().job
-    return measure(Division(job, split_of(job, WIDTH), 0).job, (1, 2), budget_s=0.5)
+    return measure_member(RUNS["2x2x1"].whole().job, WIDTH, (1, 2), sequence, budget_s=0.5)
 
 
-@pytest.mark.parametrize("name", SLICED)
+@pytest.mark.parametrize("name", [*SLICED, *SEQUENCE])
 def test_peaks_are_not_above_what_is_proven(results: Found, name: str) -> None:
     """Slices arrive in the memory of the whole: no worker holds more than its instructions say of a member's own layers, and one
     tensor that was reduced: seldom, with slices or without, a collective's is let go of a moment after it was waited for."""
-    plan, of_member = RUNS[name].plan(), profile_of_member()
+    plan, of_member = RUNS[name].plan(), profile_of_member(RUNS[name].sequence)
     situation = Situation(of_member, plan.group.cluster, plan.batch_size)
     choice = Choice(plan.cuts(of_member), plan.microbatch_size, tuple(plan.options.items()))
     proven = proven_peaks(situation, plan.strategy, choice)
