@@ -16,6 +16,8 @@ import numpy as np
 from hocket.cost.compute import LayerFigures
 from hocket.profile.model import ModelProfile
 
+LOSS_BYTES = 8.0  # its gradient is one number, which stays until the backward is over
+
 Span = tuple[float, int, int]  # bytes, and the first and last position at which they are there
 
 
@@ -98,6 +100,8 @@ class Walk:
                 sums[met] = np.maximum(sums[met], size)
             if tensor.gradient and source is not None and readers.get(index, 0) > 1:
                 gradients.append((size, max(targets, default=source), len(own) - 1))
+        if own[-1] == len(profile.layers) - 1:  # in the layer that makes it the loss's own gradient is counted already
+            gradients.append((LOSS_BYTES, 0, len(own) - 2))
         return cls(
             np.maximum(inner, 0.0),
             outputs,

@@ -17,6 +17,9 @@ from hocket.profile.capture import Captured, Stage
 from hocket.profile.storage import StorageTracker, storage_key, unique_bytes
 
 
+_SUM = 1.01  # a step that needs more than its largest layer by so much needs all at once
+
+
 @dataclass(frozen=True)
 class LayerBytes:
     """Bytes of one layer at one microbatch size, as `hocket.profile.model.Layer` defines them.
@@ -204,4 +207,10 @@ def step_peaks(
             return tracker.peak_bytes
 
     single = [peak(names) for names in layers]
-    return single, peak(list(weights)) > 1.01 * max(single)
+    together = peak(list(weights))
+    if together > _SUM * max(single):
+        return single, True
+    # One after the other: what the largest needs, and what is left of the one before.
+    largest = single.index(max(single))
+    single[largest] = max(single[largest], together)
+    return single, False

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from hocket.cost.compute import Columns
-from hocket.cost.walk import Walk
+from hocket.cost.walk import LOSS_BYTES, Walk
 from hocket.profile.model import ModelProfile
 from hocket.profile.synthetic import chain
 
@@ -56,10 +56,10 @@ def test_gradients_that_are_made_are_counted_once() -> None:
     found = walk(known(), (1, 2))
     first = 2 + 13  # in layer 2, with layer 1's inside
     then = (
-        4 + 20 + 10 + 7
-    )  # gradients of layer 2; of its input; of layer 1's input, which goes to another stage; layer 1
+        4 + 20 + 10 + 7 + LOSS_BYTES
+    )  # gradients of layer 2; of its input; of layer 1's input, which goes to another stage; layer 1; of the loss
     assert found.backward_peak([0], 10) == max(first, then) - 5
-    later = max(2 + 9, 20 + 10 + 7)
+    later = max(2 + 9, 20 + 10 + 7 + LOSS_BYTES)
     assert found.backward_peak([], 10) == later - 5
 
 
@@ -77,7 +77,7 @@ def test_gradients_that_meet_are_added_out_of_place() -> None:
     found = walk(branching(), (0, 1, 2))
     first = 3 + 3 + 9
     met = 1 + 3 * 10
-    assert found.backward_peak([], 0) == max(first, 1 + 30 + 7, met, 10 + 5) - 6
+    assert found.backward_peak([], 0) == max(first, LOSS_BYTES + max(1 + 30 + 7, met, 10 + 5)) - 6
     assert found.joined.tolist() == [0, 2 * 10 - 20, 0]
 
 

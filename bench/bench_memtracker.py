@@ -1,0 +1,185 @@
+"""Peak memory: predicted against torch's MemTracker, for real models on one device, without computing or allocating anything.
+
+    python bench/bench_memtracker.py [--only WORD]
+
+Each model is run on fake tensors under torch.distributed._tools.mem_tracker.MemTracker, two updates of so many microbatches with
+its optimizer, as a plain loop does it; and sketched, planned for one device and simulated. Prints one JSON line a configuration:
+bytes, the error (below 0 is what must not be), and where MemTracker sees the bytes at its peak; then the least and greatest error.
+"""
+
+import argparse
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.autograd.graph import get_gradient_edge
+from torch.distributed._tools.mem_tracker import MemTracker
+
+from hocket import zoo
+from hocket.cost.sketched import costed
+from hocket.hardware.catalog import device_type
+from hocket.hardware.cluster import Cluster, Level
+from hocket.plan.plan import Plan, PlanStage
+from hocket.plan.predict import predict_iteration
+from hocket.profile.fake import fake_copy, faked
+from hocket.profile.job import Job
+from hocket.profile.sketch import sketch
+
+ALONE = Cluster("one", (Level("device", 1, 1e9),), "h200")
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model with an optimizer, and how its batch is cut."""
+
+    model: str
+    optimizer: str
+    samples: int
+    microbatches: int
+    recompute: bool = False
+
+    def __str__(self) -> str:
+        text = f"{self.model} {self.optimizer} microbatch {self.samples} x {self.microbatches}"
+        return f"{text} recompute" if self.recompute else text
+
+    @property
+    def job(self) -> Job:
+        """The job; call it where nothing is allocated."""
+        return job_of(self.model, OPTIMIZERS[self.optimizer], self.samples * self.microbatches)
+
+
+OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
+    "SGD": lambda p: torch.optim.SGD(p, lr=0.1),
+    "momentum": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9),
+    "Adam": lambda p: torch.optim.Adam(p, lr=1e-3),
+    "AdamW": lambda p: torch.optim.AdamW(p, lr=1e-3),
+}
+CASES = (
+    Case("gpt-350m", "Adam", 4, 1),
+    Case("gpt-350m", "AdamW", 1, 4),
+    Case("gpt-350m", "SGD", 4, 2, recompute=True),
+    Case("hf-gpt2", "AdamW", 4, 2),
+    Case("hf-bert", "AdamW", 8, 1),
+    Case("hf-bert", "Adam", 2, 4, recompute=True),
+    Case("hf-llama-1b", "AdamW", 1, 2),
+    Case("vgg16", "momentum", 16, 1),
+    Case("vgg16", "Adam", 4, 2),
+    Case("resnet50", "momentum", 16, 2),
+    Case("resnet50", "SGD", 8, 1, recompute=True),
+    Case("inception-v3", "momentum", 8, 2),
+    Case("lstm", "Adam", 32, 2),
+)
+
+
+class Words:
+    """Random words that are their own labels, as models of transformers take them."""
+
+    def __init__(self, length: int, words: int, samples: int) -> None:
+        self.length, self.words, self.samples = length, words, samples
+
+    def __len__(self) -> int:
+        return self.samples
+
+    def __getitem__(self, i: int) -> dict[str, torch.Tensor]:
+        text = torch.randint(0, self.words, (self.length,))
+        return {"input_ids": text, "labels": text.clone()}
+
+
+def job_of(name: str, optimizer: Any, batch_size: int) -> Job:
+    """A model in its published size."""
+    options: dict[str, Any] = {"batch_size": batch_size, "samples": batch_size, "optimizer": optimizer}
+    match name:
+        case "gpt-350m":
+            return zoo.job("gpt", n_layer=24, d_model=1024, n_head=16, seq=1024, dropout=0.1, **options)
+        case "vgg16":
+            return zoo.job("vgg", classes=1000, **options)
+        case "resnet50":
+            return zoo.job("resnet", depth=50, classes=1000, **options)
+        case "inception-v3":
+            return zoo.job("inception", classes=1000, **options)
+        case "lstm":
+            return zoo.job("lstm", width=1024, layers=8, vocab=32000, seq=50, **options)
+    model, length, words = of_transformers(name)
+    return Job(model.train(), None, Words(length, words, batch_size), optimizer, batch_size, name=name)
+
+
+def of_transformers(name: str) -> tuple[nn.Module, int, int]:
+    """A model of Hugging Face, the length of its samples, and its number of words."""
+    import transformers
+
+    match name:
+        case "hf-gpt2":
+            return transformers.GPT2LMHeadModel(transformers.GPT2Config()), 1024, 50257
+        case "hf-bert":
+            return transformers.BertForMaskedLM(transformers.BertConfig()), 512, 30522
+    sizes = {"hidden_size": 2048, "num_hidden_layers": 16, "num_attention_heads": 32, "num_key_value_heads": 8}
+    config = transformers.LlamaConfig(intermediate_size=8192, vocab_size=128256, tie_word_embeddings=True, **sizes)
+    return transformers.LlamaForCausalLM(config), 1024, 128256
+
+
+def tracked(job: Job, samples: int, microbatches: int, recompute: bool = False) -> dict[str, int]:
+    """What MemTracker sees at the peak of two updates, by what it takes the bytes for; "Total" is the sum."""
+    with faked() as mode:
+        model = fake_copy(job.model, mode)
+        optimizer = job.optimizer(model.parameters())
+        tracker = MemTracker()  # type: ignore[no-untyped-call]
+        tracker.track_external(model, optimizer)
+        with tracker:
+            for _ in range(2):
+                for m in range(microbatches):
+                    batch = job.batch([i % len(job.data) for i in range(m * samples, (m + 1) * samples)])
+                    if recompute:
+                        with torch.no_grad():
+                            loss_of(job, model, batch)
+                        tracker.reset_mod_stats()
+                    root = get_gradient_edge(loss_of(job, model, batch))  # as a worker, which keeps the loss's number
+                    torch.autograd.backward([root], [torch.ones(())])
+                    del root
+                    tracker.reset_mod_stats()
+                    del batch
+                optimizer.step()
+                optimizer.zero_grad()
+        (found,) = tracker.get_tracker_snapshot("peak").values()
+    return {getattr(kind, "name", str(kind)): int(size) for kind, size in found.items()}
+
+
+def loss_of(job: Job, model: nn.Module, batch: dict[str, Any]) -> torch.Tensor:
+    """The job's loss."""
+    args, kwargs, loss_args, loss_kwargs = job.split(batch)
+    out = model(*args, **kwargs)
+    loss: torch.Tensor = job.loss(out, *loss_args, **loss_kwargs) if job.loss is not None else out.loss
+    return loss
+
+
+def predicted(job: Job, samples: int, microbatches: int, recompute: bool = False) -> float:
+    """What a plan of one stage on one device is predicted to hold at most."""
+    profile = costed(sketch(job, (samples,)), device_type("h200"))
+    stage = PlanStage(tuple(layer.name for layer in profile.layers), (0,), recompute)
+    plan = Plan("data_parallel", profile.name, samples * microbatches, samples, (stage,), ALONE)
+    return predict_iteration(plan, profile).peak_memory_bytes[0]
+
+
+def main() -> None:
+    """Print the lines."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--only", default="", help="the configurations whose name has this in it")
+    given = parser.parse_args()
+    errors = []
+    for case in CASES:
+        if given.only not in str(case):
+            continue
+        with faked():
+            job = case.job
+        how = (case.samples, case.microbatches, case.recompute)
+        found, seen = predicted(job, *how), tracked(job, *how)
+        errors.append(found / seen["Total"] - 1)
+        row = {"case": str(case), "predicted_bytes": round(found), "error": round(errors[-1], 5), "tracked_bytes": seen}
+        print(json.dumps(row), flush=True)
+    print(json.dumps({"cases": len(errors), "least_error": min(errors), "greatest_error": max(errors)}))
+
+
+if __name__ == "__main__":
+    main()

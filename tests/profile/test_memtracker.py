@@ -1,0 +1,32 @@
+"""Predicted peaks against torch's MemTracker, on fake tensors, for small models; bench/bench_memtracker.py has the large ones."""
+
+import pytest
+import torch
+
+from bench.bench_memtracker import predicted, tracked
+from hocket import zoo
+
+OPTIMIZERS = {
+    "SGD": lambda p: torch.optim.SGD(p, lr=0.1),
+    "momentum": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9),
+    "Adam": lambda p: torch.optim.Adam(p),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "optimizer", "samples", "microbatches", "recompute"),
+    [
+        ("gpt", "Adam", 4, 1, False),
+        ("gpt", "SGD", 2, 3, True),
+        ("vgg", "momentum", 4, 2, False),
+        ("resnet", "Adam", 4, 1, True),
+        ("lstm", "Adam", 4, 2, False),
+    ],
+)
+def test_the_peak_is_what_torch_tracks(
+    name: str, optimizer: str, samples: int, microbatches: int, recompute: bool
+) -> None:
+    """Never under, and at most 5 % above."""
+    job = zoo.job(name, small=True, optimizer=OPTIMIZERS[optimizer], batch_size=samples * microbatches)
+    seen = tracked(job, samples, microbatches, recompute)["Total"]
+    assert seen <= predicted(job, samples, microbatches, recompute) <= 1.05 * seen
