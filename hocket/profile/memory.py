@@ -16,7 +16,6 @@ from torch.autograd.graph import get_gradient_edge
 from hocket.profile.capture import Captured, Stage
 from hocket.profile.storage import StorageTracker, storage_key, unique_bytes
 
-
 _SUM = 1.01  # a step that needs more than its largest layer by so much needs all at once
 
 
