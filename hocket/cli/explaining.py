@@ -11,6 +11,7 @@ from hocket.cli.table import print_table
 if TYPE_CHECKING:
     from hocket.plan.candidates import Refused
     from hocket.plan.plan import Plan
+    from hocket.plan.verdict import Verdict
     from hocket.plan.what_if import Answer
     from hocket.profile.model import ModelProfile
     from hocket.simulate.path import PathSeconds
@@ -25,10 +26,10 @@ _LEAST = 0.0005  # a smaller share or gain is none
 class Explained:
     """What limits a plan, and answers to what would help."""
 
-    def __init__(self, plan: "Plan", profile: "ModelProfile", answers: "Sequence[Answer]") -> None:
+    def __init__(self, plan: "Plan", profile: "ModelProfile", answers: "Sequence[Answer]", verdict: "Verdict") -> None:
         from hocket.plan.predict import critical_path_of, predict_iteration
 
-        self.plan, self.answers = plan, answers
+        self.plan, self.answers, self.verdict = plan, answers, verdict
         self.path: PathSeconds = critical_path_of(plan, profile)
         self.predicted = plan.predicted or predict_iteration(plan, profile)
 
@@ -61,6 +62,7 @@ class Explained:
             )
             parts.append(f"{name} {part:.1%}{where}")
         parts.append(f"bubble {self.predicted.bubble_fraction:.1%}")
+        yield self.verdict.text
         yield f"limits: of the critical path {', '.join(parts)}; memory {share:.0%} of {what} {device}"
 
     def print(self) -> None:
@@ -79,7 +81,9 @@ class Explained:
             "fullest_device": device,
             "memory_share": share,
         }
-        return {"limits": limits, "what_if": [answer_json(one) for one in self.answers]}
+        kinds = {"winner": self.verdict.winner, "other": self.verdict.other, "loses": self.verdict.loses}
+        verdict = {**kinds, "reason": self.verdict.why, "text": self.verdict.text}
+        return {"verdict": verdict, "limits": limits, "what_if": [answer_json(one) for one in self.answers]}
 
 
 @dataclass(frozen=True)
@@ -153,17 +157,19 @@ def print_refused(refused: "Sequence[Refused]", most: int = 60) -> None:
 
 def explained_sizes(found: Any, options: Mapping[str, Any]) -> Explained:
     """Of the best plan of a model by its sizes."""
+    from hocket.plan.verdict import of_sizes
     from hocket.plan.what_if import ask_sizes, usual
 
     answers = [ask_sizes(found, question, options, search=False) for question in usual(found.cluster)]
-    return Explained(found.plan(found.best), found.profile_of(found.best), answers)
+    return Explained(found.plan(found.best), found.profile_of(found.best), answers, of_sizes(found, options))
 
 
 def explained_profile(profiles: "Mapping[str, ModelProfile]", found: Any, options: Mapping[str, Any]) -> Explained:
     """Of the best plan of a profiled job."""
+    from hocket.plan.verdict import of_profile
     from hocket.plan.what_if import ask_profile, usual
 
     plan = found.best.plan
     profile = next(one for one in profiles.values() if one.digest == plan.profile_digest)
     answers = [ask_profile(profiles, found, question, options, search=False) for question in usual(plan.cluster)]
-    return Explained(plan, profile, answers)
+    return Explained(plan, profile, answers, of_profile(found))

@@ -172,11 +172,16 @@ class Plane:
         return np.repeat([cluster.capacity_bytes(first) for first in firsts], counts)
 
     @cached_property
-    def _twice(self) -> float:
-        """Bytes that a stage of all layers has once, though two of them count them."""
+    def _shared(self) -> tuple[float, float]:
+        """Bytes that a stage of all layers has once, though two of them count them: of all kinds, and of gradients."""
         sizes = Columns(self.profile).parameters
         names = [name for layer in self.profile.layers for name in layer.parameters]
-        return sum((names.count(name) - 1) * sum(sizes[name]) for name in set(names) if names.count(name) > 1)
+        more = [(names.count(name) - 1, sizes[name]) for name in sorted(set(names))]
+        return sum(count * sum(each) for count, each in more), sum(count * each[1] for count, each in more)
+
+    @property
+    def _twice(self) -> float:
+        return self._shared[0]
 
     @cached_property
     def ends(self) -> list[Ends]:
@@ -231,7 +236,8 @@ class Plane:
         spent_s = np.maximum(spent_s, again * (ways[-1] + least_s[-1] + beyond_s + between_s))
         reduced_s = 0.0
         if ground.widths[0] > 1:
-            size = float(np.diff(self._gradients[cut])[0])
+            # What stages share is summed once, or beside the rest by all that have it.
+            size = max(0.0, float(np.diff(self._gradients[cut])[0]) - self._shared[1])
             ring = collective(self.group.cluster, Kind.ALL_REDUCE, mesh.stands[0], size)
             reduced_s = max(0.0, sum(ring) - ground.slowest(backward_s)[0])
         seconds = float(spent_s.max()) + self._step_s(mesh, ground) + reduced_s

@@ -4,7 +4,7 @@ Rules of this file: deterministic; what looks equal within the tolerance goes to
 behind the best simulated one. One whose bytes are above what a device has is cut to measure (tailor.py), or left out.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from heapq import heapify, heappop, heappush
@@ -107,16 +107,19 @@ class Meshes:
     behind: tuple[Mesh, float] | None = None
 
 
-def search_meshes(planes: Iterable[Plane], batch_size: int, ceiling_s: float = inf) -> Meshes:
+def search_meshes(
+    planes: Iterable[Plane], batch_size: int, ceiling_s: float = inf, only: Callable[[Mesh], bool] | None = None
+) -> Meshes:
     """Simulate in the order of the bounds whatever may be the best, or as good within the tolerance of a tie.
 
     Arguments:
-        ceiling_s: what takes longer by its bound is not simulated: it is of no use.
+        ceiling_s: what takes longer by its bound is not simulated: it is of no use. only: the meshes that are looked at.
     """
     hunt = _Hunt(ceiling_s)
     for plane, tailor in with_tailors(planes):
         for mesh in plane.meshes(batch_size):
-            hunt.offer(plane, mesh, tailor)
+            if only is None or only(mesh):
+                hunt.offer(plane, mesh, tailor)
     return hunt.run()
 
 

@@ -5,6 +5,7 @@ and their memory beside the model's state; only then is the part searched.
 """
 
 from collections.abc import Callable
+from itertools import product
 from math import inf
 from typing import Any
 
@@ -83,12 +84,13 @@ class _Asks:
         self._last = one
         sizes = self.options.get("microbatch_sizes") or tuple(b for b in SIZES if b <= self.batch_size)
         least = inf
-        for width in self.options.get("tensors") or range(1, self.model.heads + 1):
+        widths = self.options.get("tensors") or range(1, self.model.heads + 1)
+        for width, along in product(widths, self.options.get("sequence_parallel", (False, True))):
             try:
                 self.model.check_tensor(width)
+                profile = one.profile(width, "none", tuple(sizes), along)
             except InputError:
                 continue
-            profile = one.profile(width, "none", tuple(sizes))
             for size in sizes:
                 busy = sum(profile.column(name, size).sum() for name in ("forward_s", "backward_s"))
                 least = min(least, width * float(busy) / size)

@@ -1,5 +1,7 @@
 """Meshes: every division of devices, and bounds that no simulation is below."""
 
+from dataclasses import replace
+
 import pytest
 
 from hocket.cost.analytic import RECOMPUTE, analytic
@@ -98,3 +100,13 @@ def test_slices_of_the_sequence() -> None:
         assert along.bound(other).bytes < plain.bound(one).bytes
     found = planes(source, SERVERS, (1, 2), ("none",), (1,), (False, True))
     assert [(p.tensor, p.sequence_parallel) for p in found] == [(1, False), (2, False), (2, True)]
+
+
+def test_a_bound_of_slow_sums_is_not_above_the_simulation() -> None:
+    """Gradients of words that the first and the last layer share are summed once where one stage has both."""
+    levels = tuple(replace(level, bandwidth_bytes_per_s=5e9, all_reduce=None) for level in SERVERS.levels)
+    slow = Plane(source, replace(SERVERS, levels=levels), 1, "none", (1, 2))
+    for mesh in slow.meshes(16):
+        situation, choice = slow.choice(mesh, 16)
+        found = predict_choice(situation, mesh.strategy, choice)
+        assert slow.bound(mesh).seconds <= found.iteration_s * (1 + 1e-9), mesh

@@ -1,0 +1,98 @@
+"""Verdicts: no pipeline by habit. Small models inside of one server are planned as data parallelism, and it is said by how much."""
+
+from dataclasses import replace
+
+import pytest
+
+from hocket.hardware import catalog
+from hocket.hardware.cluster import Cluster, Level
+from hocket.plan.candidates import TIE
+from hocket.plan.mesh_search import search_meshes
+from hocket.plan.search import search
+from hocket.plan.sized import search_sizes
+from hocket.plan.verdict import PIPELINE, PLAIN, of_profile, of_sizes
+from hocket.profile.sizes import published
+from hocket.profile.synthetic import chain
+from hocket.profile.transformer import Transformer
+
+SMALL = {
+    "gpt2 of 124 million": Transformer("small", 12, 768, 12, 50257, 1024),
+    "a tiny one": Transformer("tiny", 4, 256, 4, 8192, 256),
+    "bert-large": published("bert-large"),
+}
+KINDS = [name for name in catalog.names() if "float16" in catalog.device_type(name).flops_per_s]
+
+
+def server(kind: str, bandwidth_bytes_per_s: float = 250e9) -> Cluster:
+    """Eight devices with quick links."""
+    return Cluster("server", (Level("server", 8, bandwidth_bytes_per_s, 3e-6, shared=False),), kind)
+
+
+@pytest.mark.parametrize("model", SMALL)
+@pytest.mark.parametrize("kind", KINDS)
+def test_small_models_in_one_server(kind: str, model: str) -> None:
+    """Plain data parallelism, on every type of the catalogue; the best pipeline takes more, and it is said how much."""
+    found = search_sizes(SMALL[model], server(kind), 256)
+    assert found.best.mesh.strategy == "data_parallel"
+    verdict = of_sizes(found, {})
+    assert verdict.winner == PLAIN
+    assert verdict.loses > TIE
+    assert verdict.text.startswith(f"plain data parallelism wins: the best pipeline, {verdict.other}, takes ")
+    assert verdict.text.endswith(f"{verdict.loses:.1%} more")
+
+
+@pytest.mark.parametrize("batch_size", [8, 32, 128])
+@pytest.mark.parametrize("bandwidth_bytes_per_s", [1e9, 20e9, 250e9])
+def test_a_pipeline_only_where_it_is_better(batch_size: int, bandwidth_bytes_per_s: float) -> None:
+    """Whatever the batch and the links: it wins by more than the tolerance of a tie, or nothing else fits. The other is the best of
+    its kind, as a search of that kind alone has it."""
+    found = search_sizes(SMALL["gpt2 of 124 million"], server("a100-40gb", bandwidth_bytes_per_s), batch_size)
+    verdict = of_sizes(found, {})
+    piped = found.best.mesh.depth > 1
+    assert (verdict.winner == PIPELINE) == piped
+    assert not piped or not verdict.other or verdict.loses > 0
+    planes = found.planes(found.cluster, found.best.plane.sizes)
+    others = search_meshes(planes, batch_size, only=lambda mesh: (mesh.depth > 1) != piped).found
+    assert verdict.loses == pytest.approx(min(one.iteration_s for one in others) / found.best.iteration_s - 1, abs=TIE)
+
+
+def test_launches_are_charged() -> None:
+    """Kernels that take longer to launch cost a pipeline of small microbatches more than plain data parallelism."""
+    kind = catalog.device_type("a100-40gb")
+    losses = []
+    for launch_s in (0.0, 5e-5):
+        types = (replace(kind, name="own", launch_s=launch_s),)
+        found = search_sizes(SMALL["a tiny one"], replace(server("own"), types=types), 64)
+        planes = list(found.planes(found.cluster, found.best.plane.sizes, (1,)))
+        best = [search_meshes(planes, 64, only=lambda mesh, k=k: (mesh.depth > 1) == k).found[0] for k in (False, True)]  # type: ignore[misc]
+        losses.append(best[1].iteration_s - best[0].iteration_s)
+    assert losses[1] > losses[0]
+
+
+def test_where_nothing_else_fits() -> None:
+    """What is missing is told, of either kind."""
+    large = search_sizes(published("gpt2-xl"), server("v100-16gb"), 64, tensors=(1,))
+    verdict = of_sizes(large, {"tensors": (1,)})
+    assert verdict.winner == PIPELINE
+    assert verdict.text.startswith("a pipeline wins: nothing without stages, for p1 t1 d8")
+    assert verdict.text.endswith("of 14.90 GiB")
+    alone = search_sizes(SMALL["a tiny one"], Cluster("one", (Level("server", 1, 1e9),), "h100"), 64)
+    assert of_sizes(alone, {}).text == "plain data parallelism wins: no pipeline, which this batch does not allow"
+
+
+def test_of_profiles() -> None:
+    """Quick links: data parallelism; slow ones and many weights: a pipeline, and how much the best without stages loses."""
+    quick = Cluster("four", (Level("server", 4, 1e11, 1e-6),), "v100-16gb")
+    found = search(chain(4, forward_s=1e-3, backward_s=2e-3, device_type="v100-16gb"), quick, 32)
+    verdict = of_profile(found)
+    assert verdict.winner == PLAIN
+    assert verdict.loses == pytest.approx(
+        min(one.iteration_s for one in found.candidates if len(one.plan.stages) > 1) / found.best.iteration_s - 1
+    )
+    slow = replace(quick, levels=(Level("server", 4, 1e9, 1e-6),))
+    heavy = chain(4, forward_s=1e-3, backward_s=2e-3, weights_bytes=1e8, device_type="v100-16gb")
+    verdict = of_profile(search(heavy, slow, 32))
+    assert verdict.winner == PIPELINE
+    assert verdict.text.startswith("a pipeline wins: the best without stages, data_parallel ")
+    only = search(heavy, slow, 32, strategies=["flush"])
+    assert of_profile(only).text == "a pipeline wins: nothing without stages, none was considered"
