@@ -102,6 +102,7 @@ def sized_json(found: "SizedSearch", fits: bool = True) -> dict[str, Any]:
         "next": {"config": str(behind[0]), "at_least_s": behind[1]} if behind else None,
         "quicker_with_more_memory": miss(meshes.quicker),
         "nearest_miss": miss(meshes.nearest),
+        "simple": candidate(meshes.simple) if meshes.simple else None,
         "plan": as_data(found.plan(found.best)) if fits else None,
     }
 
@@ -148,6 +149,15 @@ def _print(found: "SizedSearch", limit: int) -> None:
         print(f"  {line}")
 
 
+def _on_types(best: "Meshed") -> str:
+    """How many layers each stage has, by the type that it stands on."""
+    names, kinds = best.plane.types
+    own: dict[str, list[str]] = {}
+    for place, begin, end in zip(best.mesh.stands, (0, *best.mesh.ends), best.mesh.ends, strict=False):
+        own.setdefault(", ".join(dict.fromkeys(names[kinds[group]] for group in place)), []).append(str(end - begin))
+    return ", ".join(f"stages of {'-'.join(layers)} layers on {name}" for name, layers in own.items())
+
+
 def _reasons(found: "SizedSearch") -> Iterator[str]:
     """Why this one: where its time goes, what comes next, and what memory keeps away."""
     best, meshes = found.best, found.meshes
@@ -155,7 +165,10 @@ def _reasons(found: "SizedSearch") -> Iterator[str]:
     shares = {name: share for name, share in limits.shares().items() if share >= 0.005}
     spent = ", ".join(f"{name} {share:.0%}" for name, share in sorted(shares.items(), key=lambda one: -one[1]))
     yield f"time: {spent}; memory: {limits.memory_share:.0%} of the fullest device"
-    if best.mesh.again:
+    if meshes.simple:
+        less = meshes.simple.iteration_s / best.iteration_s - 1
+        yield f"mixed: {_on_types(best)}; {less:.0%} quicker than {meshes.simple.mesh}, the best of equal stages or of one type"
+    if any(word != "none" for word in best.mesh.again):
         each = Counter(word for word in best.mesh.again if word != "none")
         counts = ", ".join(f"{word} {count}" for word, count in sorted(each.items()))
         yield f"recompute: {counts} of {found.model.layers} blocks, as few as fit; those of the first stages and chunks"

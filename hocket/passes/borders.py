@@ -170,7 +170,7 @@ def stage_shapes(graph: Graph, cuts: Sequence[StageCut]) -> tuple[StageShape, ..
                 buckets=own + len(mine),
                 tied=tuple((own + k, tie.stages) for k, tie in enumerate(mine)),
                 recompute=cut.recompute,
-                columns=1 + len(cut.beside),
+                columns=1 + len(cut.beside) // len(cut.devices),
                 clips=graph.clip_grad_norm is not None,
                 shard=cut.shard if cut.replicated else "none",
             )

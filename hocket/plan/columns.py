@@ -1,12 +1,13 @@
 """Columns: replicas that stand side by side and do the same are predicted by one of them.
 
-Rules of this file: a plan whose stages all have d replicas is d pipelines, each with every d-th microbatch, which meet only where
-gradients are summed. Where they cannot hinder each other one stands for all: 3,072 devices cost what one pipeline costs. What is
+Rules of this file: a plan whose stages have multiples of d replicas is d pipelines, each with every d-th microbatch, which meet only
+where gradients are summed. Where they cannot hinder each other one stands for all: 3,072 devices cost what one pipeline costs. What is
 said of it is what the whole would give.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from math import gcd, lcm
 
 from hocket.cost.contention import transfer_uses
 from hocket.hardware.cluster import Cluster
@@ -24,7 +25,8 @@ class Column:
         """Figures of the column's devices as those of all columns' devices."""
         found = dict(peaks)
         for cut in self.cuts:
-            found.update(dict.fromkeys(cut.beside, peaks[cut.devices[0]]))
+            for k, device in enumerate(cut.beside):
+                found[device] = peaks[cut.devices[k % len(cut.devices)]]
         return dict(sorted(found.items()))
 
 
@@ -33,35 +35,45 @@ def column_of(
 ) -> Column | None:
     """The first column of a plan, or None where one does not stand for all.
 
-    That is where numbers of replicas or sizes of microbatches differ, and where columns are of unlike devices or share links
-    or cores.
+    Stages of unlike numbers of replicas are as many columns as the greatest common divisor of these. One does not stand for all where
+    that is 1, or sizes of microbatches differ, and where columns are of unlike devices or share links or cores.
     """
-    width = len(cuts[0].devices)
-    if width == 1 or any(len(cut.devices) != width for cut in cuts) or batch_size % (width * microbatch_size):
+    count = gcd(*(len(cut.devices) for cut in cuts))
+    if count == 1 or batch_size % (count * microbatch_size):
         return None
-    if cluster.host_cores is not None or not _alike(graph, cluster, cuts):
+    if cluster.host_cores is not None or not _alike(graph, cluster, cuts, count):
         return None
-    first = tuple(replace(cut, devices=cut.devices[:1], beside=cut.devices[1:]) for cut in cuts)
-    return Column(first, batch_size // width)
+    first = tuple(
+        replace(
+            cut,
+            devices=cut.devices[::count],
+            beside=tuple(device for column in range(1, count) for device in cut.devices[column::count]),
+        )
+        for cut in cuts
+    )
+    return Column(first, batch_size // count)
 
 
-def _alike(graph: Graph, cluster: Cluster, cuts: tuple[StageCut, ...]) -> bool:
+def _alike(graph: Graph, cluster: Cluster, cuts: tuple[StageCut, ...], count: int) -> bool:
     """Whether columns have the same devices and links, and none that two of them use."""
     owners: dict[int, int] = {}
     for cut in cuts:
-        kinds = {(cluster.node_of(device).device_type, cluster.capacity_bytes(device)) for device in cut.devices}
-        if len(kinds) > 1:
+        kinds = [(cluster.node_of(device).device_type, cluster.capacity_bytes(device)) for device in cut.devices]
+        if any(kinds[k] != kinds[k // count * count] for k in range(len(kinds))):
             return False
-        for column, device in enumerate(cut.devices):
-            if owners.setdefault(device, column) != column:
+        for k, device in enumerate(cut.devices):
+            if owners.setdefault(device, k % count) != k % count:
                 return False
     used: dict[object, int] = {}
     for source, target in crossing(graph, cuts):
-        pairs = list(zip(cuts[source].devices, cuts[target].devices, strict=True))
-        if len({cluster.level_between(*pair) for pair in pairs}) > 1:
+        here, there = cuts[source].devices, cuts[target].devices
+        pairs = [(here[m % len(here)], there[m % len(there)]) for m in range(lcm(len(here), len(there)))]
+        levels = [cluster.level_between(*pair) for pair in pairs]
+        if any(levels[m] != levels[m // count * count] for m in range(len(levels))):
             return False
-        for column, pair in enumerate(pairs):
+        for m, pair in enumerate(pairs):
             for hop in (pair, pair[::-1]):
-                if any(used.setdefault(use.resource, column) != column for use in transfer_uses(cluster, (hop,))):
+                uses = transfer_uses(cluster, (hop,))
+                if any(used.setdefault(use.resource, m % count) != m % count for use in uses):
                     return False
     return True

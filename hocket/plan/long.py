@@ -5,6 +5,8 @@ are stages in a column takes as long as the one before. For models of equal bloc
 there long before the end of the shorter one.
 """
 
+from math import ceil, lcm
+
 from hocket.passes.borders import StageCut
 from hocket.plan.plan import Predicted
 from hocket.plan.updates import synchronous_strategies
@@ -16,20 +18,21 @@ _FLUSHED = 2  # repetitions that show the steady state of what begins each batch
 
 def shorter(strategy: str, cuts: tuple[StageCut, ...], batch: tuple[int, int]) -> tuple[int, int] | None:
     """Batch sizes of the two shorter ones, for a batch and its microbatches of so many samples; None where it is not long."""
-    width = len(cuts[0].devices)
-    columns, rest = divmod(batch[0], width * batch[1])
+    widths = [len(cut.devices) for cut in cuts]
+    together = lcm(*widths)  # microbatches after which every replica has its turn again
+    rounds, rest = divmod(batch[0], together * batch[1])
     depth = len({cut.devices for cut in cuts})
-    if (
-        not member_named(strategy).STEADY
-        or rest
-        or any(len(cut.devices) != width for cut in cuts)
-        or columns <= _LONG * depth
-    ):
+    if not member_named(strategy).STEADY or rest:
         return None
-    # With chunks, and without a flush, the first round behind the filling is not yet as the others.
-    early = len(cuts) == depth and strategy in synchronous_strategies()
-    few = (1 if early else 2) * depth + columns % depth
-    return few * width * batch[1], (few + depth) * width * batch[1]
+    if len(set(widths)) == 1:
+        # With chunks, and without a flush, the first round behind the filling is not yet as the others.
+        early, further = len(cuts) == depth and strategy in synchronous_strategies(), depth
+    else:
+        early, further = False, ceil(sum(widths) / together)
+    if rounds <= _LONG * further:
+        return None
+    few = (1 if early else 2) * further + rounds % further
+    return few * together * batch[1], (few + further) * together * batch[1]
 
 
 def repeats(strategy: str) -> int | None:

@@ -300,8 +300,13 @@ class Plane:
 
     def _step_s(self, mesh: Mesh, ground: Ground) -> float:
         """Of the first stage, on its quickest replica."""
-        own = [self.profile.on(name) if name in self.profile.elsewhere else self.profile for name in self.types[0]]
-        return min(step_s(one, range(mesh.ends[0])) for one, has in zip(own, ground.has[:, 0], strict=True) if has)
+        on = zip(self._on, ground.has[:, 0], strict=True)
+        return min(step_s(one, range(mesh.ends[0])) for one, has in on if has)
+
+    @cached_property
+    def _on(self) -> list[ModelProfile]:
+        """The profile on each type."""
+        return [self.profile.on(name) if name in self.profile.elsewhere else self.profile for name in self.types[0]]
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ import numpy as np
 
 from hocket.plan.candidates import TIE
 from hocket.plan.mesh import Mesh, Plane
+from hocket.plan.mixed import alone, mixed, mixes, turned
 from hocket.plan.plan import Predicted
 from hocket.plan.predict import predict_choice, proven_peaks
 from hocket.plan.tailor import Tailor
@@ -21,6 +22,7 @@ from hocket.plan.tailor import Tailor
 _COLUMNS = 2  # so many show all that several do
 _WAITING = 6  # borders' messages of a chunk: what is simulated with less left than these is proved
 _MOST_FORWARDS = 4096  # of what is proved
+_SLACK = 0.02  # of unlike devices very many ways are nearly as good: what could be better by less is not simulated
 _TRIES = 3  # to cut a mesh to measure
 _LITTLE = 1.25  # of a device's memory: what more than this is needed for is no near miss
 
@@ -97,6 +99,7 @@ class Meshes:
         quicker: of those that lack little memory, the one with the least bound on its seconds, if that is below the best's.
         behind: the least bound on the seconds of what fits by its bound and was left out, with its mesh: nothing that was not
             simulated takes less.
+        simple: where devices are unlike, the best of what takes them for alike (equal stages), or uses those of one type.
     """
 
     found: tuple[Meshed, ...]
@@ -105,6 +108,7 @@ class Meshes:
     nearest: Miss | None = None
     quicker: Miss | None = None
     behind: tuple[Mesh, float] | None = None
+    simple: Meshed | None = None
 
 
 def search_meshes(
@@ -115,12 +119,22 @@ def search_meshes(
     Arguments:
         ceiling_s: what takes longer by its bound is not simulated: it is of no use. only: the meshes that are looked at.
     """
-    hunt = _Hunt(ceiling_s)
-    for plane, tailor in with_tailors(planes):
+    several = list(with_tailors(planes))
+    unlike = any(mixed(plane.group.cluster) for plane, _ in several[:1])
+    hunt, simple = _Hunt(ceiling_s, _SLACK if unlike else 0.0), _Hunt(ceiling_s, _SLACK)
+    for plane, tailor in several:
         for mesh in plane.meshes(batch_size):
             if only is None or only(mesh):
-                hunt.offer(plane, mesh, tailor)
-    return hunt.run()
+                hunt.offer(plane, mesh, None if unlike else tailor)
+                if unlike:
+                    simple.offer(plane, mesh, None)
+        for mesh, least_s in mixes(plane, batch_size) if unlike and tailor else ():
+            if only is None or only(mesh):
+                hunt.offer_uncut(plane, mesh, tailor, least_s)
+                if alone(mesh, plane):
+                    simple.offer_uncut(plane, mesh, tailor, least_s)
+    found = hunt.run()
+    return replace(found, simple=next(iter(simple.run().found), None)) if unlike else found
 
 
 def with_tailors(planes: Iterable[Plane]) -> Iterator[tuple[Plane, Tailor | None]]:
@@ -139,13 +153,14 @@ class _Job:
     """What waits: a mesh to be simulated, or one to be cut to measure by `tailor` before (`cut`).
 
     Attributes:
-        excess_bytes: by device, what was simulated beyond its memory; tries: how often.
+        rough: whether its bound knows nothing of its stages. excess_bytes: by device, what was simulated beyond its memory; tries: how often.
     """
 
     plane: Plane
     mesh: Mesh
     tailor: Tailor | None
     cut: bool = False
+    rough: bool = False
     excess_bytes: float | np.ndarray = 0.0
     tries: int = 0
 
@@ -153,8 +168,8 @@ class _Job:
 class _Hunt:
     """One search under way: what waits, in the order of bounds, and what was found."""
 
-    def __init__(self, ceiling_s: float) -> None:
-        self._ceiling_s = ceiling_s
+    def __init__(self, ceiling_s: float, slack: float) -> None:
+        self._ceiling_s, self._slack = ceiling_s, slack
         self._waiting: list[tuple[float, int, _Job]] = []
         self._number = self._considered = self._too_large = 0
         self._found: list[Meshed] = []
@@ -176,6 +191,11 @@ class _Hunt:
             self._misses.append(Miss(mesh, bound.bytes, bound.room_bytes, bound.seconds))
         if bound.fits or tailor:
             self._wait(bound.seconds, _Job(plane, mesh, tailor, cut=not bound.fits))
+
+    def offer_uncut(self, plane: Plane, mesh: Mesh, tailor: Tailor | None, least_s: float) -> None:
+        """Take in a mesh without layers, with seconds that it is not below."""
+        self._considered += 1
+        self._wait(least_s, _Job(plane, mesh, tailor, cut=True, rough=True))
 
     def _wait(self, bound_s: float, job: _Job) -> None:
         heappush(self._waiting, (bound_s, self._number, job))
@@ -209,17 +229,24 @@ class _Hunt:
 
     def _matters(self, bound_s: float, job: _Job) -> bool:
         """Whether a mesh may be the best, or be as good as the best and go before those that are so far."""
-        if bound_s <= self._best_s:
+        if bound_s * (1 + self._slack) <= self._best_s:
             return True
         near = (_rank(one, self._best_s) for one in self._found if one.iteration_s <= self._best_s * (1 + TIE))
-        return bound_s <= self._best_s * (1 + TIE) and _simplicity(job.mesh) < min(near)[1:4]
+        return bool(self._found) and bound_s <= self._best_s * (1 + TIE) and _simplicity(job.mesh) < min(near)[1:4]
 
     def _cut(self, job: _Job) -> None:
-        mesh = job.tailor.fitted(job.mesh, job.excess_bytes) if job.tailor else None
-        if mesh is not None and job.tailor is not None:
-            bound = job.tailor.bound(mesh)
-            if bound.fits:
-                self._wait(bound.seconds, replace(job, plane=job.tailor, mesh=mesh, cut=False, tries=job.tries + 1))
+        tailor = job.tailor
+        if tailor is None:
+            return
+        if job.rough:
+            self._wait(tailor.floor_s(job.mesh), replace(job, rough=False))
+            return
+        mesh = tailor.fitted(job.mesh, job.excess_bytes)
+        first = job.tries == 0 and bool(job.mesh.places)  # then its turned twin has not been looked at
+        for one in (mesh, turned(mesh, tailor) if mesh and first else None):
+            bound = tailor.bound(one) if one else None
+            if one and bound and bound.fits:
+                self._wait(bound.seconds, replace(job, plane=tailor, mesh=one, cut=False, tries=job.tries + 1))
 
     def _simulate(self, job: _Job) -> None:
         one = simulated(job.plane, job.mesh)

@@ -52,7 +52,8 @@ class Opened:
             if sizes is None:
                 return plan
             size, width = sizes[0], len(cuts[0].devices)
-            alike = width > _COLUMNS and column_of(graph, plan.group.cluster, cuts, *batch) is not None
+            even = all(len(cut.devices) == width for cut in cuts)
+            alike = even and width > _COLUMNS and column_of(graph, plan.group.cluster, cuts, *batch) is not None
             if not alike or size // plan.microbatch_size * len(cuts) <= MAX_FORWARDS:
                 return replace(plan, batch_size=size, predicted=None)
             stages = tuple(replace(stage, devices=stage.devices[:_COLUMNS]) for stage in plan.stages)

@@ -5,17 +5,20 @@ forward, without what recomputation repeats.
 """
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 from math import inf
 from pathlib import Path
 from typing import Any
 
 from hocket.cost.analytic import RECOMPUTE, Precision, analytic
 from hocket.cost.calibration import Calibration
+from hocket.cost.compute import Columns
 from hocket.errors import InputError, RefusedError
-from hocket.hardware.cluster import Cluster, DeviceType
+from hocket.hardware.cluster import Cluster, DeviceType, Node
 from hocket.hardware.groups import grouped
 from hocket.plan.hunt import make_plan
 from hocket.plan.mesh import Plane, planes
@@ -76,7 +79,8 @@ class SizedSearch:
     ) -> None:
         self.model, self.cluster, self.batch_size, self.precision = model, cluster, batch_size, precision
         self.calibration = calibration
-        self.device = _device_of(cluster)
+        self.devices = _types_of(cluster)
+        self.device = self.devices[0]
         self.meshes = Meshes((), 0, 0)
         self.search_s = 0.0
         self._profiles: dict[tuple[int, str, tuple[int, ...], bool], ModelProfile] = {}
@@ -87,21 +91,31 @@ class SizedSearch:
         """One member's profile; each is worked out once."""
         key = (tensor, recompute, sizes, sequence_parallel)
         if key not in self._profiles:
-            self._profiles[key] = analytic(
-                self.model,
-                self.device,
-                tensor=tensor,
-                sequence_parallel=sequence_parallel,
-                recompute=recompute,
-                precision=self.precision,
-                calibration=self.calibration,
-                microbatch_sizes=sizes,
+            first, *others = (
+                analytic(
+                    self.model,
+                    device,
+                    tensor=tensor,
+                    sequence_parallel=sequence_parallel,
+                    recompute=recompute,
+                    precision=self.precision,
+                    calibration=self._calibration_of(device),
+                    microbatch_sizes=sizes,
+                )
+                for device in self.devices
             )
+            self._profiles[key] = first.knowing(others) if others else first
         return self._profiles[key]
+
+    def _calibration_of(self, device: DeviceType) -> Calibration | None:
+        """Of unlike devices one is calibrated, the others are as they are."""
+        factors = self.calibration
+        known = factors is None or any(factors.device_type == one.name for one in self.devices)
+        return factors if not known or (factors and factors.device_type == device.name) else None
 
     def share(self, other: "SizedSearch") -> None:
         """Take the profiles of a search for the same model and numbers, where its devices are the same."""
-        if other.device == self.device:
+        if other.devices == self.devices:
             self._profiles = other._profiles
 
     def planes(
@@ -186,8 +200,12 @@ class SizedSearch:
         return 3 * forward * found.mesh.tensor * self.batch_size / found.iteration_s / self.cluster.devices
 
     def share_of_peak(self, found: Meshed) -> float:
-        """These, by the peak rate of the device type."""
-        return self.flops_per_s(found) / self.device.flops_per_s[self.precision.dtype]
+        """These, by the peak rate of the devices' mean."""
+        cluster, dtype = self.cluster, self.precision.dtype
+        nodes = cluster.nodes or (Node(cluster.device_type, cluster.devices),)
+        rates = {device.name: device.flops_per_s[dtype] for device in self.devices}
+        whole = sum(node.devices * rates[node.device_type] for node in nodes)
+        return self.flops_per_s(found) * cluster.devices / whole
 
     def limits(self, found: Meshed) -> Limits:
         """Where the time goes."""
@@ -196,8 +214,19 @@ class SizedSearch:
         plain = self._profile_of(found, "none")
 
         def busy_s(profile: ModelProfile) -> float:
-            each = (profile.column(name, mesh.samples).sum() for name in ("forward_s", "backward_s"))
-            return float(sum(each)) * mesh.microbatches / mesh.depth
+            columns, stands = Columns(profile), mesh.stands
+            kinds = [self.devices[kind].name for kind in found.plane.types[1].tolist()] if len(self.devices) > 1 else []
+            busy_s = 0.0
+            for s, (begin, end) in enumerate(pairwise((0, *mesh.ends))):
+                place = stands[s % mesh.depth]
+                turns = mesh.microbatches * mesh.width / len(place)
+                for name, count in (
+                    Counter(kinds[g] for g in place).items() if kinds else ((self.device.name, len(place)),)
+                ):
+                    figures = (columns.on(name) or columns).at(mesh.samples)
+                    both_s = figures.forward_s[begin:end].sum() + figures.backward_s[begin:end].sum()
+                    busy_s += float(both_s) * turns * count
+            return busy_s / sum(map(len, stands))
 
         whole_s, alone_s, compute_s = busy_s(group), busy_s(own), busy_s(plain)
         step_s = sum(layer.step_s for layer in own.layers) / mesh.depth
@@ -230,7 +259,7 @@ def search_sizes(
     like: SizedSearch | None = None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> SizedSearch:
-    """Search all ways to divide a cluster of one device type among tensors, stages and columns for a model.
+    """Search all ways to divide a cluster among tensors, stages and columns for a model.
 
     Arguments:
         tensors: widths of tensor-parallel groups to consider; all that fit when empty. recomputes: what blocks make again;
@@ -239,8 +268,8 @@ def search_sizes(
         ceiling_s: iterations that take longer are of no use. like: a search for the same model, whose profiles will do.
 
     Raises:
-        InputError: a width that does not divide the model or the cluster, an unknown word, a cluster of several types, a type
-            without a rate for the numbers' type, sizes beyond the batch.
+        InputError: a width that does not divide the model or the cluster, an unknown word, a type without a rate for the numbers'
+            type, sizes beyond the batch.
     """
     began = clock()
     if batch_size < 1:
@@ -275,10 +304,6 @@ def divisors(devices: int) -> tuple[int, ...]:
     return tuple(width for width in range(1, devices + 1) if devices % width == 0)
 
 
-def _device_of(cluster: Cluster) -> DeviceType:
-    kinds = {cluster.node_of(device).device_type for device in range(cluster.devices)}
-    if len(kinds) > 1:
-        found = f"devices of {len(kinds)} types ({', '.join(sorted(kinds))})"
-        step = "Profile the model on one of them; from a profile, mixed clusters are planned."
-        raise InputError("cluster", found, "devices of one type, where a model is given by its sizes", step)
-    return cluster.type_of(0)
+def _types_of(cluster: Cluster) -> tuple[DeviceType, ...]:
+    firsts = {cluster.node_of(device).device_type: device for device in reversed(range(cluster.devices))}
+    return tuple(cluster.type_of(first) for first in sorted(firsts.values()))

@@ -54,7 +54,25 @@ class Tailor(Plane):
         ends, again = found
         words = [way.recompute for way in self.ways]
         layers = (words[0], *(words[k] for k in again), words[0])
-        return replace(mesh, ends=ends, recompute=SOME, again=layers)
+        same = len(set(again)) == 1
+        return replace(mesh, ends=ends, recompute=words[again[0]] if same else SOME, again=layers)
+
+    def floor_s(self, mesh: Mesh) -> float:
+        """Seconds that no cut into the mesh's stages is below: all that they compute, in blocks as they are, with nothing made again."""
+        ground, figures = self._ground(mesh), self._of(mesh.samples)
+        p, turns = mesh.depth, mesh.microbatches * mesh.width // ground.widths
+        each_s = ground.slowest(np.repeat(figures.block_s[0][:, None], p, axis=1)) * turns
+        stage = np.arange(p)
+        ends_s = ground.slowest(figures.ends_s(stage == 0, stage == p - 1)) * turns
+        low_s = float((figures.blocks + (ends_s / each_s).sum()) / (1 / each_s).sum())
+        high_s = low_s + float(each_s.max())
+        for _ in range(12):
+            middle_s = (low_s + high_s) / 2
+            if np.floor((middle_s - ends_s) / each_s).sum() < figures.blocks:
+                low_s = middle_s
+            else:
+                high_s = middle_s
+        return low_s
 
     def _recut(
         self, of: "_Figures", ground: Ground, turns: np.ndarray, room: np.ndarray

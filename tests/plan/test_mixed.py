@@ -1,0 +1,140 @@
+"""Unlike devices: as exhaustive simulation has it, and better than plans that take them for alike."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import combinations, permutations
+
+import pytest
+
+from hocket.cost.analytic import analytic
+from hocket.hardware import catalog
+from hocket.hardware.cluster import Cluster, Level, Link, Node
+from hocket.passes.borders import StageCut
+from hocket.plan.mesh import Mesh, Plane
+from hocket.plan.mesh_search import simulated
+from hocket.plan.mixed import alone, mixes, turned
+from hocket.plan.open import Opened, problems_of
+from hocket.plan.predict import predict_choice
+from hocket.plan.sized import SizedSearch, search_sizes
+from hocket.plan.tailor import Tailor
+from hocket.profile.transformer import Transformer
+from hocket.strategies._choices import Choice, Situation
+from tests.plan.test_mesh import A100, GPT
+
+SMALL = Transformer("small", 3, 1024, 16, 8192, 512)
+TWO = Cluster(
+    "two",
+    (Level("server", 2, 300e9, 3e-6, False, Link(230e9, 3e-6)), Level("cluster", 2, 25e9, 5e-6, False)),
+    nodes=(Node("a100-80gb", 2), Node("v100-32gb", 2)),
+)
+EIGHT = replace(
+    TWO,
+    levels=(replace(TWO.levels[0], width=4), replace(TWO.levels[1], width=2)),
+    nodes=(Node("a100-80gb", 4), Node("v100-32gb", 4)),
+)
+
+
+def every(plane: Plane, batch: int) -> Iterator[Mesh]:
+    """Every order of stages on disjoint groups of devices, whatever their types, and all borders between them."""
+    devices, layers = range(plane.group.cluster.devices), len(plane.profile.layers)
+    for used in range(1, len(devices) + 1):
+        for order in permutations(devices, used):
+            for depth in range(1, used + 1):
+                for splits in combinations(range(1, used), depth - 1):
+                    places = tuple(order[a:b] for a, b in zip((0, *splits), (*splits, used), strict=True))
+                    if any(list(p) != sorted(p) or batch % len(p) for p in places):
+                        continue
+                    widths = {len(p) for p in places}
+                    width = len(places[0]) if len(widths) == 1 else 1
+                    for cut in combinations(range(1, layers), depth - 1):
+                        ends = (*cut, layers)
+                        yield Mesh(1, depth, width, 1, 1, batch // width, "none", ends, (), places)
+
+
+@pytest.mark.parametrize("link", [25e9, 0.5e9])
+def test_as_good_as_the_best_of_all(link: float) -> None:
+    """Unlike replicas, all orders and all borders, simulated one by one: none is quicker by more than some percent."""
+    cluster = replace(TWO, levels=(TWO.levels[0], replace(TWO.levels[1], bandwidth_bytes_per_s=link)))
+    found = search_sizes(SMALL, cluster, 8, tensors=(1,), recomputes=("none",), microbatch_sizes=(1,))
+    plane = Plane(found.profile, cluster, 1, "none", (1,))
+    best = min((simulated(plane, mesh) for mesh in every(plane, 8)), key=lambda one: one.iteration_s)
+    assert found.best.iteration_s <= 1.05 * best.iteration_s, best.mesh
+
+
+def test_unlike_devices_have_unlike_stages() -> None:
+    """More layers on the quicker ones; quicker than what takes all for alike, or uses one type; its plan is proved."""
+    found = search_sizes(GPT, EIGHT, 32, microbatch_sizes=(1,))
+    best, simple = found.best, found.meshes.simple
+    assert simple is not None
+    assert best.iteration_s < 0.95 * simple.iteration_s
+    begins = (0, *best.mesh.ends)
+    names, kinds = best.plane.types
+    of = {names[k]: 0.0 for k in kinds}
+    for place, begin, end in zip(best.mesh.stands, begins, best.mesh.ends, strict=False):
+        of[names[kinds[place[0]]]] += (end - begin) / len(place)
+    assert of["a100-80gb"] > of["v100-32gb"] > 0
+    plan, profile = found.plan(best, "p.json"), found.profile_of(best)
+    opened = Opened(type(plan).from_yaml(plan.to_yaml()), type(profile).from_json(profile.to_json()))
+    assert opened.predicted.iteration_s == pytest.approx(best.iteration_s, rel=1e-9)
+    assert problems_of(opened, opened.program) == ()
+    shares = found.limits(best).shares()
+    assert min(shares.values()) >= -1e-12
+
+
+def test_the_simple_ones() -> None:
+    """Equal stages, or one type: as searches on the parts have it."""
+    options = {"microbatch_sizes": (1,), "tensors": (1,)}
+    found = search_sizes(GPT, EIGHT, 32, **options)  # type: ignore[arg-type]
+    one = replace(EIGHT, levels=EIGHT.levels[:1], nodes=(Node("a100-80gb", 4),))
+    quick = search_sizes(GPT, one, 32, **options).best  # type: ignore[arg-type]
+    assert found.meshes.simple is not None
+    assert found.meshes.simple.iteration_s <= 1.03 * quick.iteration_s
+
+
+def test_every_type_is_worked_out() -> None:
+    """Layer by layer, as on a cluster of that type alone."""
+    found = SizedSearch(GPT, EIGHT, 8, search_sizes(GPT, EIGHT, 8, tensors=(4,)).precision)
+    profile = found.profile(2, "full", (1, 2))
+    there = analytic(GPT, catalog.device_type("v100-32gb"), tensor=2, recompute="full", microbatch_sizes=(1, 2))
+    assert profile.on("v100-32gb").layers == there.layers
+    assert profile.device_type == "a100-80gb"
+    assert profile.layers[1].forward_s == analytic(GPT, A100, tensor=2, microbatch_sizes=(1, 2)).layers[1].forward_s
+
+
+def test_bounds_of_unequal_replicas() -> None:
+    """Of seconds and bytes, never above what is simulated; nor are the least seconds of what has no layers yet."""
+    found = search_sizes(GPT, EIGHT, 8, tensors=(1,), recomputes=("none",), microbatch_sizes=(1,))
+    plane = Plane(found.profile, EIGHT, 1, "none", (1,))
+    tailor, seen = Tailor([plane]), 0
+    for mesh, least_s in mixes(plane, 8):
+        cut = tailor.fitted(mesh)
+        if cut is None:
+            continue
+        for one in filter(None, (cut, turned(cut, plane))):
+            took, bound = simulated(tailor, one), tailor.bound(one)
+            assert tailor.floor_s(mesh) <= took.iteration_s * (1 + 1e-9)
+            assert least_s <= took.iteration_s * (1 + 1e-9)
+            assert bound.seconds <= took.iteration_s * (1 + 1e-9), one
+            assert bound.bytes <= took.bytes + 1
+            assert alone(one, plane) == (len({plane.types[1][g] for place in one.stands for g in place}) == 1)
+            seen += 1
+    assert seen > 20
+
+
+@pytest.mark.parametrize("widths", [(4, 2, 1), (2, 4), (1, 3), (2, 6)])
+def test_long_batches_of_unequal_replicas(widths: tuple[int, ...]) -> None:
+    """Foreseen from shorter ones, as the whole takes."""
+    devices = sum(widths)
+    cluster = Cluster("c", (Level("server", devices, 300e9, 3e-6, False),), "a100-80gb")
+    profile = analytic(replace(GPT, layers=10), A100, microbatch_sizes=(1,))
+    begins = [sum(widths[:k]) for k in range(len(widths))]
+    layers = [12 * sum(widths[:k]) // devices for k in range(len(widths))]
+    stages = tuple(
+        StageCut(tuple(range(a, b)), tuple(range(first, first + width)), False)
+        for a, b, first, width in zip(layers, (*layers[1:], 12), begins, widths, strict=True)
+    )
+    situation, choice = Situation(profile, cluster, 240, (1,)), Choice(stages, 1, 240)
+    whole = predict_choice(situation, "flush", choice, most_forwards=10**9)
+    found = predict_choice(situation, "flush", choice, most_forwards=0)
+    assert found.iteration_s == pytest.approx(whole.iteration_s, rel=2e-3)
+    assert found.peak_memory_bytes == pytest.approx(whole.peak_memory_bytes)
