@@ -35,6 +35,7 @@ class StageBytes:
             memory, which is taken as a whole. gaps_bytes: at most, between the gradients in there.
         shard_bytes: of the part of the weights that one replica's step makes, if that is not all.
         stepped: what share of the stage's weights one replica's step is for.
+        replicas: among which it is divided; gathers: whether nothing is kept whole (program.StageShape).
     """
 
     weights_bytes: float
@@ -48,6 +49,8 @@ class StageBytes:
     step_bytes: float
     shard_bytes: float = 0.0
     stepped: float = 1.0
+    replicas: int = 1
+    gathers: bool = False
 
     @property
     def bucket_bytes(self) -> np.ndarray:
@@ -115,6 +118,8 @@ def stage_bytes(columns: Columns, cut: StageCut, ties: tuple[Tie, ...]) -> Stage
         shard_bytes=(weights - shared_weights + gap) / replicas,
         step_bytes=min(step, sum(steps) * stepped),
         stepped=stepped,
+        replicas=replicas,
+        gathers=cut.shard == "full",
     )
 
 
@@ -157,6 +162,10 @@ class Memory:
                 return NORM_BYTES
             case What.SHARD:
                 return stage.shard_bytes
+            case What.GATHERED:
+                return stage.weights_bytes
+            case What.PART:
+                return float(stage.bucket_bytes[value.part]) / stage.replicas
             case What.ACCUMULATOR | What.REDUCED:
                 return float(stage.bucket_bytes[value.part])
         figures = self._columns.at(samples)
@@ -182,7 +191,10 @@ class Memory:
         if value.what in (What.ACCUMULATOR, What.REDUCED):
             stage = self.stages[value.stage]
             return self.value_bytes(value, samples) + float(stage.summed[value.part] * stage.gaps_bytes[value.part])
-        if value.what is What.SHARD:  # in its place in the memory of the whole
+        if value.what is What.PART:
+            stage = self.stages[value.stage]
+            return self.value_bytes(value, samples) + float(stage.gaps_bytes[value.part]) / stage.replicas
+        if value.what is What.SHARD and not self.stages[value.stage].gathers:  # in its place in the memory of the whole
             return self.stages[value.stage].weights_bytes
         if value.what not in (What.ACTIVATION, What.GRADIENT):
             return self.value_bytes(value, samples)
@@ -215,8 +227,8 @@ class Memory:
     def pooled(self, value: Value) -> bool:
         """Whether the memory of such values is never given back, but kept for the next ones: versions, flat buckets."""
         if value.what in (What.ACCUMULATOR, What.REDUCED):
-            return self.stages[value.stage].summed[value.part]
-        return value.what in (What.WEIGHTS, What.SHARD)
+            return self.stages[value.stage].summed[value.part] and not self.stages[value.stage].gathers
+        return value.what in (What.WEIGHTS, What.SHARD) and not self.stages[value.stage].gathers
 
     def net_bytes(self, instruction: Instruction, samples: int, pooled: bool = True) -> float:
         """What an instruction adds to its device's memory for good; negative when it frees more than it makes.
@@ -238,7 +250,10 @@ class Memory:
         figures = self._columns.at(samples)
         new = self._new(instruction)
         taken = self._sum(instruction, [v for v in new if self.pooled(v)], samples)
-        own = [v for v in new if not self.pooled(v)]
+        # Flat memory is taken as a whole when the instruction begins, also where it is given back.
+        flat = [v for v in new if v.what is What.ACCUMULATOR and self.stages[v.stage].gathers]
+        flat_bytes = self._sum(instruction, flat, samples)
+        own = [v for v in new if not self.pooled(v) and v not in flat]
         whole = self._sum(instruction, own, samples)
         match instruction.kind:
             case Kind.LOAD:
@@ -261,8 +276,8 @@ class Memory:
         moving = [v for v in own if v.what in (What.ACTIVATION, What.GRADIENT) and self._packed(v, instruction.device)]
         if moving:
             besides = sum(self._loose_bytes(v, samples) for v in moving)
-            whole = max(whole, self.net_bytes(instruction, samples, pooled=False) + besides)
-        return whole + (taken if pooled else 0.0)
+            whole = max(whole, self.net_bytes(instruction, samples, pooled=False) - flat_bytes + besides)
+        return whole + flat_bytes + (taken if pooled else 0.0)
 
     def _sum(self, instruction: Instruction, values: Iterable[Value], samples: int) -> float:
         return sum(self.held_bytes(v, instruction.device, samples) for v in values)

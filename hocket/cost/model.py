@@ -14,7 +14,7 @@ from hocket.hardware import catalog
 from hocket.hardware.cluster import Cluster
 from hocket.passes.borders import StageCut, check_cuts
 from hocket.profile.model import ModelProfile
-from hocket.program.instruction import COLLECTIVES, UPDATE_KINDS, Instruction, Kind, Value, What
+from hocket.program.instruction import COLLECTIVES, Instruction, Kind, Value, What
 
 _COMPUTE = frozenset({Kind.FORWARD, Kind.BACKWARD, Kind.NORM, Kind.STEP})
 
@@ -68,7 +68,7 @@ class CostModel:
 
     def samples_of(self, instruction: Instruction) -> int:
         """Samples of an instruction's microbatch; for a norm, a step or a collective those of the first microbatch."""
-        if instruction.kind in UPDATE_KINDS:
+        if instruction.counts_updates or instruction.kind in COLLECTIVES:
             return self.samples[0]
         return self.samples[instruction.index % len(self.samples)]
 
@@ -270,7 +270,8 @@ class CostModel:
     def initial_bytes(self, device: int) -> float:
         """What a device holds before the first instruction: weights, optimizer state and buffers of its stages."""
         own = [self.memory.stages[s] for s, cut in enumerate(self.cuts) if device in cut.devices]
-        return sum(stage.weights_bytes + stage.optimizer_bytes for stage in own) + self.buffers_bytes(device)
+        weights = sum(stage.shard_bytes if stage.gathers else stage.weights_bytes for stage in own)
+        return weights + sum(stage.optimizer_bytes for stage in own) + self.buffers_bytes(device)
 
     def buffers_bytes(self, device: int) -> float:
         """Buffers and constants of a device's stages; the layers are made once for each number of samples."""

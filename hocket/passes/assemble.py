@@ -76,8 +76,8 @@ def _parts(
                 collectives = reductions(stages, rule, instruction)
             elif instruction.kind is Kind.NORM:
                 collectives = norm_sum(stages, instruction)
-            elif instruction.kind is Kind.STEP:
-                collectives = gathers(stages, instruction)
+            if instruction.kind in (Kind.FORWARD, Kind.BACKWARD, Kind.STEP):
+                collectives += gathers(stages, rule, instruction)
             for collective in collectives:
                 parts[part][(device, collective.lane)].append(collective)
     return parts

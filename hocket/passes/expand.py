@@ -40,4 +40,6 @@ def expand(stages: tuple[StageShape, ...], rule: Rule, device: int, task: Task) 
 
 def _forward(stages: tuple[StageShape, ...], rule: Rule, device: int, s: int, i: int, again: bool) -> Instruction:
     reads, writes = forward_values(stages, rule, s, i, again)
-    return Instruction(Kind.FORWARD, s, i, device, COMPUTE, reads, writes, again=again)
+    # Weights that were gathered for the forward are gathered again for the backward, and for what it makes again.
+    frees = () if again else tuple(v for v in reads if v.what is What.GATHERED)
+    return Instruction(Kind.FORWARD, s, i, device, COMPUTE, reads, writes, frees, again=again)

@@ -5,12 +5,14 @@ from collections.abc import Sequence
 from hocket.program.instruction import GATHER, REDUCE, Instruction, Kind, Value, What, group_lane
 from hocket.program.order import (
     accumulators,
+    first_of_round,
     gather_values,
     last_in_update,
     norm_group,
     norm_summed,
     reduce_group,
     scattered,
+    sum_of,
     summed,
 )
 from hocket.program.program import StageShape
@@ -46,7 +48,7 @@ def reductions(stages: tuple[StageShape, ...], rule: Rule, backward: Instruction
     for value in accumulators(stages, stage, microbatch):
         group = reduce_group(stages, stage, value.part)
         if summed(stages, stage, value.part):
-            written = Value(What.REDUCED, stage, update, value.part)
+            written = Value(sum_of(stages, stage, value.part), stage, update, value.part)
             found.append(
                 Instruction(
                     Kind.REDUCE_SCATTER if scattered(stages, stage, value.part) else Kind.ALL_REDUCE,
@@ -85,12 +87,21 @@ def norm_sum(stages: tuple[StageShape, ...], norm: Instruction) -> list[Instruct
     ]
 
 
-def gathers(stages: tuple[StageShape, ...], step: Instruction) -> list[Instruction]:
-    """The gather behind a step that has made this device's part of new weights, if it has."""
-    stage, version = step.stage, step.index + 1
-    if not stages[stage].sharded:
+def gathers(stages: tuple[StageShape, ...], rule: Rule, compute: Instruction) -> list[Instruction]:
+    """The gather behind a step that has made this device's part of new weights, and that of whole weights for the round of a
+    forward or backward, if no instruction before it reads them."""
+    stage, shape = compute.stage, stages[compute.stage]
+    if not shape.sharded:
         return []
-    reads, writes = gather_values(stage, version)
-    group = tuple(sorted(stages[stage].devices))
-    lane = group_lane(GATHER, group)
-    return [Instruction(Kind.ALL_GATHER, stage, version, step.device, lane, reads, writes, reads, group=group)]
+    index, part = compute.index + 1, -1
+    if shape.gathers:
+        if compute.kind is Kind.STEP or (compute.kind is Kind.BACKWARD and shape.recompute):
+            return []
+        index = first_of_round(stages, stage, compute.index)
+        part = int(compute.kind is Kind.BACKWARD or compute.again)
+    elif compute.kind is not Kind.STEP:
+        return []
+    reads, writes = gather_values(stages, rule, stage, index, part)
+    group = tuple(sorted(shape.devices))
+    lane, frees = group_lane(GATHER, group), () if shape.gathers else reads
+    return [Instruction(Kind.ALL_GATHER, stage, index, compute.device, lane, reads, writes, frees, group=group)]

@@ -21,19 +21,20 @@ class LinkFigures:
         self._situation, self._columns = situation, columns
         self._borders: dict[tuple[int, int], tuple[tuple[StageCut, ...], np.ndarray, np.ndarray]] = {}
         self._loads: dict[tuple[tuple[int, ...], ...], tuple[list[Resource], np.ndarray, np.ndarray]] = {}
-        self._rings: dict[tuple[tuple[int, ...], float], float] = {}
+        self._rings: dict[tuple[Kind, tuple[int, ...], float], float] = {}
 
     def rings_s(self, cut: StageCut, run: Run) -> list[float]:
-        """Seconds of the all-reduce of each bucket."""
+        """Seconds of the sum of each bucket over the replicas; where each gets a part only, until it has."""
+        kind = Kind.REDUCE_SCATTER if cut.sharded else Kind.ALL_REDUCE
         if len(cut.devices) == 1:
             return []
         position = {layer: k for k, layer in enumerate(cut.layers)}
         found = []
         for bucket in cut.buckets or (cut.layers,):
             size = sum(run.gradients_bytes[position[layer]] for layer in bucket)
-            key = (cut.devices, size)
+            key = (kind, cut.devices, size)
             if key not in self._rings:
-                self._rings[key] = sum(collective(self._situation.cluster, Kind.ALL_REDUCE, cut.devices, size))
+                self._rings[key] = sum(collective(self._situation.cluster, kind, cut.devices, size))
             found.append(self._rings[key])
         return found
 

@@ -13,7 +13,9 @@ def peak_bytes(name: str, shapes: tuple[StageShape, ...], choice: Choice, stages
     more: dict[int, float] = {}
     for cut, run, alive in zip(choice.stages, stages.runs, waiting, strict=True):
         stash = 0.0 if cut.recompute else (alive - 1) * run.stash_bytes
+        # Of what replicas divide each has a part at least.
+        gradients = sum(run.gradients_bytes) / (cut.replicas if cut.shard == "full" else 1)
         for device in cut.devices:
-            held[device] = held.get(device, 0.0) + run.held_bytes
-            more[device] = max(more.get(device, 0.0), stash, sum(run.gradients_bytes))
+            held[device] = held.get(device, 0.0) + run.held_bytes / (cut.replicas if cut.sharded else 1)
+            more[device] = max(more.get(device, 0.0), stash, gradients)
     return {device: held[device] + more[device] for device in held}

@@ -12,8 +12,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from hocket.cost.contention import Resource, host_of
+from hocket.passes.borders import StageCut
 from hocket.plan.bound_links import LinkFigures
-from hocket.plan.bound_stages import StageFigures, Stages
+from hocket.plan.bound_stages import Run, StageFigures, Stages
 from hocket.program.program import StageShape
 from hocket.strategies._choices import Choice, Situation
 from hocket.strategies._common import complete, strategy
@@ -35,7 +36,9 @@ class TimeBound:
         forth_s, back_s = self._links.message_s(choice)
         tail_s, anywhere_s, ring_s = self._tails(choice, stages)
         updates = np.array([stages.microbatches / batch for batch in rule.batch])
-        step_s = np.array([run.step_s for run in stages.runs]) * stages.factors
+        step_s = (
+            np.array([_step_s(cut, run) for cut, run in zip(choice.stages, stages.runs, strict=True)]) * stages.factors
+        )
         found = [
             _little_s(stages, waiting, forth_s, back_s),
             float((updates * ring_s).max()),
@@ -109,10 +112,15 @@ class TimeBound:
         for cut, run, factor in zip(choice.stages, stages.runs, stages.factors.tolist(), strict=True):
             ring = self._links.rings_s(cut, run)
             exposed = max(ring[-1] - run.behind_s * factor, sum(ring) - run.backward_s * factor) if ring else 0.0
-            tails.append(max(0.0, exposed) + run.step_s * factor)
-            anywhere.append(exposed + run.step_s * factor)
+            tails.append(max(0.0, exposed) + _step_s(cut, run) * factor)
+            anywhere.append(exposed + _step_s(cut, run) * factor)
             rings.append(sum(ring))
         return np.array(tails), np.array(anywhere), np.array(rings)
+
+
+def _step_s(cut: StageCut, run: Run) -> float:
+    """Of one replica."""
+    return run.step_s / (cut.replicas if cut.sharded else 1)
 
 
 def by_device(choice: Choice, stage_s: np.ndarray) -> dict[int, float]:

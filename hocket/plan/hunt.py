@@ -194,4 +194,5 @@ def make_plan(situation: Situation, name: str, choice: Choice, profile_path: str
         profile=profile_path,
         profile_digest=situation.profile.digest,
         model_digest=situation.profile.digest_of_model,
+        shard=choice.stages[0].shard,
     )

@@ -31,7 +31,8 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._lock = threading.RLock()  # a storage may die, and call back, while its own thread holds it
 
     def register(self, tensors: Iterable[Tensor]) -> None:
-        """Count storages that are there already; they stop to count when they die."""
+        """Count storages that are there already, or count those anew that have become larger or smaller; they stop to count
+        when they die."""
         for tensor in tensors:
             self._add(tensor, counted=True, upgrade=True)
 
@@ -58,9 +59,15 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return
         key = storage._cdata
         with self._lock:
-            if key in self._known and not (counted and upgrade and self._known[key][1] == 0):
+            if key in self._known and not (counted and upgrade):
                 return
             size = storage.nbytes() if counted else 0
+            if key in self._known:
+                reference, before = self._known[key]
+                self._known[key] = reference, size
+                self.live_bytes += size - before
+                self.peak_bytes = max(self.peak_bytes, self.live_bytes)
+                return
             # The storage's Python object lives as long as the storage itself, so its end is the storage's end.
             self._known[key] = (weakref.ref(storage, lambda _, key=key: self._forget(key)), size)  # type: ignore[misc]
             self.live_bytes += size

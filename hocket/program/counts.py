@@ -22,7 +22,7 @@ from hocket.program.instruction import (
     receive_lane,
     send_lane,
 )
-from hocket.program.order import norm_summed, scattered, stages_on, summed
+from hocket.program.order import norm_summed, scattered, stages_on, sum_of, summed
 from hocket.program.problem import Place, Problem, problem_at
 from hocket.program.program import Lanes, Program
 
@@ -63,6 +63,8 @@ def _task(i: Instruction) -> _Task:
         what, part = value.what, value.part
     elif i.kind in _REDUCTIONS:
         what, part = _sum_of(i.writes[0])
+    elif i.kind is Kind.ALL_GATHER:
+        part = i.writes[0].part  # of weights for one round: for its forwards or its backwards
     return _Task(i.device, i.kind, i.again, i.stage, i.index, what, part, i.peer)
 
 
@@ -77,8 +79,13 @@ def _tasks(program: Program, part: str) -> Iterator[_Task]:
 
 
 def _moved(program: Program, task: _Task) -> _Task:
-    by = program.stride // program.rule.batch[task.stage] if task.kind in UPDATE_KINDS else program.stride
+    updates = _counts_updates(task)
+    by = program.stride // program.rule.batch[task.stage] if updates else program.stride
     return task._replace(number=task.number + by)
+
+
+def _counts_updates(task: _Task) -> bool:
+    return task.kind in UPDATE_KINDS and not (task.kind is Kind.ALL_GATHER and task.part >= 0)
 
 
 def _expected(program: Program, start: int, end: int) -> Iterator[_Task]:
@@ -100,6 +107,11 @@ def _expected(program: Program, start: int, end: int) -> Iterator[_Task]:
                     if s in stages[t].gradients:
                         yield _Task(far, Kind.SEND, False, s, m, What.GRADIENT, t, device)
                         yield _Task(device, Kind.RECEIVE, False, s, m, What.GRADIENT, t, far)
+        if shape.gathers:
+            for first in range(start, end, len(shape.devices)):
+                for device in shape.devices:
+                    yield _Task(device, Kind.ALL_GATHER, False, s, first, "", 0, -1)
+                    yield _Task(device, Kind.ALL_GATHER, False, s, first, "", 1, -1)
         reduced = [
             (b, Kind.REDUCE_SCATTER if scattered(stages, s, b) else Kind.ALL_REDUCE)
             for b in range(shape.buckets)
@@ -110,7 +122,7 @@ def _expected(program: Program, start: int, end: int) -> Iterator[_Task]:
                 yield _Task(device, Kind.STEP, False, s, u, "", -1, -1)
                 for b, kind in reduced:
                     yield _Task(device, kind, False, s, u, "", b, -1)
-                if shape.sharded:
+                if shape.sharded and not shape.gathers:
                     yield _Task(device, Kind.ALL_GATHER, False, s, u + 1, "", -1, -1)
                 if shape.clips and s == stages_on(stages, device)[0]:
                     yield _Task(device, Kind.NORM, False, s, u, "", -1, -1)
@@ -123,7 +135,7 @@ def _compare(
 ) -> list[Problem]:
     if has == should:
         return []
-    found = [_missing(task, when) for task in should - has]
+    found = [_missing(program, task, when) for task in should - has]
     for task in has - should:
         place, instruction = _find(program, task, parts)
         times = "is there twice" if should[task] else "does not belong"
@@ -134,14 +146,16 @@ def _compare(
     return found
 
 
-def _missing(task: _Task, when: str) -> Problem:
+def _missing(program: Program, task: _Task, when: str) -> Problem:
     value = ""
     if task.what:
         value = f" {Value(What(task.what), task.stage, task.number, task.part)}"
     elif task.kind in _REDUCTIONS:
-        value = f" {Value(What.REDUCED, task.stage, task.number, task.part)}"
+        made = sum_of(program.stages, task.stage, task.part)
+        value = f" {Value(made, task.stage, task.number, task.part)}"
     elif task.kind is Kind.ALL_GATHER:
-        value = f" {Value(What.WEIGHTS, task.stage, task.number)}"
+        what = What.WEIGHTS if _counts_updates(task) else What.GATHERED
+        value = f" {Value(what, task.stage, task.number, task.part)}"
     lane = COMPUTE
     if task.kind is Kind.SEND:
         lane = send_lane(task.peer)
@@ -151,7 +165,7 @@ def _missing(task: _Task, when: str) -> Problem:
         lane = REDUCE
     elif task.kind is Kind.ALL_GATHER:
         lane = GATHER
-    counter = "u" if task.kind in UPDATE_KINDS else "#"
+    counter = "u" if _counts_updates(task) else "#"
     name = f"{task.kind}{' again' if task.again else ''} {task.stage} {counter}{task.number}{value}"
     message = f"{name} is missing on device {task.device}, lane {lane}; expected it once{when}. Add it."
     return Problem("missing", message, device=task.device, lane=lane)

@@ -19,6 +19,7 @@ from hocket.program.instruction import (
 )
 from hocket.program.order import (
     demanded,
+    first_of_round,
     gather_values,
     last_in_update,
     norm_group,
@@ -26,6 +27,7 @@ from hocket.program.order import (
     reduce_group,
     scattered,
     stages_on,
+    sum_of,
 )
 from hocket.program.problem import Place, Problem, problem_at
 from hocket.program.program import Lanes, Program
@@ -164,7 +166,12 @@ def _gather(program: Program, i: Instruction) -> Wrong | None:
         return "kind", f"is a {i.kind}", f"none of stage {i.stage}, whose weights are made whole", "Remove it."
     if i.group != group:
         return "place", f"has the group {list(i.group)}", f"{list(group)}, all who make a part of these weights", ""
-    needed = gather_values(i.stage, i.index)
+    part = i.writes[0].part if i.writes else -1
+    if i.index != first_of_round(program.stages, i.stage, i.index) and program.stages[i.stage].gathers:
+        return "values", f"is of microbatch {i.index}", "the first of a round of the replicas", ""
+    if program.stages[i.stage].gathers and part not in (0, 1):
+        return "values", f"writes {_list(i.writes)}", f"whole weights of stage {i.stage} for forwards or backwards", ""
+    needed = gather_values(program.stages, program.rule, i.stage, i.index, part)
     return None if needed == (i.reads, i.writes) else _differ(program, i, *needed)
 
 
@@ -186,7 +193,7 @@ def _reduction(program: Program, i: Instruction) -> Wrong | None:
     if last is None:
         return "values", f"is of update {i.index}", f"an update of which device {i.device} has a microbatch", ""
     reads = (Value(What.ACCUMULATOR, i.stage, last, bucket),)
-    writes = (Value(What.REDUCED, i.stage, i.index, bucket),)
+    writes = (Value(sum_of(program.stages, i.stage, bucket), i.stage, i.index, bucket),)
     return None if (i.reads, i.writes) == (reads, writes) else _differ(program, i, reads, writes)
 
 

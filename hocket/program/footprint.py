@@ -13,7 +13,7 @@ from typing import Protocol
 
 import numpy as np
 
-from hocket.program.instruction import COMPUTE, COUNTS_UPDATES, Instruction, Kind, Value, What
+from hocket.program.instruction import COMPUTE, COUNTS_UPDATES, Instruction, Value, What
 from hocket.program.order import heir_of
 from hocket.program.problem import Place, Problem, problem_at
 from hocket.program.program import Lane, Program
@@ -182,7 +182,7 @@ def _footprint(
             start = end = 2 * len(places) + 2
             places.append(place)
         else:
-            posts = instruction.kind is Kind.RECEIVE
+            posts = (place.device, place.lane) in run.windows
             start = 2 * (_posted(numbers, run, place, behind) if posts else int(behind[event]))
             end = 2 * int(ahead[event]) + 1
         heirs = {heir_of(instruction, value) for value in instruction.writes}
@@ -222,9 +222,9 @@ def _pools(stretches: list[_Stretch], sizes: Sizes) -> Iterator[tuple[bool, list
     for stretch in stretches:
         value = stretch.value
         if sizes.pooled(value):
-            pools.setdefault((value.what in COUNTS_UPDATES - {What.REDUCED}, value.stage, value.part), []).append(
-                stretch
-            )
+            pools.setdefault(
+                (value.what in COUNTS_UPDATES - {What.REDUCED, What.PART}, value.stage, value.part), []
+            ).append(stretch)
         else:
             rest.append(stretch)
     yield False, rest

@@ -41,16 +41,18 @@ class What(StrEnum):
     WEIGHTS = "w"  # weights after `index` updates: version, -
     ACCUMULATOR = "dw"  # weight gradients summed up to and with this microbatch: microbatch, bucket
     REDUCED = "sum"  # weight gradients of one update summed over replicas: update, bucket
+    PART = "part"  # this device's part of such a sum, in memory of its own: update, bucket
     OPTIMIZER = "opt"  # optimizer state after `index` updates: version, -
     SQUARES = "sq"  # squares of this device's share of one update's gradients, summed up: update, -
     NORM = "norm"  # the same over all devices: update, -
     SHARD = "shard"  # the part of weights after `index` updates that this device's step makes: version, -
+    GATHERED = "full"  # whole weights for one round of the replicas: its first microbatch, 0 for the forward or 1 for the backward
 
 
 # Values whose index counts updates; the index of all others counts microbatches.
-COUNTS_UPDATES = frozenset({What.WEIGHTS, What.REDUCED, What.OPTIMIZER, What.SQUARES, What.NORM, What.SHARD})
+COUNTS_UPDATES = frozenset({What.WEIGHTS, What.REDUCED, What.OPTIMIZER, What.SQUARES, What.NORM, What.SHARD, What.PART})
 COLLECTIVES = frozenset({Kind.ALL_REDUCE, Kind.REDUCE_SCATTER, Kind.ALL_GATHER})
-# Kinds whose index counts updates.
+# Kinds whose index counts updates (but for gathers for one round: see `Instruction.counts_updates`).
 UPDATE_KINDS = COLLECTIVES | {Kind.STEP, Kind.NORM}
 
 
@@ -70,16 +72,19 @@ class Value(NamedTuple):
                 return f"{self.what}.{self.stage}v{self.index}"
             case What.SQUARES | What.NORM:
                 return f"{self.what}.{self.stage}u{self.index}"
-            case What.REDUCED:
+            case What.REDUCED | What.PART:
                 return f"{self.what}.{self.stage}u{self.index}b{self.part}"
             case What.ACCUMULATOR:
                 return f"{self.what}.{self.stage}#{self.index}b{self.part}"
+            case What.GATHERED:
+                return f"{self.what}.{self.stage}#{self.index}.{self.part}"
         return f"{self.what}.{self.stage}#{self.index}"
 
 
 COMPUTE = "compute"
 REDUCE = "reduce"
 GATHER = "gather"
+RECEIVE = "receive"
 
 
 def send_lane(peer: int) -> str:
@@ -89,7 +94,7 @@ def send_lane(peer: int) -> str:
 
 def receive_lane(peer: int) -> str:
     """Lane for everything received from one peer."""
-    return f"receive<{peer}"
+    return f"{RECEIVE}<{peer}"
 
 
 def group_lane(what: str, group: tuple[int, ...]) -> str:
@@ -107,7 +112,8 @@ class Instruction:
 
     Attributes:
         kind, stage: what, and of which stage (for send and receive: the stage that made the value).
-        index: microbatch, or update for norm, step, all_reduce and reduce_scatter, or version of the weights for all_gather.
+        index: microbatch, or update for norm, step, all_reduce and reduce_scatter, or version of the weights for an all_gather
+            that makes one.
         device, lane: where; instructions of one lane run one after the other.
         reads, writes, frees: values on this device. `frees` is a subset of what is read (drop: all of it).
         peer: the other device of a send or receive, else -1.
@@ -128,9 +134,16 @@ class Instruction:
     again: bool = False
 
     @property
+    def counts_updates(self) -> bool:
+        """Whether its index counts updates, or versions, and not microbatches."""
+        if self.kind is Kind.ALL_GATHER:
+            return not (self.writes and self.writes[0].what is What.GATHERED)
+        return self.kind in UPDATE_KINDS
+
+    @property
     def name(self) -> str:
         """Short unique name on its device, as in traces: 'forward 1 #3'."""
-        counter = "u" if self.kind in UPDATE_KINDS else "#"
+        counter = "u" if self.counts_updates else "#"
         again = " again" if self.again else ""
         what = ""
         if self.kind in (Kind.SEND, Kind.RECEIVE, Kind.SWAP_IN, Kind.SWAP_OUT, Kind.DROP) and (

@@ -11,7 +11,7 @@ Rules of this file: simulator, engines, builder and `check` all ask here, and no
 4. A collective runs when all members of its group have reached it; the k-th of a lane meets the k-th of the others'.
 5. What it frees is gone when it finishes; of a send, when the compute instruction that then runs on its device finishes, or
    before the next one begins. A value that takes the place of a freed one (see `heir_of`) uses its memory.
-6. A receive is posted, and has its memory from then on, as soon as fewer messages of its lane than the lane's window are
+6. A receive, or a gather of weights for one round, is posted, and has its memory from then on, as soon as fewer messages of its lane than the lane's window are
    posted and not consumed (see window.py); it can start no earlier.
 """
 
@@ -22,10 +22,17 @@ from hocket.program.rule import Rule
 Stages = tuple[StageShape, ...]
 
 
-def weight_read(rule: Rule, stage: int, microbatch: int, backward: bool) -> Value:
-    """The weight version that a forward or backward reads."""
+def weight_read(stages: Stages, rule: Rule, stage: int, microbatch: int, backward: bool) -> Value:
+    """The weights that a forward or backward reads: a version, or what was gathered of it for its round."""
+    if stages[stage].gathers:
+        return Value(What.GATHERED, stage, first_of_round(stages, stage, microbatch), int(backward))
     version = rule.backward_version(stage, microbatch) if backward else rule.version(stage, microbatch)
     return Value(What.WEIGHTS, stage, version)
+
+
+def first_of_round(stages: Stages, stage: int, microbatch: int) -> int:
+    """The first of the microbatches that a stage's replicas run side by side."""
+    return microbatch - microbatch % len(stages[stage].devices)
 
 
 def inputs_of(stages: Stages, stage: int, microbatch: int) -> tuple[Value, ...]:
@@ -67,7 +74,7 @@ def forward_values(
 ) -> tuple[tuple[Value, ...], tuple[Value, ...]]:
     """What a forward reads and writes."""
     shape = stages[stage]
-    reads = (*inputs_of(stages, stage, microbatch), weight_read(rule, stage, microbatch, backward=False))
+    reads = (*inputs_of(stages, stage, microbatch), weight_read(stages, rule, stage, microbatch, backward=again))
     outputs = tuple(Value(What.ACTIVATION, stage, microbatch, target) for target in shape.targets)
     stash = (Value(What.STASH, stage, microbatch),)
     if again:
@@ -88,7 +95,7 @@ def backward_values(
     reads = (
         *inputs_of(stages, stage, microbatch),
         Value(What.STASH, stage, microbatch),
-        weight_read(rule, stage, microbatch, backward=True),
+        weight_read(stages, rule, stage, microbatch, backward=True),
         *arriving,
         *sums,
     )
@@ -134,7 +141,7 @@ def gradients_of(stages: Stages, rule: Rule, stage: int, update: int, device: in
     found = []
     for bucket in range(stages[stage].buckets):
         if summed(stages, stage, bucket):
-            found.append(Value(What.REDUCED, stage, update, bucket))
+            found.append(Value(sum_of(stages, stage, bucket), stage, update, bucket))
         elif last is not None:
             found.append(Value(What.ACCUMULATOR, stage, last, bucket))
     return found
@@ -153,6 +160,11 @@ def scattered(stages: Stages, stage: int, bucket: int) -> bool:
     return stages[stage].sharded and bucket not in dict(stages[stage].tied)
 
 
+def sum_of(stages: Stages, stage: int, bucket: int) -> What:
+    """What a bucket's sum over devices is: where weights are not kept whole, its own part in memory of its own."""
+    return What.PART if stages[stage].gathers and scattered(stages, stage, bucket) else What.REDUCED
+
+
 def step_values(
     stages: Stages, rule: Rule, stage: int, update: int, device: int
 ) -> tuple[tuple[Value, ...], tuple[Value, ...]]:
@@ -160,14 +172,24 @@ def step_values(
     reads = gradients_of(stages, rule, stage, update, device)
     if stages[stage].clips:
         reads.append(norm_of(stages, update, device))
-    reads += [Value(What.WEIGHTS, stage, update), Value(What.OPTIMIZER, stage, update)]
+    reads += [Value(What.SHARD if stages[stage].gathers else What.WEIGHTS, stage, update)]
+    reads += [Value(What.OPTIMIZER, stage, update)]
     made = What.SHARD if stages[stage].sharded else What.WEIGHTS
     return tuple(reads), (Value(made, stage, update + 1), Value(What.OPTIMIZER, stage, update + 1))
 
 
-def gather_values(stage: int, version: int) -> tuple[tuple[Value, ...], tuple[Value, ...]]:
-    """What a gather of new weights reads (and frees) and writes."""
-    return (Value(What.SHARD, stage, version),), (Value(What.WEIGHTS, stage, version),)
+def gather_values(
+    stages: Stages, rule: Rule, stage: int, index: int, part: int
+) -> tuple[tuple[Value, ...], tuple[Value, ...]]:
+    """What a gather reads and writes: it makes a version and frees the part, or makes the weights for one round and keeps it.
+
+    Arguments:
+        index: the version, or the round's first microbatch. part: of the latter 0 for its forwards, 1 for its backwards.
+    """
+    if stages[stage].gathers:
+        read = Value(What.SHARD, stage, rule.version(stage, index))
+        return (read,), (Value(What.GATHERED, stage, index, part),)
+    return (Value(What.SHARD, stage, index),), (Value(What.WEIGHTS, stage, index),)
 
 
 def demanded(program: Program, instruction: Instruction) -> tuple[tuple[Value, ...], tuple[Value, ...]] | None:
@@ -197,7 +219,7 @@ def early_writes(instruction: Instruction) -> tuple[Value, ...]:
 
 _HEIRS = {
     What.WEIGHTS: (What.WEIGHTS, What.SHARD),
-    What.SHARD: (What.WEIGHTS,),
+    What.SHARD: (What.WEIGHTS, What.SHARD),
     What.OPTIMIZER: (What.OPTIMIZER,),
     What.ACCUMULATOR: (What.ACCUMULATOR,),
     What.REDUCED: (What.ACCUMULATOR,),

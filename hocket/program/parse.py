@@ -23,8 +23,9 @@ _VALUE = re.compile(
     rf"(?:(?P<pair>act|grad)\.({_NUMBER})>({_NUMBER})#({_NUMBER})"
     rf"|(?P<version>w|opt|shard)\.({_NUMBER})v({_NUMBER})"
     rf"|(?P<norm>sq|norm)\.({_NUMBER})u({_NUMBER})"
-    rf"|(?P<sum>sum)\.({_NUMBER})u({_NUMBER})b({_NUMBER})"
+    rf"|(?P<sum>sum|part)\.({_NUMBER})u({_NUMBER})b({_NUMBER})"
     rf"|(?P<dw>dw)\.({_NUMBER})#({_NUMBER})b({_NUMBER})"
+    rf"|(?P<full>full)\.({_NUMBER})#({_NUMBER})\.({_NUMBER})"
     rf"|(?P<plain>in|stash)\.({_NUMBER})#({_NUMBER}))"
 )
 _INSTRUCTION = re.compile(
@@ -224,14 +225,14 @@ def _instruction(reader: _Reader, line: str, device: int, lane: str) -> Instruct
     kind = _KINDS.get(match["kind"])
     if kind is None:
         reader.fail(repr(match["kind"]), f"one of {', '.join(_KINDS)}", nearest(match["kind"], _KINDS))
-    if match["counter"] != _COUNTERS[kind]:
+    if kind is not Kind.ALL_GATHER and match["counter"] != _COUNTERS[kind]:
         reader.fail(repr(head), f"'{_COUNTERS[kind]}' before the index of a {kind}")
     if match["way"] and match["way"] != _WAYS.get(kind):
         reader.fail(repr(head), "'>PEER' in a send, '<PEER' in a receive, no peer elsewhere")
     writes, tilde, frees = after.partition("~")
     if tilde and not frees.split():
         reader.fail(repr(line), "a value behind '~', or no '~'")
-    return Instruction(
+    found = Instruction(
         kind,
         int(match["stage"]),
         int(match["index"]),
@@ -244,3 +245,8 @@ def _instruction(reader: _Reader, line: str, device: int, lane: str) -> Instruct
         group=tuple(map(int, match["group"].split(","))) if match["group"] else (),
         again=bool(match["again"]),
     )
+    if found.counts_updates != (match["counter"] == "u"):
+        reader.fail(
+            repr(head), f"'{'u' if found.counts_updates else '#'}' before the index of a {kind} of {found.writes[0]}"
+        )
+    return found

@@ -5,18 +5,19 @@ microbatches has moved on by r * `stride`, every one that counts updates by r * 
 is written as if it followed zero repetitions and moves on in the same way.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from types import MappingProxyType
 
-from hocket.program.instruction import COUNTS_UPDATES, UPDATE_KINDS, Instruction, Value, What
+from hocket.program.instruction import COUNTS_UPDATES, Instruction, Value, What
 from hocket.program.rule import Rule
 
 Lane = tuple[int, str]
 Lanes = Mapping[Lane, tuple[Instruction, ...]]
-SHARDS = ("none", "optimizer")
-"""What of a stage's state is divided among its replicas: nothing, or optimizer state and the step (ZeRO's first stage)."""
+SHARDS = ("none", "optimizer", "full")
+"""What of a stage's state is divided among its replicas: nothing; optimizer state and the step (ZeRO's first stage); weights as
+well, which are gathered for each forward and backward (its third)."""
 
 
 def replica(devices: Sequence[int], microbatch: int) -> int:
@@ -58,6 +59,11 @@ class StageShape:
     def sharded(self) -> bool:
         """Whether each replica makes a part of new weights, and all gather them."""
         return self.shard != "none" and len(self.devices) * self.columns > 1
+
+    @property
+    def gathers(self) -> bool:
+        """Whether weights are whole while a forward or backward needs them, and no longer."""
+        return self.sharded and self.shard == "full"
 
     def device(self, microbatch: int) -> int:
         """The replica that runs a microbatch."""
@@ -120,7 +126,7 @@ class Program:
             return instruction
         by = repeats * self.stride
         move = self._moved
-        counts_updates = instruction.kind in UPDATE_KINDS
+        counts_updates = instruction.counts_updates
         return replace(
             instruction,
             index=instruction.index + (by // self.rule.batch[instruction.stage] if counts_updates else by),
@@ -140,14 +146,18 @@ class Program:
 
     def initial(self, device: int) -> tuple[Value, ...]:
         """Values that a device holds before the first instruction: version 0 of weights and optimizer state."""
-        own = [s for s, stage in enumerate(self.stages) if device in stage.devices]
-        return tuple(Value(what, s, 0) for s in own for what in (What.WEIGHTS, What.OPTIMIZER))
+        return tuple(self._kept(device, lambda stage: 0))
 
     def final(self, device: int, repeats: int) -> tuple[Value, ...]:
         """Values that a device holds after the last instruction: the newest weights and optimizer state."""
-        own = [s for s, stage in enumerate(self.stages) if device in stage.devices]
-        kinds = (What.WEIGHTS, What.OPTIMIZER)
-        return tuple(Value(what, s, self.updates(s, repeats)) for s in own for what in kinds)
+        return tuple(self._kept(device, lambda stage: self.updates(stage, repeats)))
+
+    def _kept(self, device: int, version: Callable[[int], int]) -> Iterator[Value]:
+        """What a device keeps of its stages between segments."""
+        for s, stage in enumerate(self.stages):
+            if device in stage.devices:
+                yield Value(What.SHARD if stage.gathers else What.WEIGHTS, s, version(s))
+                yield Value(What.OPTIMIZER, s, version(s))
 
     def instructions(self) -> Iterator[tuple[str, Instruction]]:
         """Every instruction with the name of its part, lane by lane."""

@@ -103,6 +103,13 @@ def _rounds(program: Program) -> Iterator[Problem]:
             yield _wrong(
                 f"stage {s} updates after {batch} microbatches on {replicas} replicas; expected one for each replica."
             )
+        if program.stages[s].gathers and (batch % replicas or rule.delay[s] or rule.kind == "naive"):
+            yield _wrong(
+                f"stage {s} gathers weights for each round of its {replicas} replicas, with updates of {batch} microbatches and "
+                f"delay {rule.delay[s]}; expected whole rounds on the newest weights."
+            )
+        if program.stages[s].gathers and program.stages[s].tied:
+            yield _wrong(f"stage {s} shares weights with other stages; expected none where nothing is kept whole.")
         if program.stride % replicas or program.stride % batch:
             yield _wrong(
                 f"a stride of {program.stride} microbatches; expected a multiple of stage {s}'s {replicas} replicas "

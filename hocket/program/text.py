@@ -27,7 +27,7 @@ the colon, what it reads, after `->` what it writes, after `~` what it frees.
 from collections.abc import Iterator
 
 from hocket.errors import InputError
-from hocket.program.instruction import UPDATE_KINDS, Instruction, Kind
+from hocket.program.instruction import Instruction, Kind
 from hocket.program.parse import parse_program
 from hocket.program.program import Lanes, Program, StageShape
 
@@ -52,7 +52,7 @@ def instruction_line(instruction: Instruction) -> str:
     words = [str(i.kind)]
     if i.again:
         words.append("again")
-    words += [str(i.stage), f"{'u' if i.kind in UPDATE_KINDS else '#'}{i.index}"]
+    words += [str(i.stage), f"{'u' if i.counts_updates else '#'}{i.index}"]
     if i.peer >= 0:
         words.append(f"{'<' if i.kind is Kind.RECEIVE else '>'}{i.peer}")
     if i.group:

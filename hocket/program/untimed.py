@@ -125,7 +125,7 @@ class Untimed:
                 if value not in here:
                     waiters.setdefault((lane[0], value), []).append(lane)
                     return False
-            if instruction.kind is Kind.RECEIVE and not self.has_room(lane):
+            if not self.has_room(lane):
                 waiters.setdefault(lane, []).append(members[0])
                 return False
         return True
@@ -143,7 +143,7 @@ class Untimed:
         for lane, instruction in zip(members, ran, strict=True):
             if lane in self.last:
                 before.append(self.last[lane])
-            if instruction.kind is Kind.RECEIVE:
+            if lane in self.windows:
                 number = self.received.get(lane, 0)
                 self.received[lane] = number + 1
                 if lane in self.posted:

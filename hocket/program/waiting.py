@@ -40,7 +40,7 @@ def waiting_problems(
         instruction = lanes[lane][position]
         place = Place(part, *lane, position)
         absent = next((value for value in instruction.reads if value not in live[lane[0]]), None)
-        if instruction.kind is Kind.RECEIVE and not has_room(lane) and (lane[0], COMPUTE) in stuck:
+        if not has_room(lane) and (lane[0], COMPUTE) in stuck:
             waits[lane] = ((lane[0], COMPUTE), "until compute has taken an earlier message")
         elif absent is None:
             others = [(lane[0], lane[1])] if instruction.kind is Kind.RECEIVE else []

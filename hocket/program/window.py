@@ -1,6 +1,7 @@
-"""Windows: how far the receives of a lane may run ahead of compute (order.py, rule 6).
+"""Windows: how far the receives of a lane, or the gathers for single rounds, may run ahead of compute (order.py, rule 6).
 
-A message is consumed when the first compute instruction that reads it has finished. A lane's window is the least number of
+A message is consumed when the first compute instruction that reads it has finished; weights gathered for one round when the last
+one has. A lane's window is the least number of
 posted, not yet consumed messages with which compute always finds what it reads next, and one more, so that a message can
 be on its way while compute uses the one before it. It follows from the program alone: compute takes most messages in the
 order in which they come, some a few places later.
@@ -12,7 +13,7 @@ its lane; so compute waits only for what it would wait for without windows.
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from hocket.program.instruction import COMPUTE, Instruction, Kind, Value, What, receive_lane
+from hocket.program.instruction import COMPUTE, GATHER, Instruction, Kind, Value, What, group_lane, receive_lane
 from hocket.program.program import Lane, Program
 
 UNLIMITED = 1 << 30
@@ -22,14 +23,20 @@ _Key = tuple[What, int, int, int]
 
 
 def consumed(program: Program, instruction: Instruction) -> Iterator[tuple[Lane, Value]]:
-    """The messages that a compute instruction is the first to read, each with the lane that it comes by."""
+    """The messages that a compute instruction is the first to read, each with the lane that it comes by; and the gathered weights
+    that it is the last to read."""
+    here, shape = instruction.device, program.stages[instruction.stage]
+    if shape.gathers and (
+        instruction.kind is Kind.BACKWARD or (instruction.kind is Kind.FORWARD and not instruction.again)
+    ):
+        lane = (here, group_lane(GATHER, tuple(sorted(shape.devices))))
+        yield from ((lane, value) for value in instruction.reads if value.what is What.GATHERED)
     if instruction.kind is Kind.FORWARD and not instruction.again:
         what = What.ACTIVATION
     elif instruction.kind is Kind.BACKWARD:
         what = What.GRADIENT
     else:
         return
-    here = instruction.device
     for value in instruction.reads:
         if value.what is what:
             sender = value.stage if what is What.ACTIVATION else value.part
@@ -59,13 +66,17 @@ class _Order:
         return self.prologue.get(value)
 
 
+def _ahead_of_compute(one: Instruction) -> bool:
+    return one.kind is Kind.RECEIVE or (one.kind is Kind.ALL_GATHER and not one.counts_updates)
+
+
 def windows(program: Program) -> dict[Lane, int]:
     """The window of every lane of receives."""
     orders: dict[Lane, _Order] = {}
     stride = program.stride
     for part in ("prologue", "period", "epilogue"):
         for lane, instructions in getattr(program, part).items():
-            if not instructions or instructions[0].kind is not Kind.RECEIVE:
+            if not instructions or not _ahead_of_compute(instructions[0]):
                 continue
             order = orders.setdefault(lane, _Order())
             for place, instruction in enumerate(instructions):

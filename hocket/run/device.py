@@ -4,7 +4,7 @@ Rules of this file: what an instruction reads, writes and frees is what it says;
 instruction may start, is the engine's business. Objects behind the values:
 
     in      tensors of the batch by name            act, grad   tuple of tensors, in the order of the border
-    stash   Stash                                   w, shard    Slot
+    stash   Stash                                   w, full     Slot
     dw, sum Bucket                                  opt         the stage's StageWeights
     sq, norm Squares
 """
@@ -67,6 +67,7 @@ class StageRunner:
             captured.job.optimizer,
             part.scattered,
             (replicas.index(number), len(replicas)),
+            part.shape.gathers,
         )
         self.buffers = {name: b.clone() for stage in stages for name, b in stage.buffers().items()}
         self._bound: dict[int, Slot] = {}
@@ -74,7 +75,7 @@ class StageRunner:
             for stage in stages:
                 stage.bind({name: self.buffers[name] for name in stage.buffers()})
         for size in self._runs:
-            self._bind(size, self.weights.newest)
+            self._bind(size, self.weights.slots[0])
 
     def _stages(self, captured: Captured) -> tuple[Stage, ...]:
         # A stage of a branching model may hold layers that do not follow one another: each run of layers is executed.
@@ -94,7 +95,7 @@ class StageRunner:
 
     def resident(self) -> Iterator[Tensor]:
         """The newest weights, buffers, weights that are not trained, and constants."""
-        yield from self.weights.newest.leaves.values()
+        yield from (*self.weights.newest.leaves.values(), *self.weights.newest.parts)
         for stages in self._runs.values():
             for stage in stages:
                 yield from (*stage.parameters().values(), *stage.buffers().values(), *stage.constants())
@@ -154,7 +155,7 @@ class Device:
         found: dict[Value, Any] = {}
         for value in self.program.initial(self.number):
             weights = self.stages[value.stage].weights
-            found[value] = weights.newest if value.what is What.WEIGHTS else weights
+            found[value] = weights.newest if value.what is What.WEIGHTS else weights  # a part is told by whose it is
         return found
 
     def execute(self, instruction: Instruction, store: Store, publish: Publish | None = None) -> None:
@@ -178,7 +179,9 @@ class Device:
                 continue
             if value.what is What.WEIGHTS:
                 self.stages[value.stage].weights.release(found)
-            elif value.what in (What.ACCUMULATOR, What.REDUCED):
+            elif value.what is What.GATHERED:
+                self.stages[value.stage].weights.dropped(value)
+            elif value.what in (What.ACCUMULATOR, What.REDUCED, What.PART):
                 self.stages[value.stage].weights.recycle(found)
 
     # -- the kinds
@@ -195,7 +198,7 @@ class Device:
         stashes = any(value.what is What.STASH for value in instruction.writes)
         stash, slot, values = Stash(), None, {}
         for value in instruction.reads:
-            if value.what is What.WEIGHTS:
+            if value.what in (What.WEIGHTS, What.GATHERED):
                 slot = store[value]
             elif value.what is What.INPUT:
                 values.update(store[value])
@@ -233,7 +236,7 @@ class Device:
         sums: list[Bucket] = []
         stash, slot = Stash(), None
         for value in instruction.reads:
-            if value.what is What.WEIGHTS:
+            if value.what in (What.WEIGHTS, What.GATHERED):
                 slot = store[value]
             elif value.what is What.STASH:
                 stash = store[value]
@@ -278,22 +281,23 @@ class Device:
     def _step(self, instruction: Instruction, store: Store, publish: Publish | None) -> None:
         stage, update = instruction.stage, instruction.index
         weights = self.stages[stage].weights
-        old = Value(What.WEIGHTS, stage, update)
-        buckets = [store[v] for v in instruction.reads if v.what in (What.ACCUMULATOR, What.REDUCED)]
+        old = Value(What.SHARD if weights.gathers else What.WEIGHTS, stage, update)
+        buckets = [store[v] for v in instruction.reads if v.what in (What.ACCUMULATOR, What.REDUCED, What.PART)]
         factor: float | Tensor = self._scale.gradient(stage, update)
         for value in instruction.reads:
             if value.what in (What.SQUARES, What.NORM):
                 factor = self.clipping.factor(store[value])  # of a synchronous program: the scale is one
-        slot = weights.step(store[old], buckets, old in instruction.frees, factor)
+        newest = weights.newest if weights.gathers else store[old]
+        slot = weights.step(newest, buckets, old in instruction.frees, factor)
         for value in instruction.writes:
-            store[value] = weights if value.what is What.OPTIMIZER else slot
+            store[value] = weights if value.what is What.OPTIMIZER or weights.gathers else slot
 
     # -- between segments
 
-    def tensors(self) -> dict[str, Tensor]:
-        """The newest weights by global name (not copied)."""
-        runners = self.stages.values()
-        return {name: leaf.detach() for runner in runners for name, leaf in runner.weights.newest.leaves.items()}
+    def tensors(self, gathers: Mapping[int, Gather] | None = None) -> dict[str, Tensor]:
+        """The newest weights by global name (not copied); `gathers` as for `state`."""
+        found = [r.weights.whole((gathers or {}).get(s)) for s, r in sorted(self.stages.items())]
+        return {name: tensor for own in found for name, tensor in own.items()}
 
     def buffers(self) -> dict[str, Tensor]:
         """Buffers by global name (not copied); running statistics are this device's own."""
@@ -313,7 +317,7 @@ class Device:
         """
         states = [r.weights.state((gathers or {}).get(s)) for s, r in sorted(self.stages.items())]
         optimizer = {name: entries for state in states for name, entries in state.items()}
-        return {"weights": self.tensors(), "buffers": self.buffers(), "optimizer": optimizer}
+        return {"weights": self.tensors(gathers), "buffers": self.buffers(), "optimizer": optimizer}
 
     def load(self, state: Mapping[str, Mapping[str, Any]]) -> None:
         """Take what `state` gave, here or on other devices; names that are not of this device are ignored.
@@ -322,7 +326,7 @@ class Device:
             InputError: a weight of this device is missing.
         """
         for runner in self.stages.values():
-            for name in runner.weights.newest.leaves:
+            for name in runner.weights.slots[0].leaves:
                 if name not in state["weights"]:
                     raise InputError(f"state: {name}", "no such weight", "every weight of the stage")
             runner.weights.load(state["weights"], state["optimizer"])

@@ -77,10 +77,13 @@ class Flat:
             found.append((first, max(first, last)))
         return tuple(found)
 
-    def pieces(self, memory: Sequence[Tensor], number: int) -> tuple[Tensor, ...]:
-        """What of each tensor lies in one part, as views of one dimension."""
-        runs = zip(self.places, self.runs(number), strict=True)
-        return tuple(memory[p.memory][p.at + first : p.at + last] for p, (first, last) in runs)
+    def pieces(self, parts: Sequence[Tensor], number: int) -> tuple[Tensor, ...]:
+        """What of each tensor lies in the parts of this number, one of each memory, as views of one dimension."""
+        found = []
+        for p, (first, last) in zip(self.places, self.runs(number), strict=True):
+            at = p.at + first - number * (self.sizes[p.memory] // self.parts)
+            found.append(parts[p.memory][at : at + last - first] if last > first else parts[p.memory][:0])
+        return tuple(found)
 
 
 def _rounded(size: int, step: int) -> int:

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from hocket.program.instruction import COUNTS_UPDATES, UPDATE_KINDS, Instruction, Value
+from hocket.program.instruction import COUNTS_UPDATES, Instruction, Value
 from hocket.program.program import Program
 from hocket.trace.trace import Event
 
@@ -25,7 +25,7 @@ class Behind:
     def moved(self, instruction: Instruction) -> Instruction:
         """An instruction as it would be called if nothing had ended before it."""
         stage_updates = self.updates[instruction.stage]
-        by = stage_updates if instruction.kind in UPDATE_KINDS else self.microbatches
+        by = stage_updates if instruction.counts_updates else self.microbatches
         return replace(
             instruction,
             index=instruction.index + by,

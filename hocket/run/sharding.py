@@ -13,6 +13,7 @@ from torch import Tensor
 
 from hocket.errors import RefusedError
 from hocket.profile.job import Job
+from hocket.program.instruction import Instruction, What
 from hocket.run.elementwise import check_optimizer
 from hocket.run.flat import Flat
 
@@ -20,6 +21,23 @@ Entries = Mapping[str, object]
 """An optimizer's state of one parameter: tensors and numbers by key."""
 Gather = Callable[[Tensor], list[Tensor]]
 """A tensor as those of all replicas, all of one shape and type, by number of part."""
+
+
+def made_by(collective: Instruction, thing: Any) -> Any:
+    """What a collective that begins is to make of what it reads, with memory."""
+    value = collective.writes[0]
+    if value.what is What.GATHERED:
+        return thing.gathered(value)
+    if value.what is What.PART:
+        thing.own_part()
+    return thing
+
+
+def over(collective: Instruction, made: Any) -> None:
+    """A collective is over: what it has made needs no other memory."""
+    if collective.writes[0].what is What.PART:
+        made.drop_whole()
+
 
 _TRIED = 8  # numbers of one replica in the rows of weights on which an optimizer is tried
 

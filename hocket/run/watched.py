@@ -10,7 +10,7 @@ from collections.abc import Callable
 from statistics import median
 from typing import Any
 
-from hocket.program.instruction import COMPUTE, UPDATE_KINDS, Instruction
+from hocket.program.instruction import COMPUTE, Instruction
 from hocket.program.program import Program
 from hocket.run.progress import Progress, State
 from hocket.run.steps import Pace, Segment, stop_in
@@ -122,6 +122,6 @@ class Watched:
 
     def _step(self, instruction: Instruction) -> int:
         microbatch = instruction.index
-        if instruction.kind in UPDATE_KINDS:
+        if instruction.counts_updates:
             microbatch *= self._batch[instruction.stage]
         return self._segment.first_step + microbatch // self._pace.microbatches

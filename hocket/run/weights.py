@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from hocket.errors import InputError, InternalError
+from hocket.program.instruction import Value
 from hocket.run.flat import Flat
 from hocket.run.sharding import Gather, part_of, whole_state
 
@@ -29,9 +30,11 @@ class Slot:
     Attributes:
         own: what of `data` this device's optimizer steps, by name; weights of which it has nothing are left out.
         flats: memory of which replicas have a part each; parts: this device's of each.
+        users: of weights that are gathered for single rounds: who needs them now. Without any they have no memory; what autograd
+            keeps of them stays good, for they are gathered again into the same storages.
     """
 
-    __slots__ = ("data", "flats", "leaves", "own", "parts")
+    __slots__ = ("data", "flats", "leaves", "own", "parts", "sizes_bytes", "users")
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
         self.leaves = {name: tensor.detach().requires_grad_() for name, tensor in tensors.items()}
@@ -39,6 +42,15 @@ class Slot:
         self.own = dict(zip(self.leaves, self.data, strict=True))
         self.flats: tuple[Tensor, ...] = ()
         self.parts: tuple[Tensor, ...] = ()
+        self.sizes_bytes: tuple[int, ...] = ()
+        self.users = 1
+
+    def used(self, by: int) -> None:
+        """One more (1) or one less (-1) needs these weights: memory comes with the first and goes with the last."""
+        self.users += by
+        if self.users == (by > 0):
+            for flat, size_bytes in zip(self.flats, self.sizes_bytes, strict=True):
+                flat.untyped_storage().resize_(size_bytes if self.users else 0)
 
 
 class Bucket:
@@ -59,6 +71,15 @@ class Bucket:
         self.parts: tuple[Tensor, ...] = ()
         self.views: tuple[Tensor, ...] = ()
 
+    def own_part(self) -> None:
+        """Before sums are scattered: this device's part gets memory of its own."""
+        self.parts = tuple(torch.empty_like(part) for part in self.parts)
+
+    def drop_whole(self) -> None:
+        """Sums have been scattered: nothing but the part is needed any more."""
+        self.gradients = [None if g is None else g.new_empty(0) for g in self.gradients]
+        self.flats = self.views = ()
+
 
 Ready = Callable[[Bucket], None]
 
@@ -78,6 +99,7 @@ class StageWeights:
         optimizer: Callable[[Iterable[Tensor]], Optimizer],
         scattered: Sequence[bool] = (),
         part: tuple[int, int] = (0, 1),
+        gathers: bool = False,
     ) -> None:
         """Make slot 0 from copies of these tensors.
 
@@ -87,6 +109,7 @@ class StageWeights:
             summed: for each bucket, whether it is summed over devices and therefore lies in one flat tensor.
             scattered: for each bucket, whether this device gets a part of the sum only, and steps that part of its weights.
             part: which part, of how many.
+            gathers: only that part is kept, and whole weights are gathered for single rounds.
         """
         if sorted(tensors) != sorted(name for bucket in buckets for name in bucket):
             raise InternalError(f"buckets {list(buckets)} are not a partition of {list(tensors)}")
@@ -99,10 +122,13 @@ class StageWeights:
             Flat.of([tensors[name] for name in names], part[1] if scatters else 1)
             for names, scatters in zip(self._buckets, self._scattered, strict=True)
         )
-        self._current = self._new_slot(tensors)
-        with torch.no_grad():
-            for data, tensor in zip(self._current.data, tensors.values(), strict=True):
-                data.copy_(tensor)
+        self.gathers = gathers
+        self._rounds: dict[int, Slot] = {}
+        self._like = {name: tensor.detach() for name, tensor in tensors.items()}
+        self._current = self._kept_part() if gathers else self._new_slot(tensors)
+        self._fill(tensors)
+        if gathers:
+            self._free.append(self._emptied(self._new_slot(tensors)))
         self._masters = {name: nn.Parameter(own) for name, own in self._current.own.items()}
         self._pointed: Slot | None = None
         self._point(self._current)
@@ -120,8 +146,33 @@ class StageWeights:
 
     @property
     def newest(self) -> Slot:
-        """The slot of the newest version."""
+        """The slot of the newest version; where weights are gathered, this device's part of it."""
         return self._current
+
+    @property
+    def slots(self) -> tuple[Slot, ...]:
+        """Slots with all leaves, whatever is in them: one at least."""
+        return (*self._rounds.values(), *self._free) if self.gathers else (self._current, *self._free)
+
+    @property
+    def flats(self) -> tuple[Tensor, ...]:
+        """What lanes hand on of a part."""
+        return self._current.parts
+
+    def gathered(self, value: Value) -> Slot:
+        """The slot into which weights are gathered for one round, with memory."""
+        if value.index not in self._rounds:
+            self._rounds[value.index] = self._free.pop() if self._free else self._emptied(self._new_slot(self._like))
+        slot = self._rounds[value.index]
+        slot.parts = self._current.parts
+        slot.used(1)
+        return slot
+
+    def dropped(self, value: Value) -> None:
+        """What was gathered for one round is not needed any more; behind a backward the slot is for another."""
+        self._rounds[value.index].used(-1)
+        if value.part:
+            self._free.append(self._rounds.pop(value.index))
 
     def step(self, slot: Slot, buckets: Sequence[Bucket], in_place: bool, factor: float | Tensor = 1.0) -> Slot:
         """Make the next version from the newest one and these gradients; returns the slot that holds it.
@@ -161,7 +212,7 @@ class StageWeights:
         """The gradients in a bucket that this device's step is to use, by name."""
         names, own = self._buckets[bucket.number], bucket.gradients
         if self._scattered[bucket.number]:
-            own = list(self._flats[bucket.number].pieces(bucket.flats, self._part))
+            own = list(self._flats[bucket.number].pieces(bucket.parts, self._part))
         for name, arrived, gradient in zip(names, bucket.gradients, own, strict=True):
             if arrived is not None and gradient is not None and name in self._masters:
                 yield name, gradient
@@ -179,19 +230,60 @@ class StageWeights:
                 memory = tuple(
                     each.data for each in memory
                 )  # as of what is stepped in place: see the head of this file
-                pieces.update(zip(names, flat.pieces(memory, self._part), strict=True))
+                own = [flat.part(each, self._part) for each in memory]
+                pieces.update(zip(names, flat.pieces(own, self._part), strict=True))
                 flats += memory
-                parts += [flat.part(each, self._part) for each in memory]
+                parts += own
         slot = Slot(
             {n: places[n] if n in places else torch.empty_like(t, requires_grad=False) for n, t in like.items()}
         )
         slot.own = {n: pieces.get(n, data) for n, data in slot.own.items() if n not in pieces or pieces[n].numel()}
         slot.flats, slot.parts = tuple(flats), tuple(parts)
+        slot.sizes_bytes = tuple(flat.nbytes for flat in flats)
         for name, leaf in slot.leaves.items():
             bucket, position = self._place[name]
             if self._summed[bucket]:
                 leaf.register_post_accumulate_grad_hook(self._hook(bucket, position))  # type: ignore[no-untyped-call]
         return slot
+
+    def _kept_part(self) -> Slot:
+        """This device's part of all weights, in memory of its own."""
+        slot, pieces = Slot({}), dict[str, Tensor]()
+        parts: list[Tensor] = []
+        for names, flat in zip(self._buckets, self._flats, strict=True):
+            if names:
+                device = self._like[names[0]].device
+                sizes = zip(flat.sizes, flat.dtypes, strict=True)
+                own = [torch.zeros(size // flat.parts, dtype=dtype, device=device) for size, dtype in sizes]
+                pieces.update(zip(names, flat.pieces(own, self._part), strict=True))
+                parts += own
+        slot.own = {name: pieces[name] for name in self._like if pieces[name].numel()}
+        slot.parts = tuple(parts)
+        return slot
+
+    @staticmethod
+    def _emptied(slot: Slot) -> Slot:
+        slot.used(-1)
+        return slot
+
+    def _fill(self, tensors: Mapping[str, Tensor]) -> None:
+        """Take these weights."""
+        with torch.no_grad():
+            for name, data in zip(self._current.leaves, self._current.data, strict=True):
+                data.copy_(tensors[name])
+            if self.gathers:
+                for name, own in self._current.own.items():
+                    own.copy_(tensors[name].reshape(-1)[slice(*self._runs[name])])
+
+    @property
+    def _runs(self) -> dict[str, tuple[int, int]]:
+        """Which numbers of each scattered parameter are this device's."""
+        return {
+            name: run
+            for names, flat, scatters in zip(self._buckets, self._flats, self._scattered, strict=True)
+            for name, run in zip(names, flat.runs(self._part), strict=True)
+            if scatters
+        }
 
     def _point(self, slot: Slot) -> None:
         if slot is not self._pointed:
@@ -243,7 +335,7 @@ class StageWeights:
         bucket = Bucket(number, len(self._buckets[number]))
         if self._summed[number]:
             flat = self._flats[number]
-            bucket.flats = bucket.parts = flat.memory(next(iter(self._current.leaves.values())).device)
+            bucket.flats = bucket.parts = flat.memory(next(iter(self._like.values())).device)
             bucket.views = flat.views(bucket.flats)
             if self._scattered[number]:
                 bucket.parts = tuple(flat.part(memory, self._part) for memory in bucket.flats)
@@ -284,6 +376,22 @@ class StageWeights:
 
     # -- saving and loading, between segments
 
+    def whole(self, gather: Gather | None = None) -> dict[str, Tensor]:
+        """The newest weights by name, not copied; gathered where this device has a part only.
+
+        Arguments:
+            gather: see `state`.
+        """
+        if not self.gathers:
+            return {name: leaf.detach() for name, leaf in self._current.leaves.items()}
+        if gather is None:
+            raise InternalError("weights of which others have parts")
+        parts, found = iter(self._current.parts), dict[str, Tensor]()
+        for names, flat in zip(self._buckets, self._flats, strict=True):
+            memory = [torch.cat(gather(next(parts))) for _ in flat.sizes] if names else []
+            found.update(zip(names, flat.views(memory), strict=True))
+        return {name: found[name] for name in self._like}
+
     def state(self, gather: Gather | None = None) -> dict[str, dict[str, object]]:
         """Optimizer state by parameter name.
 
@@ -296,21 +404,15 @@ class StageWeights:
             if scatters and names:
                 if gather is None:
                     raise InternalError("optimizer state of which others have parts")
-                device = self._current.leaves[names[0]].device
+                device = self._like[names[0]].device
                 own.update(whole_state(names, flat, self._part, own, device, gather))
         return own
 
     def load(self, tensors: Mapping[str, Tensor], state: Mapping[str, Mapping[str, object]]) -> None:
         """Take weights and optimizer state by parameter name; names that are not of this stage are ignored."""
         with torch.no_grad():
-            for name, data in zip(self._current.leaves, self._current.data, strict=True):
-                data.copy_(tensors[name])
-            runs = {
-                name: run
-                for names, flat, scatters in zip(self._buckets, self._flats, self._scattered, strict=True)
-                for name, run in zip(names, flat.runs(self._part), strict=True)
-                if scatters
-            }
+            self._fill(tensors)
+            runs = self._runs
             for name, master in self._masters.items():
                 if self.optimizer is not None and name in state:
                     shape, run = tensors[name].shape, runs.get(name)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from hocket.errors import ProgramError
-from hocket.program.instruction import Instruction, Value
+from hocket.program.instruction import RECEIVE, Instruction, Value
 from hocket.program.program import Lane, Program
 from hocket.program.window import UNLIMITED, windows
 from hocket.simulate.nodes import EPILOGUE, PERIOD, PROLOGUE, IrregularError, Nodes, Part, Signature
@@ -185,37 +185,39 @@ class _Edges:
                 previous = (part.number, last, -1 if part.number == PERIOD else 0)
 
     def _posts(self, lane: Lane, window: int) -> None:
-        """Edges to the receives of a lane from the compute nodes that make room for them: those `window` messages before.
+        """Edges to the receives (or gathers) of a lane from the compute nodes that make room for them: those `window` before.
 
         Messages are numbered as they come. The prologue consumes fewer than come in it by what period and epilogue
         consume of it, at most a window (window.py): so nothing waits for what comes in a later part.
         """
         receives = [part.receives.get(lane, []) for part in self.parts]
         consumers = [part.consumers.get(lane, []) for part in self.parts]
-        each = len(receives[PERIOD])
+        each, posts = len(receives[PERIOD]), lane[1].startswith(RECEIVE)
         behind = len(receives[PROLOGUE]) - len(consumers[PROLOGUE]) - window  # at most 0
         for number, node in enumerate(receives[PROLOGUE]):
-            self._post(consumers[PROLOGUE], number - window, (PROLOGUE, node, 0))
+            self._post(consumers[PROLOGUE], number - window, (PROLOGUE, node, 0), posts)
         for place, node in enumerate(receives[PERIOD]):
             rounds, consumer = divmod(place + behind, each)
-            self.inside.append((consumers[PERIOD][consumer], node, -rounds, True))
+            self.inside.append((consumers[PERIOD][consumer], node, -rounds, posts))
             self.reach = max(self.reach, -rounds)
             for r in range(-rounds):  # the first repetitions have room from the prologue
-                self._post(consumers[PROLOGUE], len(receives[PROLOGUE]) + r * each + place - window, (PERIOD, node, r))
+                self._post(
+                    consumers[PROLOGUE], len(receives[PROLOGUE]) + r * each + place - window, (PERIOD, node, r), posts
+                )
         for place, node in enumerate(receives[EPILOGUE]):
             number = place + behind
             if number >= 0:
-                self.between.append(((EPILOGUE, consumers[EPILOGUE][number], 0), (EPILOGUE, node, 0), True))
+                self.between.append(((EPILOGUE, consumers[EPILOGUE][number], 0), (EPILOGUE, node, 0), posts))
             elif each:
                 rounds, consumer = divmod(number, each)
-                self.between.append(((PERIOD, consumers[PERIOD][consumer], rounds), (EPILOGUE, node, 0), True))
+                self.between.append(((PERIOD, consumers[PERIOD][consumer], rounds), (EPILOGUE, node, 0), posts))
                 self.reach = max(self.reach, -rounds)
             else:
-                self._post(consumers[PROLOGUE], len(receives[PROLOGUE]) + place - window, (EPILOGUE, node, 0))
+                self._post(consumers[PROLOGUE], len(receives[PROLOGUE]) + place - window, (EPILOGUE, node, 0), posts)
 
-    def _post(self, consumers: list[int], number: int, receive: tuple[int, int, int]) -> None:
+    def _post(self, consumers: list[int], number: int, receive: tuple[int, int, int], posts: bool) -> None:
         """A receive that has room from a node of the prologue, or (number below 0) from the start."""
-        if number < 0:
+        if number >= 0:
+            self.between.append(((PROLOGUE, consumers[number], 0), receive, posts))
+        elif posts:
             self.posted.append(receive)
-        else:
-            self.between.append(((PROLOGUE, consumers[number], 0), receive, True))

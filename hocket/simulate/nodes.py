@@ -13,7 +13,6 @@ from hocket.errors import ProgramError
 from hocket.program.instruction import (
     COLLECTIVES,
     COUNTS_UPDATES,
-    UPDATE_KINDS,
     Instruction,
     Kind,
     Value,
@@ -244,6 +243,7 @@ class Nodes:
             previous = node
             for side, member in zip(sides, members, strict=True):
                 part.reads.append((node, side, member.reads))
+                part.receives.setdefault(side, []).append(node)
                 for value in member.writes:
                     self._wrote(part, side[0], value, node, side)
                 self._row(part, side, member, node, node)
@@ -256,7 +256,7 @@ class Nodes:
         if number is None:
             number = self._signatures[key] = len(self.made)
             self.made.append(Signature(members, first, last))
-        moves = one.kind not in UPDATE_KINDS
+        moves = not one.counts_updates
         part.signature.append(number)
         part.lane.append(self.number[lane])
         part.index.append(one.index if moves else 0)
@@ -268,7 +268,7 @@ class Nodes:
         part.writers[(device, key)] = (node, lane, rounds)
 
     def _row(self, part: Part, lane: Lane, i: Instruction, first: int, last: int) -> None:
-        batch = self.program.rule.batch[i.stage] if i.kind in UPDATE_KINDS else 1
+        batch = self.program.rule.batch[i.stage] if i.counts_updates else 1
         label = self._label(i)
         part.rows.append((self.number[lane], first, last, _KIND_NUMBER[i.kind], i.stage, i.index, label, batch))
 

@@ -18,6 +18,7 @@ from hocket.strategies._balance import Balancer, Ends, runs
 from hocket.strategies._pipedream_cost import Sync
 
 MAX_MICROBATCHES = 64
+_MOST_UNITS = 64
 # Forwards in one period. Replicas in numbers without common factors repeat their part only after very many microbatches,
 # and nobody wants to read, prove or wait for such a program.
 MAX_FORWARDS = 8192
@@ -98,6 +99,22 @@ def cut(
     """A stage with its gradient buckets: one bucket where nobody waits for it, else as the bucket size says."""
     layers = tuple(layers)
     return StageCut(layers, devices, recompute, situation.bucketed(layers) if len(devices) > 1 else ())
+
+
+def units(situation: Situation) -> Iterator[Choice]:
+    """The model in 1, 2, 4, ... units of equal cost on 2 to all devices, each whole only while it is computed with."""
+    for size in situation.sizes:
+        microbatches = ceil(situation.batch_size / size)
+        found = Balancer(situation.profile, size).cuts(min(len(situation.profile.layers), _MOST_UNITS))
+        for width in _widths(situation.cluster.devices):
+            if width < 2 or microbatches % width:
+                continue
+            for count in (2**k for k in range(len(found).bit_length())):
+                if count <= len(found):
+                    devices = tuple(range(width))
+                    own = (cut(situation, layers, devices) for layers in runs(found[count - 1]))
+                    plain = Choice(tuple(replace(one, shard="full") for one in own), size, microbatches)
+                    yield replace(plain, thriftier=(recomputing(plain),))
 
 
 def recomputing(choice: Choice) -> Choice:

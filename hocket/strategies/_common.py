@@ -99,7 +99,31 @@ def refusal(name: str, stages: Stages, microbatches: int, options: Options) -> s
         _always(stages, microbatches)
         or member.supports(stages, microbatches, options)
         or _unclipped(name, stages, member.rule(stages, microbatches, options))
+        or _rounds(name, stages, member.rule(stages, microbatches, options))
     )
+
+
+def _rounds(name: str, stages: Stages, rule: Rule) -> str | None:
+    """The reason to refuse where weights are to be gathered for every round of a stage's replicas."""
+    for s, stage in enumerate(stages):
+        if not stage.gathers:
+            continue
+        if not rule.synchronous or rule.kind != "sync":
+            return (
+                f"shard is full, and {name} computes with weights of several versions: each would have to be kept to be "
+                "gathered again; take a synchronous strategy, or shard: optimizer"
+            )
+        if rule.batch[s] % len(stage.devices):
+            return (
+                f"shard is full, and {show_count(rule.batch[s], 'microbatch')} a batch are no whole rounds of the "
+                f"{len(stage.devices)} replicas of stage {s}, which gather weights together"
+            )
+        if stage.tied:
+            return (
+                f"shard is full, and stage {s} shares weights with other stages, which would have to stay whole; put the layers "
+                "that share them on one stage, or take shard: optimizer"
+            )
+    return None
 
 
 def _always(stages: Stages, microbatches: int) -> str | None:

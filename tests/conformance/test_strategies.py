@@ -58,6 +58,11 @@ SHAPES: dict[str, Stages] = {
     "unequal replicas that share a step": pipeline((2, 1), buckets=2, shard="optimizer"),
     "replicas that do not divide each other and share a step": pipeline((2, 3), shard="optimizer"),
     "ties of replicas that share a step": pipeline((1, 2, 1), tied=((0, 1), (1, 2)), shard="optimizer"),
+    "replicas without whole weights": pipeline((2,), buckets=2, shard="full"),
+    "stages of replicas without whole weights": pipeline((2, 2), recompute=(1,), shard="full"),
+    "units on the same replicas": rounds(1, 2, 3, skips=((0, 2),), shard="full"),
+    "units on the same replicas, recompute": rounds(1, 3, 2, recompute=(0, 1), shard="full"),
+    "units on one device": rounds(1, 1, 3),
     "rounds with replicas that share a step": rounds(2, 2, 2, skips=((0, 2),), shard="optimizer"),
 }
 MICROBATCHES = (1, 2, 3, 4, 6)
@@ -99,8 +104,14 @@ def hold(name: str, program: Program, seed: int) -> None:
 def staleness(program: Program) -> dict[int, set[int]]:
     """Per stage, updates between the version that the period's forwards use and the update they go into."""
     found: dict[int, set[int]] = {}
+    whole = [i for row in program.period.values() for i in row if i.kind is Kind.ALL_GATHER]
+    gathered = {(i.device, i.writes[0]): i.reads[0].index for i in whole}
     for i in (i for row in program.period.values() for i in row if i.kind is Kind.FORWARD):
-        version = next(v.index for v in i.reads if v.what is What.WEIGHTS)
+        version = next(
+            v.index if v.what is What.WEIGHTS else gathered[i.device, v]
+            for v in i.reads
+            if v.what in (What.WEIGHTS, What.GATHERED)
+        )
         found.setdefault(i.stage, set()).add(program.rule.update(i.stage, i.index) - version)
     return found
 

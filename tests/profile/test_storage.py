@@ -43,3 +43,18 @@ def test_unique_bytes():
     """Views of one storage are counted once, by the whole storage."""
     a = torch.zeros(8)
     assert unique_bytes([a, a[:2], torch.zeros(1)]) == 36
+
+
+def test_storages_that_become_larger_or_smaller_count_anew():
+    """When they are registered again; what has died counts no more."""
+    a = torch.zeros(8)
+    with StorageTracker() as tracker:
+        tracker.register([a])
+        a.untyped_storage().resize_(0)
+        tracker.register([a])
+        assert tracker.live_bytes == 0
+        a.untyped_storage().resize_(32)
+        tracker.register([a[:2]])
+        assert (tracker.live_bytes, tracker.peak_bytes) == (32, 32)
+        del a
+        assert tracker.live_bytes == 0

@@ -120,5 +120,15 @@ CASES = (
     Case("flush-1-2-m4-tied-optimizer", "flush", pipeline((1, 2), tied=((0, 1),), shard="optimizer"), 4),
     Case("interleaved-2x2-v2-m4-optimizer", "interleaved", rounds(2, 2, 2, shard="optimizer"), 4),
     Case("pipedream-2-1-optimizer", "pipedream", pipeline((2, 1), shard="optimizer"), 1),
+    Case("data_parallel-2-m4-full", "data_parallel", pipeline((2,), buckets=2, shard="full"), 4),
+    Case("fully_sharded-2-m4", "fully_sharded", rounds(1, 2, 3, shard="full"), 4),
+    Case(
+        "fully_sharded-2-m2-recompute",
+        "fully_sharded",
+        rounds(1, 2, 3, skips=((0, 2),), recompute=(0, 1), shard="full"),
+        2,
+    ),
+    Case("flush-2-2-m4-full", "flush", pipeline((2, 2), recompute=(0,), shard="full"), 4),
+    Case("gpipe-1-2-m4-full", "gpipe", pipeline((1, 2), shard="full", clips=True), 4),
     Case("two_bw-2-1-m5-optimizer", "two_bw", pipeline((2, 1), shard="optimizer"), 5),
 )

@@ -150,8 +150,13 @@ class Run:
         self.stores: dict[int, dict[Value, int]] = {d: {} for d in self.program.devices}
         for s, stage in enumerate(self.program.stages):
             for device in stage.devices:
-                self.stores[device][Value(What.WEIGHTS, s, 0)] = self.symbols.of("w", s)
-                self.stores[device][Value(What.OPTIMIZER, s, 0)] = self.symbols.of("opt", s)
+                w, opt = self.symbols.of("w", s), self.symbols.of("opt", s)
+                if stage.gathers:
+                    part = self.symbols.part(sorted(stage.devices).index(device), w)
+                    self.stores[device][Value(What.SHARD, s, 0)] = part
+                else:
+                    self.stores[device][Value(What.WEIGHTS, s, 0)] = w
+                self.stores[device][Value(What.OPTIMIZER, s, 0)] = opt
         self.made: dict[Lane, list[tuple[int, Value, int]]] = {}
         self.windows = windows(self.program)
         self.came: dict[tuple[int, Value], Lane] = {}  # messages that compute has not used yet
@@ -175,7 +180,9 @@ class Run:
             if set(store) != set(self.program.final(device, self.repeats)):
                 raise Broken(f"device {device} ends with {sorted(map(str, store))}")
             for value, symbol in store.items():
-                if value.what is What.WEIGHTS and symbol != expected[value.stage]:
+                if value.what is What.SHARD:
+                    symbol = self.symbols.wholes.get(symbol, (-1, -1))[1]
+                if value.what is not What.OPTIMIZER and symbol != expected[value.stage]:
                     raise Broken(f"device {device} computes other weights {value} than the rule")
 
     def _move(self) -> bool:
@@ -223,7 +230,7 @@ class Run:
     def _there(self, lane: Lane) -> bool:
         head = self._head(lane)
         assert head is not None
-        room = head.kind is not Kind.RECEIVE or self._unused(lane) < self.windows[lane]
+        room = lane not in self.windows or self._unused(lane) < self.windows[lane]
         return room and all(value in self.stores[lane[0]] for value in head.reads)
 
     def _unused(self, lane: Lane) -> int:
@@ -260,8 +267,9 @@ class Run:
             if member[1] == COMPUTE:
                 self.gone[member[0]].clear()
                 for value in head.reads:
-                    self.came.pop((member[0], value), None)
-            elif head.kind is Kind.RECEIVE:
+                    if value.what is not What.GATHERED or value in head.frees:
+                        self.came.pop((member[0], value), None)
+            elif member in self.windows:
                 self.came.update({(member[0], value): member for value in head.writes})
         for device, value, symbol in self.made.pop(lane):
             self._write(device, value, symbol)
@@ -285,7 +293,8 @@ class Run:
         read: dict[What, list[tuple[int, int]]] = {what: [] for what in What}
         for v in i.reads:
             read[v.what].append((v.part, store[v]))
-        w = read[What.WEIGHTS][0][1] if read[What.WEIGHTS] else -1
+        read_weights = [*read[What.WEIGHTS], *read[What.GATHERED], *(read[What.SHARD] if i.kind is Kind.STEP else [])]
+        w = read_weights[0][1] if read_weights else -1
         found: dict[Value, int] = {}
         for value in i.writes:
             match i.kind:
@@ -315,11 +324,11 @@ class Run:
                     by_device = {one.device: self.stores[one.device][one.reads[0]] for one in meeting}
                     found[value] = symbols.gathered([by_device[device] for device in i.group])
                 case Kind.NORM:
-                    gradients = [store[v] for v in i.reads if v.what in (What.ACCUMULATOR, What.REDUCED)]
+                    gradients = [store[v] for v in i.reads if v.what in (What.ACCUMULATOR, What.REDUCED, What.PART)]
                     # A part is counted by one, a whole by all who have it: each time all of them count all of it.
                     found[value] = _squares([symbols.wholes.get(one, (0, one))[1] for one in gradients], symbols)
                 case Kind.STEP:
-                    sums = tuple(sorted(read[What.ACCUMULATOR] + read[What.REDUCED]))
+                    sums = tuple(sorted(read[What.ACCUMULATOR] + read[What.REDUCED] + read[What.PART]))
                     opt = read[What.OPTIMIZER][0][1] if read[What.OPTIMIZER] else -1
                     norm = [*read[What.SQUARES], *read[What.NORM], (-1, -1)][0][1]
                     name = "step opt" if value.what is What.OPTIMIZER else "step w"
@@ -337,7 +346,7 @@ class Run:
         for members in self.busy.values():
             for member in members:
                 head = self.lanes[member][self.at[member]]
-                if head.kind is not Kind.RECEIVE:
+                if member not in self.windows:
                     early = early_writes(head)
                     new = (v for v in head.writes if heir_of(head, v) is None and v not in early)
                     held[member[0]] += sum(map(self.value_bytes, new))

@@ -20,6 +20,8 @@ Lists = dict[Lane, list[Instruction]]
 SIZES = {
     "w": 4.0,
     "shard": 4.0,
+    "full": 6.0,
+    "part": 1.5,
     "opt": 5.0,
     "dw": 3.0,
     "sum": 3.0,
@@ -71,6 +73,20 @@ def test_the_memory_bound_is_reached() -> None:
         run.finish()
         reached = {d: max(reached[d], peak) for d, peak in run.peak_bytes.items()}
     assert all(reached[d] > 0.98 * bound[d].bytes for d in program.devices)
+
+
+@pytest.mark.parametrize("units", [2, 3, 8])
+def test_weights_are_gathered_one_unit_ahead(units: int) -> None:
+    """Whatever the timing, no more than two units are whole at once, and two are."""
+    for recompute in ((), range(units)):
+        stages = rounds(1, 2, units, recompute=recompute, shard="full")
+        program = Case("x", "fully_sharded", stages, 4).program()
+        assert check(program) == ()
+        bound = footprints(program, lambda value: float(value.what is What.GATHERED))
+        assert {found.bytes for found in bound.values()} == {2.0}
+        run = Run(program, 2, Random(units), Symbols(), lambda value: float(value.what is What.GATHERED))
+        run.finish()
+        assert set(run.peak_bytes.values()) == {2.0}
 
 
 def small(**more: object) -> Program:

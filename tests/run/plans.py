@@ -36,6 +36,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "gpt": {"dropout": 0.1},
     "gpt untied": {"dropout": 0.1, "tied": False},
     "gpt plain": {"dropout": 0.0},
+    "gpt plain untied": {"dropout": 0.0, "tied": False},
     "gpt clipped": {"dropout": 0.1, "clip_grad_norm": 0.25},
     "lstm": {"dropout": 0.1},
     "lstm plain": {"dropout": 0.0},

@@ -25,7 +25,7 @@ def test_parts_are_equal_and_pieces_are_all_that_there_is(
         own = [flat.part(each, number) for number in range(parts)]
         assert len({part.numel() for part in own}) == 1
         assert torch.equal(torch.cat(own), each)
-    found = [flat.pieces(memory, number) for number in range(parts)]
+    found = [flat.pieces([flat.part(each, number) for each in memory], number) for number in range(parts)]
     for k, tensor in enumerate(tensors):
         assert torch.equal(torch.cat([pieces[k] for pieces in found]), tensor.flatten())
         for number in range(parts):

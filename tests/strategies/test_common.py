@@ -5,6 +5,7 @@ import pytest
 from hocket.errors import RefusedError
 from hocket.program.program import StageShape
 from hocket.strategies._common import compile_strategy, config, rounds
+from tests.program.programs import pipeline
 
 
 @pytest.mark.parametrize(
@@ -61,3 +62,20 @@ def test_any_batch_where_the_period_is_one_microbatch() -> None:
         StageShape((1,), sources=(0,), gradients=(0,), batch=True),
     )
     assert len(compile_strategy("pipedream", stages, 10**30)) == len(compile_strategy("pipedream", stages, 1))
+
+
+@pytest.mark.parametrize(
+    ("name", "stages", "microbatches", "why"),
+    [
+        ("pipedream", pipeline((2, 1), shard="full"), 4, "computes with weights of several versions"),
+        ("two_bw", pipeline((2, 2), shard="full"), 8, "computes with weights of several versions"),
+        ("flush", pipeline((2, 1), shard="full"), 5, "5 microbatches a batch are no whole rounds of the 2 replicas"),
+        ("gpipe", pipeline((1, 2), tied=((0, 1),), shard="full"), 4, "stage 1 shares weights with other stages"),
+        ("fully_sharded", pipeline((2, 2)), 4, "stage 1 is on other devices than stage 0"),
+    ],
+)
+def test_what_cannot_be_gathered_for_each_round_is_refused(name, stages, microbatches, why):
+    """With the reason, and a way out."""
+    with pytest.raises(RefusedError) as caught:
+        compile_strategy(name, stages, microbatches)
+    assert why in caught.value.found

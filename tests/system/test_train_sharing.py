@@ -43,15 +43,18 @@ def gpt(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def plan_of(job: Path, depth: int, members: int, replicas: int, shard: str) -> Plan:
-    """Stages of equal numbers of layers, each of so many replicas of so many tensor-parallel members."""
+def plan_of(job: Path, depth: int, members: int, replicas: int, shard: str, units: int = 0) -> Plan:
+    """Stages of equal numbers of layers, each of so many replicas of so many tensor-parallel members; or units on the same."""
     layers = tuple(layer.name for layer in capture(load_job(job)).layers)
-    ends = [len(layers) * s // depth for s in range(depth + 1)]
+    count = units or depth
+    ends = [len(layers) * s // count for s in range(count + 1)]
+    places = [0 if units else s * replicas for s in range(count)]
     stages = tuple(
-        PlanStage(layers[ends[s] : ends[s + 1]], tuple(range(s * replicas, (s + 1) * replicas))) for s in range(depth)
+        PlanStage(layers[ends[s] : ends[s + 1]], tuple(range(at, at + replicas))) for s, at in enumerate(places)
     )
     cluster = Cluster("local", (Level("local", depth * members * replicas, 1e9),), "cpu-core")
-    return Plan("flush", "gpt", 8, 2, stages, cluster, tensor=members, shard=shard)
+    strategy = "fully_sharded" if units else "flush"
+    return Plan(strategy, "gpt", 8, 2, stages, cluster, tensor=members, shard=shard)
 
 
 def test_checkpoints_move_between_plans(gpt: Path, tmp_path: Path) -> None:
@@ -72,6 +75,21 @@ def test_checkpoints_move_between_plans(gpt: Path, tmp_path: Path) -> None:
         assert listener.first == 2 * number
         losses += listener.losses
     assert losses == pytest.approx(reference(gpt, plan_of(gpt, 1, 1, 1, "none"), 2 * len(ways)), rel=1e-8)
+
+
+def test_checkpoints_move_between_plans_without_whole_weights(gpt: Path, tmp_path: Path) -> None:
+    """Units on two replicas, one process, two stages of two replicas, units of tensor-parallel members, replicas that share the
+    step: one run, of one process's losses."""
+    job, saved, losses = tmp_path / "job.py", tmp_path / "saved", list[float]()
+    job.write_text(gpt.read_text().replace("dropout=0.1", "dropout=0.1, tied=False"))
+    ways = [(1, 1, 2, "full", 4), (1, 1, 1, "none"), (2, 1, 2, "full"), (1, 2, 2, "full", 3), (1, 1, 2, "optimizer")]
+    for number, way in enumerate(ways):
+        listener = Recorder()
+        chosen, steps = plan_of(job, *way), 2 * (number + 1)
+        train(job, chosen, steps=steps, checkpoint=str(saved), resume=number > 0, listener=listener)
+        assert listener.first == 2 * number
+        losses += listener.losses
+    assert losses == pytest.approx(reference(job, plan_of(job, 1, 1, 1, "none"), 2 * len(ways)), rel=1e-8)
 
 
 def test_an_optimizer_that_looks_at_whole_weights_is_refused(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from hocket.errors import ProgramError
-from hocket.program.instruction import COMPUTE, Instruction, Value
+from hocket.program.instruction import COMPUTE, Instruction, Value, What
 from hocket.program.program import Program
 
 _PARTS = ("prologue", "period", "epilogue")
@@ -87,6 +87,9 @@ def _readers(program: Program, device: int) -> dict[Value, str]:
     for lane, _, i in _unrolled(program, device, _span(program)):
         for value in i.reads:
             before = found.get(value)
+            if value.what is What.SHARD:  # read for many rounds, and by the step that makes the next
+                found[value] = lane if before in (None, COMPUTE) else before
+                continue
             if before is not None and (before != lane or lane != COMPUTE):
                 raise ProgramError(f"device {device}: {i.name}", f"{value} is read on {before} already", "one reader")
             found[value] = lane

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from hocket.errors import InternalError
-from hocket.program.instruction import COLLECTIVES, COMPUTE, Instruction, Kind, Value
+from hocket.program.instruction import COLLECTIVES, COMPUTE, Instruction, Kind, Value, What
 from hocket.program.over import End, Ends
 from hocket.run.engines._groups import Groups, TransferError, finish
 from hocket.run.engines._handover import Handover
@@ -30,6 +30,7 @@ from hocket.run.engines._lanes import Cursor, LaneParts
 from hocket.run.engines._memory import Memory
 from hocket.run.engines._messages import Layouts
 from hocket.run.engines._shared import Work
+from hocket.run.sharding import made_by, over
 
 Lost = Callable[[Instruction, Exception], Exception]
 # How long compute waits for a lane's thread to say what is surely over: only a machine that stands still takes so long;
@@ -71,6 +72,7 @@ class _Lane:
 
     cursor: Cursor
     room: int
+    limited: bool
     values: dict[Value, Any] = field(default_factory=dict)
     sent: SimpleQueue[_Sent | None] = field(default_factory=SimpleQueue)
     kept: deque[_Sent] = field(default_factory=deque)
@@ -120,7 +122,9 @@ class Transfers:
         self._groups, self._layouts, self._handover, self._memory = groups, layouts, handover, memory
         self._ends = ends
         self._lost, self._clock, self._record = lost, clock, record
-        self._lanes = {name: _Lane(Cursor(parts), windows.get(name, 0)) for name, parts in lanes.items()}
+        self._lanes = {
+            name: _Lane(Cursor(parts), windows.get(name, 0), name in windows) for name, parts in lanes.items()
+        }
         self._arriving: dict[Value, _Arriving] = {}
         self._consumed: list[_Lane] = []
         self.failure: Exception | None = None
@@ -153,6 +157,8 @@ class Transfers:
     def give(self, name: str, value: Value, thing: Any) -> None:
         """A lane's value is there."""
         lane = self._lanes[name]
+        if value.what is What.SHARD:  # the older one has been read for the last time
+            lane.values = {v: x for v, x in lane.values.items() if (v.what, v.stage) != (What.SHARD, value.stage)}
         lane.values[value] = thing
         self._post(lane)
 
@@ -172,6 +178,11 @@ class Transfers:
             for lane in lanes:
                 lane.room += 1
                 self._post(lane)
+
+    def dropped(self, name: str) -> None:
+        """Compute has no more need of weights that came by a lane: it has room for more (rule 6)."""
+        self._lanes[name].room += 1
+        self._post(self._lanes[name])
 
     def let_go(self, begun: int) -> None:
         """Compute has ended an instruction, or has all that it needs to begin one: messages whose sends are over need no memory
@@ -221,16 +232,17 @@ class Transfers:
         """Begin a lane's instructions for as long as they may begin."""
         while (head := lane.cursor.head()) is not None:
             instruction, routes = head
-            receives = instruction.kind is Kind.RECEIVE
-            if (receives and not lane.room) or any(value not in lane.values for value in instruction.reads):
+            if (lane.limited and not lane.room) or any(value not in lane.values for value in instruction.reads):
                 return
             if any(reader != COMPUTE for _, reader in routes):
                 raise InternalError(f"{instruction.name} is read by another lane than compute")
-            lane.room -= receives
+            lane.room -= lane.limited
             end = self._ends.of(instruction.lane, *lane.cursor.place) if instruction.kind is Kind.SEND else None
             lane.cursor.advance()
             try:
-                self._begin(lane, instruction, [lane.values.pop(value) for value in instruction.reads], end)
+                kept, frees = lane.values, instruction.frees
+                things = [kept.pop(value) if value in frees else kept[value] for value in instruction.reads]
+                self._begin(lane, instruction, things, end)
             except TransferError as error:
                 raise self._lost(instruction, error) from error
 
@@ -256,7 +268,8 @@ class Transfers:
                 made: Any = layout.unpack(message)
                 works = [work]
             elif instruction.kind in COLLECTIVES:
-                made = self._handover.taken(things.pop())
+                made = made_by(instruction, self._handover.taken(things.pop()))
+                self._memory.made((*made.flats, *made.parts))
                 pairs = zip(made.flats, made.parts, strict=True)
                 works = [self._groups.collective(instruction.kind, instruction.lane, *pair) for pair in pairs]
             else:
@@ -273,6 +286,8 @@ class Transfers:
                     finish(work)
                 except TransferError as error:
                     raise self._lost(arriving.instruction, error) from error
+            if arriving.instruction.kind in COLLECTIVES:
+                over(arriving.instruction, arriving.made)
             self._over(arriving.instruction, arriving.start_s)
             made = self._handover.given(arriving.made)
         return self._handover.taken(made)

@@ -4,8 +4,9 @@ It follows hocket/program/order.py to the letter and nothing else: every lane's 
 lanes taking turns. What a program means is what this file does with it.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ from hocket.program.program import Lane, Program
 from hocket.program.window import consumed, windows
 from hocket.run.clipping import Squares
 from hocket.run.device import Device
+from hocket.run.sharding import Gather, made_by, over
 from hocket.run.weights import Bucket, Slot
 
 
@@ -70,8 +72,20 @@ def run_inline(
     interpreter.run()
     stream = next(iter(devices.values())).stream
     end = stream.position(program.microbatches(repeats))
-    weights = {d: device.tensors() for d, device in devices.items()}
+    weights = {d: device.tensors(_gathers(devices, program, d)) for d, device in devices.items()}
     return Result(sorted(losses), weights, end, devices)
+
+
+def _gathers(devices: Mapping[int, Device], program: Program, device: int) -> dict[int, Gather]:
+    """For each stage of a device that keeps a part of its weights, what finds those of the others."""
+
+    def gather(stage: int, part: Tensor) -> list[Tensor]:
+        own = devices[device].stages[stage].weights.newest.parts
+        number = next(k for k, each in enumerate(own) if each is part)
+        replicas = sorted(program.stages[stage].devices)
+        return [devices[other].stages[stage].weights.newest.parts[number] for other in replicas]
+
+    return {s: partial(gather, s) for s, r in devices[device].stages.items() if r.weights.gathers}
 
 
 class Interpreter:
@@ -151,7 +165,9 @@ class Interpreter:
             if head is None or head.kind is not instruction.kind or self._missing(head):
                 return False
             heads.append(head)
-        parts = [self.stores[head.device][head.reads[0]] for head in heads]
+        if any(not self.room[head.device, lane[1]] for head in heads if (head.device, lane[1]) in self.room):
+            return False
+        parts = [made_by(head, self.stores[head.device][head.reads[0]]) for head in heads]
         for head, part in zip(heads, parts, strict=True):
             if head.index != instruction.index or [f.shape for f in part.flats] != [f.shape for f in parts[0].flats]:
                 other = f"{instruction.name} on device {instruction.device}"
@@ -161,6 +177,9 @@ class Interpreter:
         _COLLECT[instruction.kind](parts)
         for head, part in zip(heads, parts, strict=True):
             self._written(head)
+            if (head.device, lane[1]) in self.room:
+                self.room[head.device, lane[1]] -= 1
+            over(head, part)
             self.stores[head.device][head.writes[0]] = part
             self._free(head)
             self.next[(head.device, lane[1])] += 1

@@ -22,7 +22,7 @@ from torch import Tensor
 from hocket.errors import InputError, InternalError, WorkerLost
 from hocket.plan.plan import Plan
 from hocket.profile.capture import Captured
-from hocket.program.instruction import COMPUTE, GATHER, UPDATE_KINDS, Instruction, Kind, Value, group_lane
+from hocket.program.instruction import COMPUTE, GATHER, Instruction, Kind, Value, What, group_lane
 from hocket.program.over import Ends
 from hocket.program.program import Program
 from hocket.program.window import windows
@@ -106,6 +106,11 @@ class Worker:
         self._handover = Handover(self.device.device)
         self._groups = Groups(program, self.number, self.device.device, shared_memory, plan.tensor)
         self._division = division
+        self._sharing = {  # the lane of gathers of each stage of this device that has any
+            s: group_lane(GATHER, tuple(sorted(shape.devices)))
+            for s, shape in enumerate(program.stages)
+            if shape.sharded and number in shape.devices
+        }
         if division is not None:
             division.members.bind(self._groups)
             self.device.clipping.join(division.divided, plan.tensor, self._groups.total)
@@ -159,6 +164,10 @@ class Worker:
     def _compute(self, repeats: int, store: dict[Value, Any], transfers: Transfers) -> int:
         device, observer, clock = self.device, self._observer, self._clock
         ahead = _Ahead(repeats, observer, transfers)
+        for stage in self._sharing:
+            for value, thing in store.items():
+                if (value.what, value.stage) == (What.SHARD, stage):
+                    transfers.give(self._sharing[stage], value, self._handover.given(thing))
         transfers.post_all()
         for done, (instruction, routes) in enumerate(walk(self._lanes[COMPUTE], ahead.go_on)):
             self._memory.look(ahead.run)
@@ -190,12 +199,17 @@ class Worker:
             transfers.let_go(done + 1)
             for position, lane in routes:
                 value = instruction.writes[position]
-                thing = store.pop(value)
+                keeps = value.what is What.SHARD and self.program.stages[value.stage].gathers
+                thing = store[value] if keeps else store.pop(value)
                 if value not in early:
                     transfers.give(lane, value, self._handover.given(thing))
                 del thing  # or it would outlive its sending
             if waits:
                 transfers.consumed()
+            for value in instruction.frees:
+                if value.what is What.GATHERED:
+                    self._memory.made(flat for slot in device.stages[value.stage].weights.slots for flat in slot.flats)
+                    transfers.dropped(self._sharing[value.stage])
         return ahead.run
 
     def _publisher(
@@ -233,9 +247,9 @@ class Worker:
 
     def step_of(self, instruction: Instruction) -> int:
         """In which step (batch) of the whole training an instruction of this segment is, from 0."""
-        updates = instruction.kind in UPDATE_KINDS
+        updates = instruction.counts_updates
         # A gather is called by the version that its step has made.
-        number = instruction.index - (instruction.kind is Kind.ALL_GATHER)
+        number = instruction.index - (updates and instruction.kind is Kind.ALL_GATHER)
         microbatch = number * (self.program.rule.batch[instruction.stage] if updates else 1)
         return self.device.stream.position(microbatch) // self.plan.batch_size
 
@@ -262,12 +276,7 @@ class Worker:
     @property
     def _gathers(self) -> dict[int, Gather]:
         """For each stage of this device whose replicas share a step what gathers their parts."""
-        groups = {s: tuple(sorted(shape.devices)) for s, shape in enumerate(self.program.stages) if shape.sharded}
-        return {
-            s: partial(self._groups.parts, group_lane(GATHER, group))
-            for s, group in groups.items()
-            if self.number in group
-        }
+        return {s: partial(self._groups.parts, lane) for s, lane in self._sharing.items()}
 
     def load(self, state: Mapping[str, Mapping[str, Any]]) -> None:
         """Go on from a state, of whole tensors; entries of other devices are ignored."""

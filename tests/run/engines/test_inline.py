@@ -36,6 +36,16 @@ SYNCHRONOUS = [
     Case("gpipe", (1, 3), batch_size=7, shard="optimizer"),
     Case("interleaved", (2, 2), rounds=2, shard="optimizer"),
 ]
+# Weights that stages share have to be whole: without ties.
+GATHERED = [
+    Case("data_parallel", (2,), shard="full"),
+    Case("fully_sharded", (2,), rounds=4, shard="full"),
+    Case("fully_sharded", (4,), rounds=3, recompute=True, shard="full"),
+    Case("fully_sharded", (3,), rounds=2, batch_size=11, recompute=True),
+    Case("flush", (2, 2), recompute=True, shard="full"),
+    Case("gpipe", (1, 2), shard="full"),
+    Case("interleaved", (2, 2), rounds=2, shard="full"),
+]
 ASYNCHRONOUS = [
     Case("pipedream", (1, 1)),
     Case("pipedream", (1, 1, 1, 1), recompute=True),
@@ -93,6 +103,13 @@ def check_synchronous(model: str, optimizer: str, dtype: torch.dtype, case: Case
 @pytest.mark.parametrize(("model", "optimizer"), JOBS)
 def test_synchronous_strategies_equal_one_process(model, optimizer, case):
     """Every synchronous plan gives the loss sequence and the weights of one process to 1e-9, dropout included."""
+    check_synchronous(model, optimizer, torch.float64, case, 1e-9)
+
+
+@pytest.mark.parametrize("case", GATHERED, ids=str)
+@pytest.mark.parametrize(("model", "optimizer"), [("gpt untied", "adam"), *JOBS[1:]])
+def test_weights_that_are_gathered_equal_one_process(model, optimizer, case):
+    """So does every plan that has whole weights only while it computes with them."""
     check_synchronous(model, optimizer, torch.float64, case, 1e-9)
 
 

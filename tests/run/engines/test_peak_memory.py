@@ -30,6 +30,7 @@ CASES = (
     Case("interleaved", (1, 1), 8, 2, rounds=2),
     Case("pipedream", (1, 1), 8, 2),
     Case("data_parallel", (2,), 8, 2, shard="optimizer"),
+    Case("fully_sharded", (2,), 8, 2, rounds=6, shard="full"),
 )
 LATE_S = 0.03
 

@@ -1,5 +1,6 @@
 """Real workers for the tests of the distributed engine: processes that meet in a folder and leave their results there."""
 
+import copy
 import json
 import os
 import subprocess
@@ -11,7 +12,10 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 
+from hocket.run.data import Stream
 from hocket.run.engines.torch_dist import Worker
 from hocket.run.observe import Unobserved
 from tests.run.plans import Case, captured
@@ -31,6 +35,7 @@ RUNS: dict[int, list[Run]] = {
         (Case("pipedream", (1, 1), options={"naive": True}), "gpt untied", "momentum", 12, 7),
         (Case("two_bw", (1, 1)), "gpt", "adam", 8, 4),
         (Case("data_parallel", (2,), shard="optimizer"), "gpt", "adam", 5, None),
+        (Case("fully_sharded", (2,), rounds=4, recompute=True, shard="full"), "gpt untied", "adam", 5, 3),
     ],
     3: [
         (Case("flush", (2, 1), recompute=True), "gpt", "adam", 5, None),
@@ -44,6 +49,7 @@ RUNS: dict[int, list[Run]] = {
     4: [
         (Case("flush", (2, 2), recompute=True, shard="optimizer"), "gpt clipped", "adam", 4, None),
         (Case("data_parallel", (4,), shard="optimizer"), "lstm", "momentum", 4, None),
+        (Case("flush", (2, 2), shard="full"), "gpt untied", "adam", 4, None),
     ],
 }
 
@@ -54,6 +60,7 @@ OVER_GLOO = {2: {0, 3, 5, 8, 9}, 3: {0, 4}, 4: set()}
 SHARING = [
     (Case("data_parallel", (2,), shard="optimizer"), 3),
     (Case("data_parallel", (2,)), 3),
+    (Case("fully_sharded", (2,), rounds=4, shard="full"), 3),
 ]
 
 
@@ -119,12 +126,47 @@ def run_all(folder: Path, rank: int, workers: int) -> None:
 def carry(folder: Path, rank: int, workers: int) -> None:
     """The cases of SHARING: bytes by kind of collective."""
     join(folder, rank, workers)
-    graph = captured("gpt", "adam")
+    graph = captured("gpt untied", "adam")
     for number, (case, repeats) in enumerate(SHARING):
         plan = case.plan(graph)
         worker = Worker(graph, plan, plan.compile(graph), rank)
         worker.run(repeats)
         (folder / f"{number}-{rank}.json").write_text(json.dumps(worker.carried_bytes))
+    dist.destroy_process_group()
+
+
+FSDP_CASES = (Case("fully_sharded", (2,), rounds=4, shard="full"), Case("data_parallel", (2,), shard="optimizer"))
+FSDP_STEPS = 6
+
+
+def beside_fsdp(folder: Path, rank: int, workers: int) -> None:
+    """The same GPT by our engine and by PyTorch's `fully_shard`: the losses of this worker's microbatches."""
+    join(folder, rank, workers)
+    graph = captured("gpt plain untied", "adam")
+    found: list[list[tuple[int, float, int]]] = []
+    for case in FSDP_CASES:
+        plan, noted = case.plan(graph), Noted(None)
+        Worker(graph, plan, plan.compile(graph), rank, observer=noted).run(FSDP_STEPS)
+        found.append(noted.losses)
+    job, stream = graph.job, Stream(graph.job, FSDP_CASES[0].plan(graph))
+    model, each = copy.deepcopy(job.model), stream.plan.microbatches
+    mesh = init_device_mesh("cpu", (workers,))
+    for block in model.blocks:
+        fully_shard(block, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    optimizer, losses = job.optimizer(model.parameters()), []
+    for step in range(FSDP_STEPS):
+        own = range(step * each + rank, (step + 1) * each, workers)
+        for m in own:
+            args, kwargs, loss_args, loss_kwargs = job.split(stream.batch(m))
+            loss = job.loss(model(*args, **kwargs), *loss_args, **loss_kwargs)
+            model.set_requires_gradient_sync(m == own[-1])
+            # It divides by the number of workers.
+            (loss * (workers * stream.samples(m) / stream.plan.batch_size)).backward()
+            losses.append((m, float(loss.detach()), stream.samples(m)))
+        optimizer.step()
+        optimizer.zero_grad()
+    (folder / f"{rank}.json").write_text(json.dumps([*found, losses]))
     dist.destroy_process_group()
 
 
@@ -163,6 +205,6 @@ def start(what: str, folder: Path, workers: int) -> list[subprocess.Popen[bytes]
 
 
 if __name__ == "__main__":
-    {"run_all": run_all, "carry": carry, "be_killed": be_killed}[sys.argv[1]](
+    {"run_all": run_all, "carry": carry, "beside_fsdp": beside_fsdp, "be_killed": be_killed}[sys.argv[1]](
         Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
     )

@@ -1,0 +1,67 @@
+"""Fully sharded: units of the model stand one behind the other on the same replicas, each whole only while it is computed with."""
+
+from collections.abc import Iterable
+
+from hocket.passes.assemble import assemble
+from hocket.passes.tasks import Task, Work
+from hocket.program.program import Program
+from hocket.strategies._choices import Choice, Situation, units
+from hocket.strategies._common import Option, Options, Stages, config, enough_microbatches, reasons
+from hocket.strategies._orders import own
+from hocket.strategies._synchronous import rule
+from hocket.units import show_count
+
+__all__ = ["OPTIONS", "PAPER", "STEADY", "choices", "compile", "in_flight", "rule", "supports"]
+
+PAPER = (
+    "ZeRO, stage 3 (Rajbhandari et al. 2020), in units with one gathered ahead as in PyTorch FSDP (Zhao et al. 2023)"
+)
+STEADY = True
+OPTIONS: dict[str, Option] = {}
+
+
+def supports(stages: Stages, microbatches: int, options: Options) -> str | None:
+    """All stages, which are its units, on the same devices, and a microbatch for each."""
+    devices = stages[0].devices
+    apart = next((s for s, stage in enumerate(stages) if stage.devices != devices), None)
+    other = f"stage {apart} is on other devices than stage 0; units of the model stand on the same" if apart else None
+    return reasons((other, enough_microbatches(stages, microbatches)))
+
+
+def in_flight(stages: Stages, microbatches: int, options: Options) -> tuple[int, ...]:
+    """One on every replica."""
+    return (1,) * len(stages)
+
+
+def compile(stages: Stages, microbatches: int, options: Options) -> Program:
+    """The program: forwards of all units, their backwards in turn, for each microbatch of a replica; updates among the last
+    backwards, or behind them where the norm of all gradients must be known."""
+
+    def order(device: int, total: int) -> list[Task]:
+        tasks: list[Task] = []
+        for update in range(total // microbatches):
+            batch = range(update * microbatches, (update + 1) * microbatches)
+            for m in own(stages, 0, device, batch):
+                tasks += [Task(Work.FORWARD, s, m) for s in range(len(stages))]
+                tasks += [Task(Work.BACKWARD, s, m) for s in reversed(range(len(stages)))]
+            updates = [Task(Work.UPDATE, s, update) for s in range(len(stages))]
+            if any(stage.clips for stage in stages):
+                tasks += updates
+                continue
+            # Each behind the backward of the unit before: its sum has been made meanwhile, and gradients of two units are there.
+            last = tasks[-len(stages) :]
+            del tasks[-len(stages) :]
+            for task in last:
+                tasks.append(task)
+                tasks += updates[task.stage + 1 : task.stage + 2]
+            tasks += updates[:1]
+        return tasks
+
+    replicas = show_count(len(stages[0].devices), "replica")
+    name = f"fully_sharded {config(stages)}" if len(stages) == 1 else f"fully_sharded {len(stages)} units on {replicas}"
+    return assemble(name, stages, rule(stages, microbatches, options), microbatches, order)
+
+
+def choices(situation: Situation) -> Iterable[Choice]:
+    """All numbers of replicas that the cluster and the batch allow, in few and in many units, with and without recomputation."""
+    return units(situation)
