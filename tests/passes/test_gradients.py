@@ -72,8 +72,8 @@ def test_replicas_that_share_a_step_get_parts_and_gather() -> None:
     assert [one.kind for one in found] == [Kind.REDUCE_SCATTER, Kind.REDUCE_SCATTER, Kind.ALL_REDUCE]
     assert [one.lane for one in found] == ["reduce@0,1", "reduce@0,1", "reduce@0,1,2"]
     (step,) = expand(stages, rule, 0, Task(Work.UPDATE, 0, 3))
-    (gather,) = gathers(stages, step)
+    (gather,) = gathers(stages, rule, step)
     assert (gather.kind, gather.group, gather.lane) == (Kind.ALL_GATHER, (0, 1), "gather@0,1")
     assert gather.name == "all_gather 0 u4 w.0v4"
     assert set(gather.reads) < set(step.writes)
-    assert gathers(stages, expand(stages, rule, 2, Task(Work.UPDATE, 1, 3))[0]) == []
+    assert gathers(stages, rule, expand(stages, rule, 2, Task(Work.UPDATE, 1, 3))[0]) == []

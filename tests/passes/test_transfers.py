@@ -66,4 +66,4 @@ def test_receive_lanes_mirror_send_lanes(case: Case) -> None:
                 other = part[peer, receive_lane(device)]
                 assert [one.reads for one in row] == [one.writes for one in other]
                 seen += len(row)
-    assert seen or len(program.stages) == 1
+    assert seen or len({stage.devices for stage in program.stages}) == 1
