@@ -14,7 +14,14 @@ FOUR = (
 
 def test_the_synchronous_strategies() -> None:
     """Those of which the README says so."""
-    assert synchronous_strategies() == ("data_parallel", "flush", "gpipe", "interleaved", "model_parallel")
+    assert synchronous_strategies() == (
+        "data_parallel",
+        "flush",
+        "fully_sharded",
+        "gpipe",
+        "interleaved",
+        "model_parallel",
+    )
 
 
 @pytest.mark.parametrize(
