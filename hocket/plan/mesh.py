@@ -28,6 +28,7 @@ from hocket.program.instruction import Kind
 from hocket.strategies._balance import Balancer, Ends, runs
 from hocket.strategies._choices import Choice, Situation
 
+WAITING = 6  # borders' messages of a chunk that can wait at either side of it
 _MOST_PLACES = 512  # to cut a model at: blocks are alike, so that none may be left out
 
 
@@ -267,6 +268,17 @@ class Plane:
             cuts.append(StageCut(layers, place, False, buckets))
         situation = Situation(self.profile_of(mesh), self.group.cluster, batch_size, (mesh.samples,))
         return situation, Choice(tuple(cuts), mesh.samples, batch_size // mesh.samples)
+
+    def waiting_bytes(self, mesh: Mesh) -> np.ndarray:
+        """By stage of a column, about the most that its device holds of messages which others are late to take.
+
+        What the last chunk makes can wait until its first gradient comes back (program/over.py): as many as are forward by then.
+        """
+        counts, _, _ = flying(
+            self._ground(mesh), mesh.chunks, mesh.microbatches * mesh.width // self._ground(mesh).widths
+        )
+        waiting: np.ndarray = (counts[-1] + WAITING * mesh.chunks) * self.border_bytes(mesh.samples)
+        return waiting
 
     def border_bytes(self, samples: int) -> float:
         """The most that one layer hands to the next."""

@@ -20,7 +20,6 @@ from hocket.plan.predict import predict_choice, proven_peaks
 from hocket.plan.tailor import Tailor
 
 _COLUMNS = 2  # so many show all that several do
-_WAITING = 6  # borders' messages of a chunk: what is simulated with less left than these is proved
 _MOST_FORWARDS = 4096  # of what is proved
 _SLACK = 0.02  # of unlike devices very many ways are nearly as good: what could be better by less is not simulated
 _TRIES = 3  # to cut a mesh to measure
@@ -318,15 +317,18 @@ def simulated(plane: Plane, mesh: Mesh) -> Meshed:
 def proven(one: Meshed) -> Mapping[int, float]:
     """The most that each group can come to hold whatever the timing, where it is near the limit.
 
-    Looked at on two columns of a short batch; not where even these are too long for a search.
+    Looked at on two columns of a short batch; where even these are too long for a search, by what can wait at most.
     """
     mesh, peaks = one.mesh, one.predicted.peak_memory_bytes
-    # A chunk's messages can wait on either side of it; more than that has not been seen.
-    near = one.lacking_bytes + _WAITING * mesh.chunks * one.plane.border_bytes(mesh.samples) > 0
+    waiting = one.plane.waiting_bytes(mesh)
+    near = one.lacking_bytes + float(waiting.max()) > 0
     columns = min(_COLUMNS, mesh.width)
     few = min(mesh.microbatches, mesh.depth + 2 if mesh.chunks == 1 else 2 * mesh.depth)
-    if not near or few * columns * mesh.depth * mesh.chunks > _MOST_FORWARDS:
+    if not near:
         return peaks
+    if few * columns * mesh.depth * mesh.chunks > _MOST_FORWARDS:
+        more = {group: float(size) for place, size in zip(mesh.stands, waiting, strict=True) for group in place}
+        return {group: size + more[group] for group, size in peaks.items()}
     short = replace(mesh, width=columns, microbatches=few)
     situation, choice = one.plane.choice(short, short.batch_size)
     return proven_peaks(situation, mesh.strategy, choice)

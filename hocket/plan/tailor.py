@@ -18,7 +18,6 @@ from hocket.plan.ground import Ground
 from hocket.plan.mesh import Mesh, Plane, Source, Tables, flying, sums
 from hocket.profile.model import ModelProfile
 
-_WAITING = 6  # borders' messages of a chunk that can wait at once, and are not thought of here
 SOME = "some"  # blocks are made again, in ways that differ
 
 
@@ -44,7 +43,7 @@ class Tailor(Plane):
         """
         ground, figures = self._ground(mesh), self._of(mesh.samples)
         turns = mesh.microbatches * mesh.width // ground.widths
-        room = ground.room_bytes - _WAITING * mesh.chunks * figures.border - excess_bytes
+        room = ground.room_bytes - self.waiting_bytes(mesh) - excess_bytes
         if mesh.chunks == 1:
             found = self._recut(figures, ground, turns, room)
         else:

@@ -6,8 +6,8 @@ import pytest
 
 from hocket.plan.mesh import Plane, planes
 from hocket.plan.mesh_search import search_meshes, simulated
-from hocket.plan.predict import predict_choice
-from tests.plan.test_mesh import SERVERS, source
+from hocket.plan.predict import predict_choice, proven_peaks
+from tests.plan.test_mesh import SERVERS, plane, source
 
 
 @pytest.mark.parametrize("memory_gb", [80.0, 1.2])
@@ -51,3 +51,21 @@ def test_long_batches_are_foreseen(chunks: int) -> None:
     found = simulated(plane, mesh)
     assert found.iteration_s == pytest.approx(whole.iteration_s, rel=1e-6)
     assert found.bytes == pytest.approx(max(whole.peak_memory_bytes.values()), rel=1e-6)
+
+
+@pytest.mark.parametrize(("tensor", "along"), [(1, False), (2, False), (2, True)])
+def test_what_is_proved_is_no_more_than_what_can_wait(tensor: int, along: bool) -> None:
+    """So that plans which are too long to be proved in a search are proved by `check` afterwards."""
+    own = plane(tensor, sequence_parallel=along)
+    seen = 0
+    for mesh in own.meshes(32):
+        if mesh.depth == 1:
+            continue
+        situation, choice = own.choice(mesh, 32)
+        waiting = own.waiting_bytes(mesh)
+        most = {group: float(size) for place, size in zip(mesh.stands, waiting, strict=True) for group in place}
+        held = predict_choice(situation, mesh.strategy, choice).peak_memory_bytes
+        for group, size in proven_peaks(situation, mesh.strategy, choice).items():
+            assert size <= held[group] + most[group], (mesh, group)
+            seen += size > held[group]
+    assert seen
