@@ -41,6 +41,12 @@ def plan(
     synchronous: Annotated[
         bool, typer.Option("--synchronous", help="Only strategies with the mathematics of one process.")
     ] = False,
+    shard: Annotated[
+        str | None,
+        typer.Option(
+            help="Of a profile: what replicas divide, none, optimizer (state and step) or full (weights, too)."
+        ),
+    ] = None,
     sequence: Annotated[
         int | None, typer.Option(min=1, help="By sizes: tokens of a sample; the model's own by default.")
     ] = None,
@@ -117,6 +123,7 @@ def plan(
             "strategies": strategy or (),
             "microbatch_sizes": tuple(microbatch or ()),
             "synchronous": synchronous,
+            "shard": shard,
         }
         goal = goal_from(objective, tokens, samples, deadline)
         with Progress("planning", not json) as progress:
@@ -130,6 +137,8 @@ def plan(
         return
     if tensor_profile:
         raise InputError("--tensor-profile", "a model by its sizes", "a profile: by sizes all widths are considered")
+    if shard:
+        raise InputError("--shard", "a model by its sizes", "a profile: by sizes nothing is divided among replicas")
     if strategy:
         expected = "a profile: by sizes data_parallel, flush and interleaved are compared, and all that divides"
         raise InputError("--strategy", "a model by its sizes", expected)

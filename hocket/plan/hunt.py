@@ -129,7 +129,7 @@ class Hunt:
         self.candidates.append(
             Candidate(
                 name,
-                config(shapes),
+                _config(shapes),
                 plan,
                 updates_of(name, shapes, plan.batch_size, plan.microbatch_size, plan.options),
                 seconds,
@@ -168,7 +168,12 @@ def _label(shapes: tuple[StageShape, ...], choice: Choice) -> str:
     """A choice in a few words, such as '2-2 b4 recompute'."""
     recompute = " recompute" if any(stage.recompute for stage in choice.stages) else ""
     options = "".join(f" {key}={value}" for key, value in choice.options.items())
-    return f"{config(shapes)} b{choice.microbatch_size}{recompute}{options}"
+    return f"{_config(shapes)} b{choice.microbatch_size}{recompute}{options}"
+
+
+def _config(shapes: tuple[StageShape, ...]) -> str:
+    """A configuration, and what its replicas divide."""
+    return config(shapes) + next((f" shard={shape.shard}" for shape in shapes if shape.sharded), "")
 
 
 def make_plan(situation: Situation, name: str, choice: Choice, profile_path: str = "") -> Plan:

@@ -19,6 +19,7 @@ from hocket.plan.hunt import Hunt
 from hocket.plan.plan import Plan
 from hocket.plan.updates import synchronous_strategies
 from hocket.profile.model import BATCH_STATISTICS, ModelProfile
+from hocket.program.program import SHARDS
 from hocket.strategies._choices import MAX_FORWARDS, Situation
 from hocket.strategies._common import members
 
@@ -33,6 +34,7 @@ def search(
     profile_path: str = "",
     bucket_bytes: float | None = None,
     synchronous: bool = False,
+    shard: str | None = None,
     progress: Callable[[int, int, str], None] | None = None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Search:
@@ -45,6 +47,7 @@ def search(
         strategies: names to consider; all when empty.
         microbatch_sizes: to consider; those of the profile when empty.
         synchronous: consider only strategies with the mathematics of one process.
+        shard: what replicas divide in every plan (docs/sharding.md); None: nothing, but under `fully_sharded` all.
         progress: called with (done, total, what).
 
     Raises:
@@ -69,6 +72,10 @@ def search(
             )
     group = grouped(cluster, profile.tensor, slices=not profile.sequence_parallel)
     situation = Situation(of_group(profile, group), group.cluster, batch_size, microbatch_sizes)
+    if shard is not None:
+        if shard not in SHARDS:
+            raise InputError("shard", repr(shard), f"one of {', '.join(SHARDS)}", nearest(shard, SHARDS))
+        situation = replace(situation, shard=shard)
     if bucket_bytes is not None:
         situation = replace(situation, bucket_bytes=bucket_bytes)
     hunt = Hunt(situation, profile_path)

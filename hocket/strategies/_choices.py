@@ -33,6 +33,7 @@ class Situation:
         batch_size: samples of one update.
         microbatch_sizes: candidate sizes; by default those of the profile that are not larger than the batch.
         bucket_bytes: size at which a gradient bucket closes.
+        shard: what replicas divide (program.SHARDS), of every choice; None for what strategies do by themselves.
     """
 
     profile: ModelProfile
@@ -40,6 +41,7 @@ class Situation:
     batch_size: int
     microbatch_sizes: tuple[int, ...] = ()
     bucket_bytes: float = DEFAULT_BUCKET_BYTES
+    shard: str | None = None
 
     def __post_init__(self) -> None:
         if self.batch_size < 1:
@@ -98,12 +100,13 @@ def cut(
 ) -> StageCut:
     """A stage with its gradient buckets: one bucket where nobody waits for it, else as the bucket size says."""
     layers = tuple(layers)
-    return StageCut(layers, devices, recompute, situation.bucketed(layers) if len(devices) > 1 else ())
+    buckets = situation.bucketed(layers) if len(devices) > 1 else ()
+    return StageCut(layers, devices, recompute, buckets, shard=situation.shard or "none")
 
 
 def units(situation: Situation) -> Iterator[Choice]:
     """The model in 1, 2, 4, ... units of equal cost on 2 to all devices, each whole only while it is computed with."""
-    for size in situation.sizes:
+    for size in situation.sizes if situation.shard != "none" else ():
         microbatches = ceil(situation.batch_size / size)
         found = Balancer(situation.profile, size).cuts(min(len(situation.profile.layers), _MOST_UNITS))
         for width in _widths(situation.cluster.devices):
@@ -113,7 +116,9 @@ def units(situation: Situation) -> Iterator[Choice]:
                 if count <= len(found):
                     devices = tuple(range(width))
                     own = (cut(situation, layers, devices) for layers in runs(found[count - 1]))
-                    plain = Choice(tuple(replace(one, shard="full") for one in own), size, microbatches)
+                    plain = Choice(
+                        tuple(replace(one, shard=situation.shard or "full") for one in own), size, microbatches
+                    )
                     yield replace(plain, thriftier=(recomputing(plain),))
 
 

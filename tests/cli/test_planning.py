@@ -57,6 +57,26 @@ def test_the_best_plan_says_when_its_mathematics_are_others(folder: Path, capsys
     assert rule == {"kind": "delayed", "same_as_one_process": False, "updates_old": [1, 1], "samples": [16, 16]}
 
 
+def test_what_replicas_divide(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`--shard` holds for every candidate, stands in the plan and in what it takes; other words and models by sizes are refused."""
+    asked = ["plan", "profile.json", "cluster.yaml", "-B", "8", "-s", "data_parallel", "-b", "2", "-o", "shared.yaml"]
+    none, shared = (document(capsys, *asked, "--shard", shard) for shard in ("none", "optimizer"))
+    plan = Plan.read("shared.yaml")
+    assert plan.shard == "optimizer"
+    assert "shard: optimizer" in Path("shared.yaml").read_text()
+    peaks = [max(found["candidates"][0]["peak_memory_bytes"].values()) for found in (none, shared)]
+    whole = sum(layer.optimizer_bytes for layer in PROFILE.layers)
+    assert peaks[0] - peaks[1] == pytest.approx(whole / 2, rel=0.01)
+    for units in (document(capsys, "plan", "profile.json", "cluster.yaml", "-B", "8", "-s", "fully_sharded"), None):
+        assert units is None or all("shard=full" in one["config"] for one in units["candidates"])
+    assert "found 'optimiser'; expected one of none, optimizer, full" in said(
+        capsys, *asked, "--shard", "optimiser", code=2
+    )
+    assert "a model by its sizes" in said(
+        capsys, "plan", "gpt3-175b", "cluster.yaml", "-B", "8", "--shard", "full", code=2
+    )
+
+
 def test_only_synchronous_plans(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """With --synchronous every candidate is the same as one process; asking for another strategy is refused."""
     words = ("plan", "profile.json", "cluster.yaml", "-B", "16", "--synchronous")
