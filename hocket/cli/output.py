@@ -151,6 +151,7 @@ def print_plan(opened: "Opened") -> None:
     print_table(title, ["stage", "layers", "from ... to", devices, "buckets", "recompute"], rows, right=(0, 1, 4))
     if plan.tensor > 1:
         sent = "in parts, one each" if plan.slices else "whole by each"
+        sent = "as slices of the sequence, one each" if plan.sequence_parallel else sent
         print(
             f"tensor-parallel: group k is devices {plan.tensor} k and the {plan.tensor - 1} behind it; borders are sent {sent}"
         )

@@ -17,7 +17,10 @@ def of_group(profile: ModelProfile, group: Grouped) -> ModelProfile:
     """
     if profile.tensor == 1:
         return profile
-    return replace(profile, layers=tuple(_reducing(layer, group) for layer in profile.layers))
+    layers = tuple(_reducing(layer, group) for layer in profile.layers)
+    # Where each member sends all that it has, it does not matter whether others have the same.
+    tensors = profile.tensors if group.slices else tuple(replace(tensor, own=False) for tensor in profile.tensors)
+    return replace(profile, layers=layers, tensors=tensors)
 
 
 def _reducing(layer: Layer, group: Grouped) -> Layer:

@@ -169,17 +169,25 @@ class Memory:
             case What.ACCUMULATOR | What.REDUCED:
                 return float(stage.bucket_bytes[value.part])
         figures = self._columns.at(samples)
-        tensors = self._columns.profile.tensors
         match value.what:
             case What.STASH:
                 return self._walk(value.stage, samples).stash_bytes
             case What.INPUT:
                 indices = self._batch.get(value.stage, ())
-            case What.ACTIVATION:
-                indices = self._borders[(value.stage, value.part)]
             case _:
-                indices = tuple(i for i in self._borders[(value.stage, value.part)] if tensors[i].gradient)
+                indices = self._crossing(value)
         return float(sum(figures.tensor_bytes[i] for i in indices))
+
+    def _crossing(self, value: Value) -> tuple[int, ...]:
+        """Tensors of an activation or gradient."""
+        found = tuple(self._borders[(value.stage, value.part)])
+        if value.what is What.ACTIVATION:
+            return found
+        return tuple(i for i in found if self._columns.profile.tensors[i].gradient)
+
+    def own(self, value: Value) -> bool:
+        """Whether each member of a group has its own part of something in an activation or gradient."""
+        return any(self._columns.profile.tensors[i].own for i in self._crossing(value))
 
     def held_bytes(self, value: Value, device: int, samples: int) -> float:
         """Bytes that a value takes on one of the devices that have it.

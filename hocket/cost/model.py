@@ -230,9 +230,17 @@ class CostModel:
         return TransferTime(0.0, 0.0)
 
     def carried_bytes(self, instruction: Instruction, samples: int) -> float:
-        """Bytes of what a transfer carries: of a gather all parts."""
-        parts = self.cuts[instruction.stage].replicas if instruction.kind is Kind.ALL_GATHER else 1
-        return parts * self.bytes_of(instruction.reads or instruction.writes, samples)
+        """Bytes of what a transfer carries: of a gather all parts.
+
+        Where a group's members send a part each of what all have, a message of what each has its own of goes whole: as many of
+        its size as there are members.
+        """
+        values, parts = instruction.reads or instruction.writes, 1
+        if instruction.kind is Kind.ALL_GATHER:
+            parts = self.cuts[instruction.stage].replicas
+        elif instruction.kind is Kind.SEND and any(map(self.memory.own, values)):
+            parts = self.profile.tensor
+        return parts * self.bytes_of(values, samples)
 
     def _members(self, group: tuple[int, ...]) -> tuple[int, ...]:
         """A group with its members of other columns."""

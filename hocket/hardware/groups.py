@@ -17,12 +17,13 @@ class Grouped:
 
     Attributes:
         inside: a step of a ring among members, at the figures of the outermost level that a group spans.
-        width: members of a group.
+        width: members of a group. slices: whether each of them sends a part of what all have.
     """
 
     cluster: Cluster
     inside: Link
     width: int
+    slices: bool = False
 
     def all_reduce_s(self, size_bytes: float) -> float:
         """Seconds of a ring all-reduce among members: 2 (t - 1) steps, each of a t-th of the bytes."""
@@ -56,7 +57,7 @@ def grouped(cluster: Cluster, width: int, slices: bool = False) -> Grouped:
         raise InputError("tensor", f"{width} devices", f"a divisor of the cluster's {cluster.devices}")
     cores = cluster.host_cores / min(width, cluster.levels[0].width) if cluster.host_cores is not None else None
     whole = replace(cluster, levels=tuple(levels), nodes=_nodes(cluster, width), host_cores=cores)
-    return Grouped(whole, spanned[-1].inside, width)
+    return Grouped(whole, spanned[-1].inside, width, slices)
 
 
 def fits(cluster: Cluster, width: int) -> bool:

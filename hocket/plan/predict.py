@@ -17,7 +17,7 @@ from hocket.cost.model import CostModel
 from hocket.cost.sizes import PlanSizes
 from hocket.errors import InputError
 from hocket.hardware.cluster import Cluster
-from hocket.passes.borders import StageCut, stage_shapes
+from hocket.passes.borders import StageCut, crossing, stage_shapes
 from hocket.plan.columns import Column, column_of
 from hocket.plan.long import foreseen, repeats, shorter
 from hocket.plan.plan import Plan, Predicted
@@ -101,7 +101,6 @@ def _inside_bytes(plan: Plan, profile: ModelProfile) -> float:
     if plan.tensor == 1:
         return 0.0
     cuts = plan.cuts(profile)
-    stage_of = {i: s for s, cut in enumerate(cuts) for i in cut.layers}
     reduced = gathered = 0.0
     for size, count in Counter(plan.samples(m) for m in range(plan.microbatches)).items():
         reduced_bytes, gathered_bytes = (profile.column(key, size) for key in ("reduced_bytes", "gathered_bytes"))
@@ -114,10 +113,12 @@ def _inside_bytes(plan: Plan, profile: ModelProfile) -> float:
                 again = 1 + cut.recompute
                 reduced += count * float(reduced_bytes[i]) * (reductions * again + reductions_back)
                 gathered += count * float(gathered_bytes[i]) * (gathers * again + gathers_back)
-        for tensor, size_bytes in zip(profile.tensors, profile.tensor_bytes(size), strict=True):
-            if plan.slices and tensor.source >= 0:
-                away = {stage_of[i] for i in tensor.targets} - {stage_of[tensor.source]}
-                gathered += count * len(away) * float(size_bytes) * (1 + tensor.gradient)
+        sizes = profile.tensor_bytes(size)
+        for indices in crossing(profile, cuts).values() if plan.slices else ():
+            back = [i for i in indices if profile.tensors[i].gradient]
+            for message in (indices, back):
+                if not any(profile.tensors[i].own for i in message):  # which goes whole
+                    gathered += count * float(sum(sizes[i] for i in message))
     # Each member sends 2 (t - 1) / t of what is reduced, (t - 1) / t of what is gathered.
     return (plan.tensor - 1) * (2 * reduced + gathered)
 

@@ -110,6 +110,7 @@ class Tensor:
         kept_by: layers whose autograd keeps it for the backward, ascending; then it is part of its source's stash. Empty
             when none does, or where that is not known.
         dense: whether its bytes lie side by side; what is not dense is copied to be sent.
+        own: whether each member of a tensor-parallel group has a part of its own, instead of the same as the others.
     """
 
     name: str
@@ -119,6 +120,7 @@ class Tensor:
     gradient: bool = True
     kept_by: tuple[int, ...] = ()
     dense: bool = True
+    own: bool = False
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
 
@@ -348,6 +350,9 @@ class ModelProfile:
         data: dict[str, Any] = as_data(self)
         if not self.sequence_parallel:
             del data["sequence_parallel"]
+        for tensor in data["tensors"]:
+            if not tensor["own"]:
+                del tensor["own"]
         for layer in data["layers"]:
             for key in ("elsewhere", "gathered_bytes"):
                 if not layer[key]:

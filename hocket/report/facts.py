@@ -83,9 +83,14 @@ def chips(plan: Plan) -> tuple[str, ...]:
         rate = show_rate(level.bandwidth_bytes_per_s)
         found.append(f"{level.name}: {level.width} at {rate}{shared}, latency {show_time(level.latency_s)}")
     if plan.tensor > 1:
-        found.append(
-            f"groups of {plan.tensor} devices, one row each" + (", borders sent in parts" if plan.slices else "")
+        how = (
+            ", on slices of the sequence"
+            if plan.sequence_parallel
+            else ", borders sent in parts"
+            if plan.slices
+            else ""
         )
+        found.append(f"groups of {plan.tensor} devices, one row each{how}")
     return (*found, *(f"{key} = {value}" for key, value in plan.options.items()))
 
 

@@ -106,14 +106,18 @@ class Division:
         self.job = replace(whole, model=model)
         self._cuts = cuts(model, split)
 
-    def whole(self, state: State, gather: Gather) -> dict[str, dict[str, Any]]:
-        """A state of parts as that of the whole, on the CPU where it was divided: a collective call of the members.
+    def whole(self, state: State, gather: Gather, keeps: bool = True) -> dict[str, dict[str, Any]]:
+        """A state of parts as that of the whole: a collective call of the members, one tensor at a time.
 
         Optimizer state that is shaped as its weight is divided as the weight is.
+
+        Arguments:
+            keeps: whether what was divided is among it; otherwise this member only helps the others to it.
         """
 
-        def gathered(name: str, part: Tensor) -> Tensor:
-            return whole_of([p.cpu() for p in gather(part.detach())], self._cuts[name])
+        def gathered(name: str, part: Tensor) -> Tensor | None:
+            parts = gather(part.detach())
+            return whole_of(list(parts), self._cuts[name]) if keeps else None
 
         weights = dict(state["weights"])
         optimizer = {name: dict(entries) for name, entries in state["optimizer"].items()}
@@ -121,6 +125,9 @@ class Division:
             for key, value in self._alike(optimizer.get(name, {}), weights[name]):
                 optimizer[name][key] = gathered(name, value)
             weights[name] = gathered(name, weights[name])
+            if not keeps:
+                del weights[name]
+                optimizer.pop(name, None)
         return {"weights": weights, "buffers": dict(state["buffers"]), "optimizer": optimizer}
 
     def part(self, state: State) -> dict[str, dict[str, Any]]:

@@ -40,7 +40,7 @@ class Keeper:
         if found is None:
             return 0
         self.path, self._versions = found.path, _versions(found.position, len(self._plan.stages))
-        held = engine.state()
+        held = engine.described()
         engine.load(nested(found.load(wanted(held)), held))
         return _first_step(found, self._job, self._plan)
 
@@ -57,7 +57,7 @@ class Keeper:
             rule=program.rule.kind,
             weight_versions=self._versions,
         )
-        self.path = save(self._folder, position, flat(engine.state()), self._board, self._keep)
+        self.path = save(self._folder, position, flat(engine.state(to_save=True)), self._board, self._keep)
         return self.path
 
     def _found(self, speak: Report) -> Checkpoint | None:

@@ -16,7 +16,7 @@ from hocket.profile.job import Job
 from hocket.profile.measure import measure
 from hocket.profile.memory import border, collect, detached, seed_of
 from hocket.profile.model import Layer, ModelProfile
-from hocket.run.division import Division, Meeting, split_of
+from hocket.run.division import Division, Meeting, divided_tensors, split_of
 
 
 def measure_member(
@@ -52,7 +52,9 @@ def measure_member(
     counted = [_counted(division, found[0].for_size(size), place) for size in profile.microbatch_sizes]
     layers = tuple(_counting(layer, [of[k] for of in counted]) for k, layer in enumerate(profile.layers))
     note = f"of one of {width} tensor-parallel devices, without what they take to reduce among each other"
-    profile = replace(profile, layers=layers, tensor=width, notes=(*profile.notes, note))
+    own = divided_tensors(found[0])
+    tensors = tuple(replace(tensor, own=tensor.name in own) for tensor in profile.tensors)
+    profile = replace(profile, layers=layers, tensors=tensors, tensor=width, notes=(*profile.notes, note))
     return replace(profile, sequence_parallel=sequence_parallel)
 
 

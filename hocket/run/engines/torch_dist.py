@@ -255,11 +255,14 @@ class Worker:
 
     # -- between segments
 
-    def state(self) -> dict[str, dict[str, Any]]:
+    def state(self, to_save: bool = False) -> dict[str, dict[str, Any]]:
         """This device's weights, buffers and optimizer state by global name, whole; see Device.state.
 
         For members of a tensor-parallel group, and for replicas that share a step, a collective call, after which each has
         all of it.
+
+        Arguments:
+            to_save: of a group only the first member has what is divided, on the CPU; the others have what is left.
         """
         division = self._division
         try:
@@ -269,9 +272,25 @@ class Worker:
         if division is None:
             return found
         try:
-            return division.whole(found, lambda tensor: self._groups.gathered(tensor, division.split.width))
+            return division.whole(
+                found,
+                lambda tensor: self._groups.gathered(tensor, division.split.width).cpu(),
+                not to_save or division.member == 0,
+            )
         except TransferError as error:
             raise WorkerLost(f"group {self.number} member {division.member}: lost another member: {error}") from error
+
+    def described(self) -> dict[str, dict[str, Tensor]]:
+        """Weights and buffers as `state` has them, but for their numbers: tensors on meta. Nobody else is asked."""
+        found: dict[str, dict[str, Any]] = {
+            "weights": {name: tensor.to("meta") for name, tensor in self.device.tensors().items()},
+            "buffers": {name: tensor.to("meta") for name, tensor in self.device.buffers().items()},
+            "optimizer": {},
+        }
+        if self._division is None:
+            return found
+        width = self._division.split.width
+        return self._division.whole(found, lambda tensor: [tensor] * width)
 
     @property
     def _gathers(self) -> dict[int, Gather]:

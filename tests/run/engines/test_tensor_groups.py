@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,6 @@ import torch
 from torch import Tensor
 
 from hocket.plan.predict import predict, proven_peaks
-from hocket.profile.measure import measure
 from hocket.profile.model import ModelProfile
 from hocket.program.instruction import Kind
 from hocket.run.engines.inline import Result, run_inline
@@ -93,6 +91,18 @@ def test_states_are_whole(results: Found, name: str) -> None:
         assert all(torch.equal(tensor, weights[rank + 1][key]) for key, tensor in weights[rank].items())
 
 
+@pytest.mark.parametrize("name", RUNS)
+def test_the_first_member_saves_what_is_divided(results: Found, name: str) -> None:
+    """The others have no more of the whole than what each of them has in any case; what is there can be told without gathering."""
+    facts, weights, _, _ = results[name]
+    assert any(fact["divided"] for fact in facts)
+    for rank, fact in enumerate(facts):
+        every = set(weights[rank])
+        assert fact["described"]
+        for names in fact["saved"]:
+            assert set(names) == (every if rank % WIDTH == 0 else every.difference(fact["divided"]))
+
+
 # Of two blocks, for each two either way. On slices of the sequence what columns read is gathered again in the backward, the ends
 # of the blocks gather once, and each norm's gradients are summed.
 PLAIN = {"all_reduces": (4, 4), "gathers": (0, 0), "scatters": (0, 0)}
@@ -149,28 +159,26 @@ def test_a_border_inside_of_a_part_goes_whole(results: Found) -> None:
 
 
 @cache
-def profile() -> ModelProfile:
-    """Of the undivided model."""
-    return measure(RUNS["2x2x1"].whole().job, (1, 2), budget_s=0.5)
-
-
-@pytest.mark.parametrize("name", WHERE_ALIKE)
-def test_slices_spare_what_the_simulator_says(results: Found, name: str) -> None:
-    """All members of all groups together, to the byte: what groups reduce among each other is the same with and without."""
-    chosen, plain = RUNS[name], name.removesuffix(" slices")
-    of_groups = replace(profile(), tensor=WIDTH)  # borders are those of the whole model
-    whole, sliced = (
-        sum(predict(RUNS[each].plan(), of_groups)[1].sent_bytes_between.values()) for each in (plain, name)
-    )
-    batches = len(alone(name)[0].losses) / chosen.plan().microbatches
-    spared = sum(a["sent_bytes"] - b["sent_bytes"] for a, b in zip(results[plain][0], results[name][0], strict=True))
-    assert spared == batches * (whole - sliced) > 0
-
-
-@cache
 def profile_of_member(sequence: bool) -> ModelProfile:
     """Of what a member runs, alone."""
     return measure_member(RUNS["2x2x1"].whole().job, WIDTH, (1, 2), sequence, budget_s=0.5)
+
+
+COMPARED = [n for n in (*SLICED, *SEQUENCE) if n.rpartition(" ")[0] in RUNS and len(RUNS[n].case.widths) > 1]
+
+
+@pytest.mark.parametrize("name", COMPARED)
+def test_groups_spare_what_the_simulator_says(results: Found, name: str) -> None:
+    """All members of all groups together, to the byte: what replicas and stages reduce among each other is the same either way."""
+    plain = name.rpartition(" ")[0]
+    plans = {each: RUNS[each].plan() for each in (plain, name)}
+    whole, less = (
+        sum(predict(plan, profile_of_member(plan.sequence_parallel))[1].sent_bytes_between.values())
+        for plan in plans.values()
+    )
+    batches = len(alone(name)[0].losses) / plans[name].microbatches
+    spared = sum(a["sent_bytes"] - b["sent_bytes"] for a, b in zip(results[plain][0], results[name][0], strict=True))
+    assert spared == batches * (whole - less) > 0
 
 
 @pytest.mark.parametrize("name", [*SLICED, *SEQUENCE])
