@@ -26,10 +26,17 @@ _LEAST = 0.0005  # a smaller share or gain is none
 class Explained:
     """What limits a plan, and answers to what would help."""
 
-    def __init__(self, plan: "Plan", profile: "ModelProfile", answers: "Sequence[Answer]", verdict: "Verdict") -> None:
+    def __init__(
+        self,
+        plan: "Plan",
+        profile: "ModelProfile",
+        answers: "Sequence[Answer]",
+        verdict: "Verdict",
+        runner_up: str = "",
+    ) -> None:
         from hocket.plan.predict import critical_path_of, predict_iteration
 
-        self.plan, self.answers, self.verdict = plan, answers, verdict
+        self.plan, self.answers, self.verdict, self.runner_up = plan, answers, verdict, runner_up
         self.path: PathSeconds = critical_path_of(plan, profile)
         self.predicted = plan.predicted or predict_iteration(plan, profile)
 
@@ -62,6 +69,8 @@ class Explained:
             )
             parts.append(f"{name} {part:.1%}{where}")
         parts.append(f"bubble {self.predicted.bubble_fraction:.1%}")
+        if self.runner_up:
+            yield self.runner_up
         yield self.verdict.text
         yield f"limits: of the critical path {', '.join(parts)}; memory {share:.0%} of {what} {device}"
 
@@ -172,4 +181,15 @@ def explained_profile(profiles: "Mapping[str, ModelProfile]", found: Any, option
     plan = found.best.plan
     profile = next(one for one in profiles.values() if one.digest == plan.profile_digest)
     answers = [ask_profile(profiles, found, question, options, search=False) for question in usual(plan.cluster)]
-    return Explained(plan, profile, answers, of_profile(found))
+    return Explained(plan, profile, answers, of_profile(found), _runner_up(found))
+
+
+def _runner_up(found: Any) -> str:
+    """The best, and the next candidate and by how much it is behind; by sizes the table's lines say it."""
+    best, *rest = found.candidates
+    if not rest:
+        return f"{best.label} is the only choice of {found.considered} that fits and is not behind by its bound"
+    more = rest[0].iteration_s / best.iteration_s - 1
+    if more >= 0:
+        return f"{best.label} is the quickest of {found.considered} choices; runner-up: {rest[0].label} takes {more:.1%} more"
+    return f"{best.label} goes first of equals, with fewer stages or devices; runner-up: {rest[0].label} takes {-more:.1%} less"

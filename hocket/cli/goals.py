@@ -115,7 +115,10 @@ def print_parts(parting: "Parting[Any]") -> None:
     lines = [row(one, measured, seconds) for one, measured, seconds in zip(shown, worths, times, strict=True)]
     what = {"cost": "most samples for a dollar", "devices": "fewest devices that meet the deadline"}
     title = f"{what.get(parting.goal.objective, parting.goal.objective)}: {show_count(len(parting.tried), 'part')} of the cluster"
-    print_table(title, columns, lines, right=(0, 3, 4, 5, 6), drop=(1, 5))
+    known = [k for k in range(len(columns)) if any(line[k] != "-" for line in lines)]
+    kept = [[line[k] for k in known] for line in lines]
+    right = [place for place, k in enumerate(known) if k in (0, 3, 4, 5, 6)]
+    print_table(title, [columns[k] for k in known], kept, right=right, drop=(1,))
     reasons: dict[str, list[int]] = {}
     for one in parting.tried:
         if one.worth is None:
