@@ -91,6 +91,7 @@ class Explained:
             "memory_share": share,
         }
         kinds = {"winner": self.verdict.winner, "other": self.verdict.other, "loses": self.verdict.loses}
+        kinds |= {"sharded": self.verdict.sharded, "sharded_loses": self.verdict.sharded_loses}
         verdict = {**kinds, "reason": self.verdict.why, "text": self.verdict.text}
         return {"verdict": verdict, "limits": limits, "what_if": [answer_json(one) for one in self.answers]}
 
@@ -181,7 +182,7 @@ def explained_profile(profiles: "Mapping[str, ModelProfile]", found: Any, option
     plan = found.best.plan
     profile = next(one for one in profiles.values() if one.digest == plan.profile_digest)
     answers = [ask_profile(profiles, found, question, options, search=False) for question in usual(plan.cluster)]
-    return Explained(plan, profile, answers, of_profile(found), _runner_up(found))
+    return Explained(plan, profile, answers, of_profile(found, profile), _runner_up(found))
 
 
 def _runner_up(found: Any) -> str:

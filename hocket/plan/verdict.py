@@ -5,13 +5,16 @@ must be launched, products that are small and links inside of a server are in ev
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from hocket.plan.candidates import TIE, Candidate, Search
 from hocket.plan.mesh import Mesh
 from hocket.plan.mesh_search import search_meshes
+from hocket.plan.plan import Plan
+from hocket.plan.sharded import sharded_profile, sharded_sizes
 from hocket.plan.sized import SizedSearch, asked
+from hocket.profile.model import ModelProfile
 from hocket.units import show_bytes
 
 PLAIN, SHARDED, TENSOR, PIPELINE = (
@@ -29,16 +32,29 @@ class Verdict:
     Attributes:
         winner: PLAIN, SHARDED, TENSOR or PIPELINE. other: the best of the other kind, pipelines or not; empty where there is none.
         loses: by what share of the winner's seconds it takes longer. why: there is none of the other kind.
+        sharded, sharded_loses: data parallelism whose replicas share optimizer state and step (docs/sharding.md), which the searches do
+            not look at; empty where it does not fit.
     """
 
     winner: str
     other: str = ""
     loses: float = 0.0
     why: str = ""
+    sharded: str = ""
+    sharded_loses: float = 0.0
 
     @property
     def text(self) -> str:
-        """In a sentence."""
+        """In a sentence, and another one where sharding helps."""
+        if not self.sharded or self.sharded_loses > -TIE:
+            return self._first
+        less = f"{-self.sharded_loses:.1%} less"
+        return (
+            f"{self._first}; {SHARDED} is better still: {self.sharded} with `shard: optimizer` in its plan takes {less}"
+        )
+
+    @property
+    def _first(self) -> str:
         others = "no pipeline" if self.winner != PIPELINE else "nothing without stages"
         if not self.other:
             return f"{self.winner} wins: {others}{f', {self.why}' if self.why else ''}"
@@ -55,6 +71,10 @@ def of_sizes(found: SizedSearch, options: Mapping[str, Any]) -> Verdict:
     Arguments:
         options: of the search.
     """
+    return _with_sharded(_of_sizes(found, options), sharded_sizes(found), found.best.iteration_s)
+
+
+def _of_sizes(found: SizedSearch, options: Mapping[str, Any]) -> Verdict:
     best = found.best
     wanted = best.mesh.depth == 1
     all_planes = found.planes(found.cluster, best.plane.sizes, **asked(options))
@@ -69,14 +89,25 @@ def of_sizes(found: SizedSearch, options: Mapping[str, Any]) -> Verdict:
     return Verdict(winner, why=f"for {miss.mesh} needs {show_bytes(miss.bytes)} of {show_bytes(miss.capacity_bytes)}")
 
 
+def _with_sharded(verdict: Verdict, sharded: tuple[str, Plan] | None, best_s: float) -> Verdict:
+    if sharded is None or sharded[1].predicted is None:
+        return verdict
+    return replace(verdict, sharded=sharded[0], sharded_loses=sharded[1].predicted.iteration_s / best_s - 1)
+
+
 def _kind(mesh: Mesh) -> str:
     if mesh.depth > 1:
         return PIPELINE
     return PLAIN if mesh.tensor == 1 else TENSOR
 
 
-def of_profile(found: Search) -> Verdict:
+def of_profile(found: Search, profile: ModelProfile) -> Verdict:
     """Of the best plan of a profiled job: the best of the other kind is among the candidates, where there is one."""
+    best = found.best
+    return _with_sharded(_of_profile(found), sharded_profile(profile, best.plan), best.iteration_s)
+
+
+def _of_profile(found: Search) -> Verdict:
     best = found.best
     winner = _kind_of(best)
     wanted = winner != PIPELINE

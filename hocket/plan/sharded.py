@@ -1,0 +1,73 @@
+"""Sharded data parallelism: what replicas that share optimizer state and step (docs/sharding.md) would take, for a job whose search does
+not look at them.
+
+Rules of this file: simulated, not guessed; one stage on all devices of one type, every microbatch size, what fits.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from math import ceil
+
+from hocket.errors import HocketError
+from hocket.plan.hunt import make_plan
+from hocket.plan.mesh_search import Meshed
+from hocket.plan.plan import Plan, Predicted
+from hocket.plan.predict import predict_iteration
+from hocket.plan.sized import SizedSearch
+from hocket.profile.model import ModelProfile
+from hocket.strategies._choices import Choice, Situation, cut
+
+SHARD = "optimizer"
+
+
+def sharded_sizes(found: SizedSearch) -> tuple[str, Plan] | None:
+    """The best of a model by its sizes, in a few words, with its prediction; None where nothing fits."""
+    best = found.best
+
+    def plans() -> Iterator[tuple[str, Plan, ModelProfile]]:
+        for plane in found.planes(found.cluster, best.plane.sizes, (1,), (), (False,)):
+            held = sum(layer.weights_bytes + layer.gradients_bytes for layer in plane.profile.layers)
+            if held > 2 * plane.room_bytes.min():  # gradients and weights alone are too large, though some are shared
+                continue
+            for mesh in plane.meshes(found.batch_size):
+                if mesh.depth == 1 and mesh.width > 1:
+                    one = Meshed(plane, mesh, best.predicted)
+                    yield str(mesh), found.plan(one), found.profile_of(one)
+
+    return _best(plans())
+
+
+def sharded_profile(profile: ModelProfile, of: Plan) -> tuple[str, Plan] | None:
+    """The best of a profiled job on a plan's cluster and for its batch."""
+    situation = Situation(profile, of.cluster, of.batch_size)
+    everything, devices = range(len(profile.layers)), tuple(range(of.cluster.devices))
+
+    def plans() -> Iterator[tuple[str, Plan, ModelProfile]]:
+        for size in situation.sizes:
+            microbatches = ceil(of.batch_size / size)
+            if len(devices) > 1 and len(devices) <= microbatches:
+                for again in (False, True):
+                    choice = Choice((cut(situation, everything, devices, again),), size, microbatches)
+                    label = f"data_parallel {len(devices)} b{size}{' recompute' if again else ''}"
+                    yield label, make_plan(situation, "data_parallel", choice), profile
+
+    return None if profile.tensor > 1 or len(devices) == 1 else _best(plans())
+
+
+def _best(plans: Iterable[tuple[str, Plan, ModelProfile]]) -> tuple[str, Plan] | None:
+    found: list[tuple[float, str, Plan]] = []
+    for label, plan, profile in plans:
+        changed = replace(plan, shard=SHARD, predicted=None)
+        try:
+            predicted = predict_iteration(changed, profile)
+        except HocketError:
+            continue
+        if _fits(predicted, changed):
+            found.append((predicted.iteration_s, label, replace(changed, predicted=predicted)))
+    best = min(found, key=lambda one: one[:2], default=None)
+    return None if best is None else best[1:]
+
+
+def _fits(predicted: Predicted, plan: Plan) -> bool:
+    cluster = plan.group.cluster
+    return all(size <= cluster.capacity_bytes(device) for device, size in predicted.peak_memory_bytes.items())
