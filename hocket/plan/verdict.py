@@ -115,14 +115,18 @@ def _of_profile(found: Search) -> Verdict:
     if others:
         second = min(others, key=lambda one: one.iteration_s)
         return Verdict(winner, second.label, second.iteration_s / best.iteration_s - 1)
-    names = ("data_parallel",) if winner == PIPELINE else ("flush", "gpipe", "interleaved", "pipedream", "two_bw")
+    names = (
+        ("data_parallel", "fully_sharded")
+        if winner == PIPELINE
+        else ("flush", "gpipe", "interleaved", "pipedream", "two_bw")
+    )
     reasons = [one for one in found.refused if one.strategy in names]
     near = min(reasons, key=lambda one: (not one.missing_bytes, one.missing_bytes), default=None)
     return Verdict(winner, why=f"for {near.strategy} {near.config}: {near.reason}" if near else "none was considered")
 
 
 def _kind_of(one: Candidate) -> str:
-    if len(one.plan.stages) > 1:
+    if len({stage.devices for stage in one.plan.stages}) > 1:
         return PIPELINE
     if one.plan.shard != "none":
         return SHARDED
