@@ -40,6 +40,7 @@ TORCH = (
             "members",
             "memory",
             "operations",
+            "precision",
             "recorder",
             "rehearsal",
             "sequence_search",

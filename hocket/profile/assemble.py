@@ -14,6 +14,7 @@ from hocket.profile.job import Job
 from hocket.profile.layout import is_dense
 from hocket.profile.memory import LayerBytes
 from hocket.profile.model import BATCH_STATISTICS, RANDOM, Layer, ModelProfile, Tensor
+from hocket.profile.precision import sums_of
 from hocket.profile.storage import unique_bytes
 
 
@@ -75,7 +76,9 @@ def assemble(
     layers = []
     for k, found in enumerate(captured.layers):
         weights = {name: parameters[name] for name in found.parameters}
-        trained = {name: p.numel() * p.element_size() for name, p in weights.items() if p.requires_grad}
+        # Gradients are added up in the masters' type where there are masters, which count with the optimizer's state.
+        trained = {name: p.numel() * sums_of(p).itemsize for name, p in weights.items() if p.requires_grad}
+        master_bytes = sum(trained.values()) if job.precision is not None else 0
         marks = [note for note, holds in ((RANDOM, found.random), (BATCH_STATISTICS, found.batch_statistics)) if holds]
         counted = [column.bytes[k] for column in columns]
         layers.append(
@@ -88,7 +91,7 @@ def assemble(
                 parameters=found.parameters,
                 weights_bytes=float(sum(p.numel() * p.element_size() for p in weights.values())),
                 gradients_bytes=float(sum(trained.values())),
-                optimizer_bytes=float(sum(step.state_bytes.get(name, 0) for name in trained)),
+                optimizer_bytes=float(master_bytes + sum(step.state_bytes.get(name, 0) for name in trained)),
                 buffers_bytes=float(_buffers_bytes(captured, k, sizes[-1])),
                 working_bytes=tuple(float(one.working) for one in counted),
                 backward_bytes=tuple(float(one.backward) for one in counted),
@@ -126,7 +129,7 @@ def assemble(
         whole_forward_s=tuple(one.whole_forward for one in seconds),
         whole_backward_s=tuple(one.whole_backward for one in seconds),
         load_s=tuple(column.load_s for column in columns) if seconds else (),
-        dtype=str(weight.dtype).removeprefix("torch."),
+        dtype=job.precision or str(weight.dtype).removeprefix("torch."),
         step_call_s=step.call_s,
         step_together=step.together,
         digest_of_model=job.model_digest,

@@ -4,6 +4,7 @@ Rules of this file: what is found here follows from the model alone, so that the
 that the profile names. `hocket.profile.trace` records, `hocket.profile.layers` groups, `hocket.profile.stage` executes.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import prod
@@ -15,6 +16,7 @@ from hocket.errors import CaptureError, InputError
 from hocket.profile.job import Job
 from hocket.profile.layers import Graph, Segment, choose, group, pieces
 from hocket.profile.operations import Trace
+from hocket.profile.precision import computed
 from hocket.profile.stage import Stage
 from hocket.profile.trace import all_modules, record
 
@@ -89,6 +91,7 @@ class Captured:
     """A job's model for one microbatch size.
 
     Attributes:
+        job: as compute sees it (`hocket.profile.precision`).
         layers, tensors: the graph; `tensors` holds those of the batch first, then by the layer that makes them.
         batch_names: key in the batch to name of the tensor, for the batch's tensors that are used.
         loss_tensor: name of the loss, which the last layer makes (it is not one of `tensors`).
@@ -107,6 +110,17 @@ class Captured:
     notes: tuple[str, ...]
     loss_tensor: str = "loss"
     _sizes: "dict[int, Captured]" = field(default_factory=dict, repr=False)
+
+    def masters(self, names: Iterable[str], device: torch.device | str) -> dict[str, torch.Tensor] | None:
+        """The weights that the optimizer works on, by name; None where compute works on the same.
+
+        Arguments:
+            device: where they are to be.
+        """
+        if self.job.own is None:
+            return None
+        held = dict(self.job.own.model.named_parameters())
+        return {name: held[name].detach().to(device) for name in names}
 
     @property
     def clip_grad_norm(self) -> float | None:
@@ -146,7 +160,7 @@ class Captured:
 def capture(
     job: Job, microbatch_size: int = _BASE_SIZE, *, max_layers: int = 64, like: Captured | None = None
 ) -> Captured:
-    """Capture a job's model and loss as layers; the model is left as it was.
+    """Capture a job's model and loss, in the precision that it computes in, as layers; the model is left as it was.
 
     Arguments:
         microbatch_size: number of samples; `Captured.for_size` gives the other sizes.
@@ -160,6 +174,7 @@ def capture(
         raise InputError("microbatch_size", str(microbatch_size), ">= 1")
     if max_layers < 1:
         raise InputError("max_layers", str(max_layers), ">= 1")
+    job = computed(job)
     choices = Choices(max_layers) if like is None else like.choices
     while True:
         try:

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
 Batch = dict[str, Any]
+# What compute may work in, besides the model's own type.
+PRECISIONS = ("bfloat16",)
 # Our own files, which as Python would fail with an error about Python.
 _NO_CODE = (".json", ".yaml", ".yml", ".gz")
 
@@ -45,8 +47,11 @@ class Job:
         seed: of the data order and of the random numbers inside the model.
         clip_grad_norm: the most that the norm of all gradients of an update may be, over all of the model's parameters:
             above it they are scaled down before the step, as `torch.nn.utils.clip_grad_norm_` does.
+        precision: the type that compute works in, "bfloat16", where it is shorter than the model's: weights and their gradients
+            are added up, stepped and saved in the model's own (see `hocket.profile.precision`).
         path: the file that it came from, when `load_job` loaded it: another process can load the same.
         makers: who was at work when it was made, from where `origin` knows how another process can make the same.
+        own: of a job as compute sees it in another precision, the job itself, whose model keeps the weights.
     """
 
     model: "nn.Module"
@@ -58,8 +63,10 @@ class Job:
     seed: int = 0
     inputs: int = 1
     clip_grad_norm: float | None = None
+    precision: str | None = None
     path: Path | None = field(default=None, init=False)
     makers: tuple[Maker, ...] = field(default=(), init=False, repr=False)
+    own: "Job | None" = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "makers", makers_at_work())
@@ -72,6 +79,10 @@ class Job:
             raise InputError("Job.optimizer", type(self.optimizer).__name__, "a function from parameters", hint)
         if isinstance(self.batch_size, bool) or not isinstance(self.batch_size, int) or self.batch_size < 1:
             raise InputError("Job.batch_size", repr(self.batch_size), "a whole number >= 1")
+        if self.precision not in (None, *PRECISIONS):
+            hint = "float16 needs a loss that is scaled, which is not done here." if self.precision == "float16" else ""
+            found, expected = repr(self.precision), f"one of {', '.join(PRECISIONS)}, or None for the model's own type"
+            raise InputError("Job.precision", found, expected, hint)
         if self.clip_grad_norm is not None and not _positive(self.clip_grad_norm):
             raise InputError("Job.clip_grad_norm", repr(self.clip_grad_norm), "a number > 0, or None for no clipping")
         if self.inputs < 1:
@@ -119,6 +130,10 @@ class Job:
                     raise InputError(f"Job.data[{i}]", found, expected, "Pad or crop the samples to one shape.")
                 column.append(sample[name])
             out[name] = torch.stack(column)
+        if self.own is not None and self.precision is not None:
+            short = getattr(torch, self.precision)
+            ours = list(out)[: self.inputs] if "item0" in out else [key for key in out if self._accepts(key)]
+            out.update({name: out[name].to(short) for name in ours if out[name].is_floating_point()})
         return out
 
     def split(self, batch: Batch) -> tuple[tuple[Any, ...], Batch, tuple[Any, ...], Batch]:

@@ -94,7 +94,12 @@ class Rehearsal:
         self._leaves = {name: p for name, p in self.stage.parameters().items() if p.requires_grad}
         if not self._leaves:
             raise InputError("Job.model", "no parameter that requires a gradient", "at least one")
+        # In another precision they are apart from what compute sees, and a step ends with casts of them.
+        apart = captured.masters(self._leaves, device)
+        self._apart = apart is not None
         self.masters = {name: nn.Parameter(p.detach()) for name, p in self._leaves.items()}
+        if apart is not None:
+            self.masters = {name: nn.Parameter(p.clone()) for name, p in apart.items()}
         self._slots = ([p.data for p in self._leaves.values()], [p.detach().clone() for p in self._leaves.values()])
         self.optimizer = captured.job.optimizer(list(self.masters.values()))
         self._least = min(self.masters.values(), key=torch.Tensor.numel)
@@ -144,18 +149,31 @@ class Rehearsal:
         for leaf in self._leaves.values():
             leaf.grad = None
 
+    def _cast(self, slot: list[Tensor], way: Way) -> None:
+        """Weights from their masters."""
+        with torch.no_grad():
+            pairs = [
+                (tensor, master.data)
+                for tensor, master in zip(slot, self.masters.values(), strict=True)
+                if way is not Way.LEAST or master is self._least
+            ]
+            torch._foreach_copy_([tensor for tensor, _ in pairs], [master for _, master in pairs])
+
     def _step(self, way: Way) -> None:
         current, spare = self._slots
         slot = spare if way is Way.COPYING else current
         with torch.no_grad():
-            if way is Way.COPYING:
+            if way is Way.COPYING and not self._apart:
                 torch._foreach_copy_(spare, current)
             for master, gradient, tensor in zip(self.masters.values(), self._gradients, slot, strict=True):
-                master.data = tensor
+                if not self._apart:
+                    master.data = tensor
                 master.grad = gradient if way is not Way.LEAST or master is self._least else None
         if self._clip is not None:
             gradients = [master.grad for master in self.masters.values() if master.grad is not None]
             scale_down(gradients, squares_of(gradients), self._clip)
         self.optimizer.step()
+        if self._apart:
+            self._cast(slot, way)
         for master in self.masters.values():
             master.grad = None

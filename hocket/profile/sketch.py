@@ -26,6 +26,7 @@ from hocket.profile.job import Job, load_job
 from hocket.profile.measure import Progress, usable, usual_sizes
 from hocket.profile.memory import Catch, border, count_bytes, detached, optimizer_bytes, seed_of, step_peaks
 from hocket.profile.operators import Operator
+from hocket.profile.precision import sums_of
 from hocket.profile.work import Sketch, Work
 
 _NEEDS_NUMBERS = (DataDependentOutputException, DynamicOutputShapeException, UnsupportedFakeTensorException)
@@ -94,7 +95,7 @@ def _sketch(job: Job, sizes: Sequence[int], max_layers: int, progress: Progress 
     tell(len(wanted) + 1, len(wanted) + 2, "optimizer step")
     step, operators, parameters = _step(captured)
     source = f"worked out by hocket with torch {torch.__version__}"
-    profile = assemble(captured.job, captured, columns, step, "any", source, (*captured.notes, *notes))
+    profile = assemble(job, captured, columns, step, "any", source, (*captured.notes, *notes))
     tell(len(wanted) + 2, len(wanted) + 2, "done")
     return Sketch(profile, tuple(work), operators, parameters)
 
@@ -107,7 +108,7 @@ def _work(captured: Captured, stages: Sequence[Stage], batch: dict[str, Tensor])
     with OperatorLog() as log:
         for stage in stages:
             for p in stage.parameters().values():
-                p.grad = torch.empty_like(p) if p.requires_grad else None
+                p.grad = torch.empty_like(p, dtype=sums_of(p)) if p.requires_grad else None
             box: dict[str, Tensor] = {}
             given = detached(captured, stage, made)
             caught = {n: Catch.apply(t, n, box) if t.requires_grad else t for n, t in given.items()}  # type: ignore[no-untyped-call]
@@ -136,9 +137,9 @@ def _work(captured: Captured, stages: Sequence[Stage], batch: dict[str, Tensor])
 def _step(captured: Captured) -> tuple[Step, tuple[Operator, ...], int]:
     """The optimizer's bytes, and what a step of a warm one asks for."""
     stage = Stage(captured, range(len(captured.layers)), share=True)
-    weights: dict[str, Tensor] = {
-        name: nn.Parameter(p.detach()) for name, p in stage.parameters().items() if p.requires_grad
-    }
+    trained = {name: p for name, p in stage.parameters().items() if p.requires_grad}
+    apart = captured.masters(trained, stage.device)
+    weights: dict[str, Tensor] = {name: nn.Parameter(p.detach()) for name, p in (apart or trained).items()}
     if not weights:
         raise InputError("Job.model", "no parameter that requires a gradient", "at least one")
     optimizer = captured.job.optimizer(list(weights.values()))

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from hocket.errors import InputError
 from hocket.profile.operations import Node, Ref
+from hocket.profile.precision import sums_in, sums_of
 from hocket.profile.steps import Step, flat_step, general_step, has_ref, inside, prepare
 from hocket.profile.trace import all_modules
 from hocket.profile.traits import share_among
@@ -176,6 +177,7 @@ class Stage:
                 mine = tensor.detach().to(self.device, copy=True).requires_grad_(tensor.requires_grad)
                 if is_parameter:
                     mine = nn.Parameter(mine, requires_grad=tensor.requires_grad)
+                    sums_in(mine, sums_of(tensor))
             self._tensors[id(tensor)] = mine
             (self._parameters if is_parameter else self._buffers)[name] = mine
         self._places.setdefault(name, []).append((container, key))

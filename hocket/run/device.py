@@ -27,7 +27,7 @@ from hocket.run.data import Stream
 from hocket.run.scale import Scale
 from hocket.run.sharding import Gather, check_sharing
 from hocket.run.split import StagePart, split
-from hocket.run.weights import Bucket, Slot, StageWeights
+from hocket.run.weights import MASTER, Bucket, Slot, StageWeights
 
 Store = MutableMapping[Value, Any]
 Publish = Callable[[Value, Any], None]
@@ -68,6 +68,7 @@ class StageRunner:
             part.scattered,
             (replicas.index(number), len(replicas)),
             part.shape.gathers,
+            captured.masters(ordered, device),
         )
         self.buffers = {name: b.clone() for stage in stages for name, b in stage.buffers().items()}
         self._bound: dict[int, Slot] = {}
@@ -95,7 +96,7 @@ class StageRunner:
 
     def resident(self) -> Iterator[Tensor]:
         """The newest weights, buffers, weights that are not trained, and constants."""
-        yield from (*self.weights.newest.leaves.values(), *self.weights.newest.parts)
+        yield from self.weights.resident()
         for stages in self._runs.values():
             for stage in stages:
                 yield from (*stage.parameters().values(), *stage.buffers().values(), *stage.constants())
@@ -316,8 +317,9 @@ class Device:
             gathers: for stages whose replicas share the step, by number: a collective call of theirs.
         """
         states = [r.weights.state((gathers or {}).get(s)) for s, r in sorted(self.stages.items())]
-        optimizer = {name: entries for state in states for name, entries in state.items()}
-        return {"weights": self.tensors(gathers), "buffers": self.buffers(), "optimizer": optimizer}
+        optimizer = {name: dict(entries) for state in states for name, entries in state.items()}
+        masters = {name: entries.pop(MASTER) for name, entries in optimizer.items() if MASTER in entries}
+        return {"weights": {**self.tensors(gathers), **masters}, "buffers": self.buffers(), "optimizer": optimizer}
 
     def load(self, state: Mapping[str, Mapping[str, Any]]) -> None:
         """Take what `state` gave, here or on other devices; names that are not of this device are ignored.

@@ -51,6 +51,9 @@ class Meeting:
         self._members = members
         self.forget()
 
+    def __deepcopy__(self, memo: object) -> "Meeting":
+        return self  # a copy of the model meets the same members
+
     def forget(self) -> None:
         """Count anew."""
         self._counts.clear()

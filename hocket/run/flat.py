@@ -5,7 +5,7 @@ a tensor is then one run of its numbers, without its shape.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import NamedTuple
 
@@ -52,6 +52,13 @@ class Flat:
             sizes[memory] += _rounded(t.numel(), _ALIGNMENT)
         step = parts * _ALIGNMENT if parts > 1 else 1
         return cls(tuple(dtypes), tuple(_rounded(size, step) for size in sizes), tuple(places), parts)
+
+    def of_types(self, dtypes: Sequence[torch.dtype]) -> "Flat":
+        """The same places for tensors of other types: one a tensor, alike where they lie in one memory."""
+        found = list(self.dtypes)
+        for place, dtype in zip(self.places, dtypes, strict=True):
+            found[place.memory] = dtype
+        return replace(self, dtypes=tuple(found))
 
     def memory(self, device: torch.device) -> tuple[Tensor, ...]:
         """Memory for all of them, of zeros."""

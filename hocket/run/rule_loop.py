@@ -41,7 +41,8 @@ def rule_loop(captured: Captured, plan: Plan, rule: Rule, microbatches: int, sta
         stage.bind(leaves)
     owner = _owners(captured, plan, leaves)
     names = [[n for n in leaves if owner[n] == s] for s in range(len(plan.stages))]
-    masters = {n: nn.Parameter(p.detach().clone()) for n, p in leaves.items()}
+    apart = captured.masters(leaves, next(iter(leaves.values())).device)
+    masters = {n: nn.Parameter(p.detach().clone()) for n, p in (apart or leaves).items()}
     optimizers = [captured.job.optimizer([masters[n] for n in own]) if own else None for own in names]
     versions: list[list[dict[str, Tensor]]] = [[{n: masters[n].detach().clone() for n in own}] for own in names]
     trained = Trained()
@@ -60,12 +61,16 @@ def rule_loop(captured: Captured, plan: Plan, rule: Rule, microbatches: int, sta
         loss = whole[size].run(values, stream.seed_of(m))[captured.loss_tensor]
         trained.losses.append((m, float(loss.detach()), size))
         use(rule.backward_version, m)
-        gradients = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
+        totals = [
+            sum(stream.samples(k) for k in rule.microbatches(s, rule.update(s, m))) for s in range(len(plan.stages))
+        ]
+        # Short types round what is scaled otherwise than they scale what is rounded: there it is done where a plan does it.
+        least = max(totals) if apart else size
+        gradients = torch.autograd.grad(loss, list(leaves.values()), loss.new_tensor(size / least), allow_unused=True)
         for (n, _), gradient in zip(leaves.items(), gradients, strict=True):
             s = owner[n]
-            total = sum(stream.samples(k) for k in rule.microbatches(s, rule.update(s, m)))
             if gradient is not None:
-                part = gradient * (size / total)
+                part = gradient * (least / totals[s])
                 grad = masters[n].grad
                 masters[n].grad = part if grad is None else grad + part
         clip = captured.job.clip_grad_norm

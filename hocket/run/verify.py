@@ -84,13 +84,15 @@ def verify(job: str | Path, plan: Plan, *, steps: int = 3, **options: Any) -> Ve
         loss_error=max((_relative(a, b) for a, b in zip(summary.losses, losses, strict=True)), default=0.0),
         weights_error=errors.get(worst, 0.0),
         worst=worst,
-        tolerance=tolerance_of(trained.weights),
+        tolerance=tolerance_of(trained.weights, captured.job.precision),
     )
 
 
-def tolerance_of(weights: Mapping[str, Tensor]) -> float:
-    """What two orders of the same sums may differ by: of the least exact of the types."""
+def tolerance_of(weights: Mapping[str, Tensor], precision: str | None = None) -> float:
+    """What two orders of the same sums may differ by: of the least exact of the types, that of compute among them."""
     types = {tensor.dtype for tensor in weights.values()} or {torch.float64}
+    if precision is not None:
+        types.add(getattr(torch, precision))
     return max(TOLERANCE.get(dtype, 10 * torch.finfo(dtype).eps) for dtype in types)
 
 

@@ -17,10 +17,13 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from hocket.errors import InputError, InternalError
+from hocket.profile.precision import sums_in
 from hocket.program.instruction import Value
 from hocket.run.flat import Flat
 from hocket.run.sharding import Gather, part_of, whole_state
 
+MASTER = "_master"
+"""Key of a weight that the optimizer keeps in a longer type, beside its state."""
 _CHANGES = "A model whose course follows from the data cannot be planned."
 
 
@@ -100,6 +103,7 @@ class StageWeights:
         scattered: Sequence[bool] = (),
         part: tuple[int, int] = (0, 1),
         gathers: bool = False,
+        masters: Mapping[str, Tensor] | None = None,
     ) -> None:
         """Make slot 0 from copies of these tensors.
 
@@ -110,6 +114,7 @@ class StageWeights:
             scattered: for each bucket, whether this device gets a part of the sum only, and steps that part of its weights.
             part: which part, of how many.
             gathers: only that part is kept, and whole weights are gathered for single rounds.
+            masters: the same in a longer type, of which copies are what the optimizer works on: slots are casts of them.
         """
         if sorted(tensors) != sorted(name for bucket in buckets for name in bucket):
             raise InternalError(f"buckets {list(buckets)} are not a partition of {list(tensors)}")
@@ -123,6 +128,12 @@ class StageWeights:
             for names, scatters in zip(self._buckets, self._scattered, strict=True)
         )
         self.gathers = gathers
+        self._apart = masters is not None
+        self._long = {name: (masters or tensors)[name].dtype for name in tensors}
+        self._sums = tuple(
+            flat.of_types([self._long[name] for name in names])
+            for names, flat in zip(self._buckets, self._flats, strict=True)
+        )
         self._rounds: dict[int, Slot] = {}
         self._like = {name: tensor.detach() for name, tensor in tensors.items()}
         self._current = self._kept_part() if gathers else self._new_slot(tensors)
@@ -130,6 +141,8 @@ class StageWeights:
         if gathers:
             self._free.append(self._emptied(self._new_slot(tensors)))
         self._masters = {name: nn.Parameter(own) for name, own in self._current.own.items()}
+        if masters is not None:
+            self._masters = {n: nn.Parameter(self._part_of(n, masters[n]).detach().clone()) for n in self._masters}
         self._pointed: Slot | None = None
         self._point(self._current)
         self.optimizer = optimizer(list(self._masters.values())) if self._masters else None
@@ -186,7 +199,7 @@ class StageWeights:
         with torch.no_grad():
             if not in_place:
                 slot = self._free.pop() if self._free else self._new_slot(self._current.leaves)
-                if slot.own:
+                if slot.own and not self._apart:
                     torch._foreach_copy_(list(slot.own.values()), list(self._current.own.values()))
             for bucket in buckets:
                 if isinstance(factor, Tensor) or factor != 1.0:
@@ -197,6 +210,8 @@ class StageWeights:
         self._point(slot)
         if self.optimizer is not None:
             self.optimizer.step()
+        if self._apart:
+            self._cast(slot)
         for master in self._masters.values():
             master.grad = None
         self._current = slot
@@ -241,6 +256,7 @@ class StageWeights:
         slot.flats, slot.parts = tuple(flats), tuple(parts)
         slot.sizes_bytes = tuple(flat.nbytes for flat in flats)
         for name, leaf in slot.leaves.items():
+            sums_in(leaf, self._long[name])
             bucket, position = self._place[name]
             if self._summed[bucket]:
                 leaf.register_post_accumulate_grad_hook(self._hook(bucket, position))  # type: ignore[no-untyped-call]
@@ -285,8 +301,13 @@ class StageWeights:
             if scatters
         }
 
+    def _cast(self, slot: Slot) -> None:
+        if slot.own:
+            with torch.no_grad():
+                torch._foreach_copy_(list(slot.own.values()), [self._masters[name].data for name in slot.own])
+
     def _point(self, slot: Slot) -> None:
-        if slot is not self._pointed:
+        if slot is not self._pointed and not self._apart:
             for name, master in self._masters.items():
                 master.data = slot.own[name]
             self._pointed = slot
@@ -334,7 +355,7 @@ class StageWeights:
             return self._free_buckets[number].pop()
         bucket = Bucket(number, len(self._buckets[number]))
         if self._summed[number]:
-            flat = self._flats[number]
+            flat = self._sums[number]
             bucket.flats = bucket.parts = flat.memory(next(iter(self._like.values())).device)
             bucket.views = flat.views(bucket.flats)
             if self._scattered[number]:
@@ -376,30 +397,46 @@ class StageWeights:
 
     # -- saving and loading, between segments
 
+    def _part_of(self, name: str, tensor: Tensor) -> Tensor:
+        """Of a whole weight what this device steps."""
+        return tensor.reshape(-1)[slice(*self._runs[name])] if name in self._runs else tensor
+
     def whole(self, gather: Gather | None = None) -> dict[str, Tensor]:
-        """The newest weights by name, not copied; gathered where this device has a part only.
+        """The newest weights by name, not copied, as the optimizer has them; gathered where this device has a part only, and of
+        weights whose masters it has parts of as compute has them.
 
         Arguments:
             gather: see `state`.
         """
         if not self.gathers:
-            return {name: leaf.detach() for name, leaf in self._current.leaves.items()}
+            found = {name: leaf.detach() for name, leaf in self._current.leaves.items()}
+            masters = self._masters if self._apart else {}
+            return found | {name: master.detach() for name, master in masters.items() if name not in self._runs}
         if gather is None:
             raise InternalError("weights of which others have parts")
-        parts, found = iter(self._current.parts), dict[str, Tensor]()
+        parts, found = iter(self._current.parts), {}
         for names, flat in zip(self._buckets, self._flats, strict=True):
             memory = [torch.cat(gather(next(parts))) for _ in flat.sizes] if names else []
             found.update(zip(names, flat.views(memory), strict=True))
         return {name: found[name] for name in self._like}
 
+    def resident(self) -> Iterator[Tensor]:
+        """The newest weights, as compute and the optimizer have them."""
+        yield from (*self._current.leaves.values(), *self._current.parts)
+        if self._apart:
+            yield from self._masters.values()
+
     def state(self, gather: Gather | None = None) -> dict[str, dict[str, object]]:
-        """Optimizer state by parameter name.
+        """Optimizer state by parameter name; a weight of which this device has a part of the master, the master, too, as MASTER.
 
         Arguments:
             gather: where replicas share the step: the state of all parts is put together, a collective call of theirs.
         """
         optimizer = self.optimizer
         own = {n: dict(optimizer.state.get(m, {})) if optimizer else {} for n, m in self._masters.items()}
+        for name in self._runs if self._apart else ():
+            if name in own:
+                own[name][MASTER] = self._masters[name].detach()
         for names, flat, scatters in zip(self._buckets, self._flats, self._scattered, strict=True):
             if scatters and names:
                 if gather is None:
@@ -412,10 +449,11 @@ class StageWeights:
         """Take weights and optimizer state by parameter name; names that are not of this stage are ignored."""
         with torch.no_grad():
             self._fill(tensors)
-            runs = self._runs
             for name, master in self._masters.items():
+                if self._apart:
+                    master.data.copy_(self._part_of(name, tensors[name]))
                 if self.optimizer is not None and name in state:
-                    shape, run = tensors[name].shape, runs.get(name)
+                    shape, run = tensors[name].shape, self._runs.get(name)
                     entries = {k: part_of(v, shape, run) if run else v for k, v in state[name].items()}
                     self.optimizer.state[master] = {key: _moved(value, master) for key, value in entries.items()}
 

@@ -74,6 +74,7 @@ def job(
     dtype: torch.dtype = torch.float32,
     small: bool = False,
     clip_grad_norm: float | None = None,
+    precision: str | None = None,
     **options: Any,
 ) -> Job:
     """A job of the zoo: "gpt", "lstm", "vgg", "inception" or "resnet".
@@ -81,7 +82,7 @@ def job(
     Arguments:
         samples: how many samples the data has.
         small: begin with the options of `SMALL`.
-        clip_grad_norm: of the job.
+        clip_grad_norm, precision: of the job.
         options: of the model, and `seq`, `text`, `vocab`, `image`, `classes` of the data.
     """
     if name not in _JOBS:
@@ -91,7 +92,15 @@ def job(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model, loss, data, inputs = _JOBS[name](samples, seed, dtype, **options)
-    made = model.to(dtype)
     return Job(
-        made, loss, data, optimizer, batch_size, name=name, seed=seed, inputs=inputs, clip_grad_norm=clip_grad_norm
+        model.to(dtype),
+        loss,
+        data,
+        optimizer,
+        batch_size,
+        name=name,
+        seed=seed,
+        inputs=inputs,
+        clip_grad_norm=clip_grad_norm,
+        precision=precision,
     )

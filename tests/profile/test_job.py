@@ -59,6 +59,7 @@ def test_dictionaries_are_split_by_the_forward():
         ({"batch_size": 5}, "Job.data"),
         ({"data": iter([1])}, "Job.data"),
         ({"inputs": 0}, "Job.inputs"),
+        ({"precision": "float16"}, "Job.precision"),
         ({"clip_grad_norm": 0.0}, "Job.clip_grad_norm"),
         ({"clip_grad_norm": float("nan")}, "Job.clip_grad_norm"),
         ({"clip_grad_norm": True}, "Job.clip_grad_norm"),

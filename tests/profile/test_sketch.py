@@ -70,10 +70,14 @@ def of_transformers(name):
 ZOO = ("gpt", "lstm", "vgg", "inception", "resnet")
 
 
-@pytest.mark.parametrize("name", [*ZOO, "gpt2", "bert", "llama"])
-def test_layers_and_bytes_are_those_of_a_measured_profile(name):
+@pytest.mark.parametrize(
+    ("name", "precision"),
+    [*((name, None) for name in (*ZOO, "gpt2", "bert", "llama")), ("gpt", "bfloat16"), ("llama", "bfloat16")],
+)
+def test_layers_and_bytes_are_those_of_a_measured_profile(name, precision):
     """Exactly: names, graph, parameters, stashes, working bytes, optimizer state, what layers keep, operations."""
     job = zoo.job(name, small=True, optimizer=adam) if name in ZOO else of_transformers(name)
+    job = replace(job, precision=precision)
     measured = measure(job, (2, 4), budget_s=0.01)
     assert without_seconds(sketch(job, (2, 4)).profile) == without_seconds(measured)
 

@@ -16,7 +16,8 @@ from hocket.plan.plan import Plan, Predicted
 from hocket.plan.predict import predict_iteration
 from hocket.profile.job import Job, load_job
 from hocket.profile.synthetic import chain
-from hocket.run.checkpoint import names_in
+from hocket.run.board import Board
+from hocket.run.checkpoint import names_in, newest
 from hocket.run.loop import train
 from hocket.trace.trace import Trace
 from tests.system.tiny import LAYERS, Recorder, plan, reference, write_job
@@ -326,3 +327,21 @@ def test_a_batch_that_is_not_the_jobs(tmp_path: Path) -> None:
     job.write_text(job.read_text().replace("batch_size=8", "batch_size=16"))
     with pytest.raises(InputError, match="8 in the plan"):
         train(job, plan("gpipe", (7, (0,))), steps=1)
+
+
+def test_checkpoints_move_between_precisions(tmp_path: Path) -> None:
+    """Trained in bfloat16 on two workers, then in the model's own type on one, and back: what is saved is in the model's type."""
+    saved = tmp_path / "saved"
+    job = {p: write_job(tmp_path, name=f"{p}.py", precision=p) for p in ("bfloat16", None)}
+    chosen = {"bfloat16": plan("flush"), None: plan("flush", (7, (0,)))}
+    losses = list[float]()
+    for precision, steps in (("bfloat16", 2), (None, 4), ("bfloat16", 6)):
+        heard = run(job[precision], chosen[precision], steps=steps, checkpoint=saved, resume=True)
+        losses += heard.losses
+    plain = reference(job[None], chosen[None], 6)
+    assert losses == pytest.approx(plain, rel=1e-2)
+    assert losses != pytest.approx(plain, rel=1e-6)
+    found = newest(saved, Board(None, 0, 1), lambda text: None)
+    assert found is not None
+    state = found.load(lambda name: name.startswith("model."))
+    assert {tensor.dtype for tensor in state.values()} == {torch.float64}

@@ -60,3 +60,12 @@ def test_plans_clip_as_one_process_does(tmp_path: Path, chosen: Plan) -> None:
     """Gradients of a job with `clip_grad_norm` are scaled by their norm over all workers, which is far above it here."""
     found = verify(write_job(tmp_path, clip_grad_norm=0.01), chosen, steps=3)
     assert found.good, found
+
+
+@pytest.mark.parametrize("chosen", [plan("flush"), plan("pipedream"), plan("two_bw")], ids=lambda p: p.strategy)
+def test_plans_round_as_one_process_does(tmp_path: Path, chosen: Plan) -> None:
+    """A job that computes in bfloat16: the tolerance is that type's, and without replicas nothing of it is needed."""
+    found = verify(write_job(tmp_path, precision="bfloat16"), chosen, steps=3)
+    assert found.tolerance == 10 * torch.finfo(torch.bfloat16).eps
+    assert found.loss_error < 1e-6
+    assert found.weights_error < 1e-6

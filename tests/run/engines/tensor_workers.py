@@ -76,6 +76,7 @@ RUNS = {
     "1x2x2": Run(Case("data_parallel", (2,))),
     "2x2x2": Run(Case("flush", (2, 2))),
     "2x2x1 clipped": Run(Case("flush", (1, 1)), job=("gpt clipped", "momentum")),
+    "2x2x1 bfloat16": Run(Case("flush", (1, 1)), job=("gpt bfloat16", "momentum")),
     "1x2x2 clipped": Run(Case("data_parallel", (2,)), job=("gpt clipped", "momentum")),
     "2x2x1 between parts": Run(Case("interleaved", (1, 1), rounds=2), ends=_BETWEEN_PARTS),
 }
@@ -177,10 +178,11 @@ def one(folder: Path, name: str, splits: dict[str, TensorSplit]) -> None:
     """One case, or one of `KILLED`."""
     chosen = RUNS[KILLED.get(name, name)]
     whole = chosen.whole()
+    job = whole.job.own or whole.job
     kind = f"{chosen.dtype} {chosen.sequence}"
     if kind not in splits:
-        splits[kind] = TensorSplit.read(split_of(whole.job, WIDTH, chosen.sequence).as_data())
-    divisions = [Division(whole.job, splits[kind], member) for member in range(WIDTH)]
+        splits[kind] = TensorSplit.read(split_of(job, WIDTH, chosen.sequence).as_data())
+    divisions = [Division(job, splits[kind], member) for member in range(WIDTH)]
     graphs = [capture(d.job, chosen.case.microbatch_size, like=whole) for d in divisions]
 
     def work(rank: int) -> None:

@@ -3,6 +3,7 @@
 import multiprocessing
 import threading
 import time
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -32,12 +33,15 @@ CASES = (
     Case("data_parallel", (2,), 8, 2, shard="optimizer"),
     Case("fully_sharded", (2,), 8, 2, rounds=6, shard="full"),
 )
+RUNS = [*((None, case) for case in CASES), *(("bfloat16", case) for case in CASES[:4])]
+NAMES = [str(case) if precision is None else f"{case} {precision}" for precision, case in RUNS]
 LATE_S = 0.03
 
 
-def job() -> Job:
+def job(precision: str | None = None) -> Job:
     """A GPT whose weights, activations and optimizer state all weigh in."""
-    return zoo.job("gpt", batch_size=8, n_layer=3, d_model=64, n_head=2, seq=64, optimizer=adam, tied=False)
+    found = zoo.job("gpt", batch_size=8, n_layer=3, d_model=64, n_head=2, seq=64, optimizer=adam, tied=False)
+    return replace(found, precision=precision)
 
 
 def late(work: dist.Work) -> None:
@@ -54,8 +58,9 @@ def run(rank: int, folder: str, outbox: Any, busy: bool) -> None:
         _transfers.finish = late
     timeout = timedelta(seconds=60)
     dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2, timeout=timeout)
-    captured = capture(job(), 2)
-    for number, case in enumerate(CASES):
+    graphs = {precision: capture(job(precision), 2) for precision in (None, "bfloat16")}
+    for number, (precision, case) in enumerate(RUNS):
+        captured = graphs[precision]
         plan = case.plan(captured)
         worker = Worker(captured, plan, plan.compile(captured), rank)
         worker.run(5)
@@ -75,7 +80,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRe
     ]
     for worker in workers:
         worker.start()
-    found = [outbox.get(timeout=120) for _ in range(2 * len(CASES))]
+    found = [outbox.get(timeout=120) for _ in range(2 * len(RUNS))]
     for worker in workers:
         worker.join(60)
     return {(number, rank): size for number, rank, size in found}
@@ -87,20 +92,20 @@ Bytes = list[dict[int, float]]  # of every case, by device
 @pytest.fixture(scope="module")
 def predicted() -> tuple[Bytes, Bytes]:
     """What is predicted, and what is proven whatever the timing."""
-    profile = measure(job(), (1, 2, 4), budget_s=1.0)
-    plans = [case.plan(capture(job(), 2)) for case in CASES]
+    profiles = {precision: measure(job(precision), (1, 2, 4), budget_s=1.0) for precision in (None, "bfloat16")}
+    plans = [(profiles[precision], case.plan(capture(job(precision), 2))) for precision, case in RUNS]
     proven = [
         proven_peaks(
             Situation(profile, plan.cluster, plan.batch_size),
             plan.strategy,
             Choice(plan.cuts(profile), plan.microbatch_size, tuple(plan.options.items())),
         )
-        for plan in plans
+        for profile, plan in plans
     ]
-    return [predict_iteration(plan, profile).peak_memory_bytes for plan in plans], proven
+    return [predict_iteration(plan, profile).peak_memory_bytes for profile, plan in plans], proven
 
 
-@pytest.mark.parametrize("number", range(len(CASES)), ids=map(str, CASES))
+@pytest.mark.parametrize("number", range(len(RUNS)), ids=NAMES)
 def test_peak_memory_is_predicted_and_never_under(
     number: int, measured: dict[tuple[int, int], int], predicted: tuple[Bytes, Bytes], request: pytest.FixtureRequest
 ) -> None:

@@ -25,6 +25,11 @@ TOLERANCE = {"float64": 1e-8, "float32": 1e-4}
 Found = dict[str, tuple[list[dict[str, Any]], list[dict[str, Tensor]], list[dict[str, Tensor]], dict[str, Any]]]
 
 
+def tolerance_of(name: str) -> float:
+    """Members add up products that have been rounded: to 8 bits in bfloat16."""
+    return 2e-2 if "bfloat16" in name else TOLERANCE[RUNS[name].dtype]
+
+
 def start(folder: Path, *names: str) -> None:
     """Run these cases."""
     top = Path(__file__).resolve().parents[3]
@@ -72,7 +77,7 @@ def test_losses_are_those_of_one_process(results: Found, name: str) -> None:
     members = [sorted(tuple(x) for fact in facts[k::WIDTH] for x in fact["losses"]) for k in range(WIDTH)]
     assert len(members[0]) >= 20
     assert all(losses == members[0] for losses in members)
-    assert_same_losses(members[0], alone(name)[0].losses, TOLERANCE[RUNS[name].dtype])
+    assert_same_losses(members[0], alone(name)[0].losses, tolerance_of(name))
 
 
 @pytest.mark.parametrize("name", RUNS)
@@ -80,7 +85,7 @@ def test_states_are_whole(results: Found, name: str) -> None:
     """Every member tells the whole weights of its stages, also after a whole state was loaded and trained on."""
     facts, weights, more, _ = results[name]
     _, expected, expected_more = alone(name)
-    tolerance = {"float64": 1e-8, "float32": 1e-3}[RUNS[name].dtype]
+    tolerance = max(tolerance_of(name), {"float64": 1e-8, "float32": 1e-3}[RUNS[name].dtype])
     for tensors in weights:
         assert_same_weights(tensors, expected, tolerance)
     for tensors in more:

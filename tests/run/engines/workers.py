@@ -31,6 +31,7 @@ RUNS: dict[int, list[Run]] = {
         (Case("data_parallel", (2,)), "gpt", "adam", 5, None),
         (Case("flush", (1, 1)), "gpt clipped", "momentum", 5, None),
         (Case("interleaved", (1, 1), rounds=2), "gpt clipped", "momentum", 5, None),
+        (Case("interleaved", (1, 1), rounds=2), "gpt bfloat16", "adam", 5, None),
         (Case("pipedream", (1, 1)), "lstm", "momentum", 12, None),
         (Case("pipedream", (1, 1), options={"naive": True}), "gpt untied", "momentum", 12, 7),
         (Case("two_bw", (1, 1)), "gpt", "adam", 8, 4),
@@ -54,7 +55,7 @@ RUNS: dict[int, list[Run]] = {
 }
 
 # Those of them whose messages go through gloo, as between machines, and not through memory.
-OVER_GLOO = {2: {0, 3, 5, 8, 9}, 3: {0, 4}, 4: set()}
+OVER_GLOO = {2: {0, 3, 5, 7, 9, 10}, 3: {0, 4}, 4: set()}
 
 # What two workers bring into collectives: a case, and repetitions of its period.
 SHARING = [
