@@ -39,6 +39,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "gpt plain untied": {"dropout": 0.0, "tied": False},
     "gpt clipped": {"dropout": 0.1, "clip_grad_norm": 0.25},
     "gpt bfloat16": {"dropout": 0.1, "clip_grad_norm": 0.25, "precision": "bfloat16"},
+    "gpt untied bfloat16": {"dropout": 0.1, "tied": False, "precision": "bfloat16"},
     "lstm": {"dropout": 0.1},
     "lstm plain": {"dropout": 0.0},
     "inception": {"dropout": 0.1, "image": 40, "blocks": (1, 0, 1)},

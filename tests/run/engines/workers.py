@@ -36,6 +36,8 @@ RUNS: dict[int, list[Run]] = {
         (Case("pipedream", (1, 1), options={"naive": True}), "gpt untied", "momentum", 12, 7),
         (Case("two_bw", (1, 1)), "gpt", "adam", 8, 4),
         (Case("data_parallel", (2,), shard="optimizer"), "gpt", "adam", 5, None),
+        (Case("data_parallel", (2,), shard="optimizer"), "gpt bfloat16", "adam", 5, None),
+        (Case("flush", (2,), shard="full"), "gpt untied bfloat16", "adam", 5, None),
         (Case("fully_sharded", (2,), rounds=4, recompute=True, shard="full"), "gpt untied", "adam", 5, 3),
     ],
     3: [
