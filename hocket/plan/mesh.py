@@ -155,6 +155,7 @@ class Plane:
         self._tables: dict[int, Tables] = {}
         self._made: dict[int, np.ndarray] = {}
         self._grounds: dict[object, Ground] = {}
+        self._whole_s: dict[int, float] = {}
 
     @cached_property
     def types(self) -> tuple[tuple[str, ...], np.ndarray]:
@@ -215,6 +216,13 @@ class Plane:
         """State and gradients on the fullest device at least: quicker than `bound`, and never above its bytes."""
         whole = float(self._held[-1] + self._gradients[-1])
         return whole / mesh.depth if mesh.depth > 1 else whole - self._twice
+
+    def least_s(self, mesh: Mesh) -> float:
+        """Seconds of compute at least, as if stages could be equal: quicker than `bound`, and never above it."""
+        if mesh.samples not in self._whole_s:
+            tables = self._tables_of(mesh)
+            self._whole_s[mesh.samples] = float((tables.forward_s[:, -1] + tables.backward_s[:, -1]).min())
+        return mesh.microbatches * self._whole_s[mesh.samples] / mesh.depth
 
     def bound(self, mesh: Mesh) -> Bound:
         """Seconds and bytes, in closed form."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from heapq import heapify, heappop, heappush
-from math import inf
+from math import inf, log
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from hocket.plan.tailor import Tailor
 _COLUMNS = 2  # so many show all that several do
 _MOST_FORWARDS = 4096  # of what is proved
 _SLACK = 0.02  # of unlike devices very many ways are nearly as good: what could be better by less is not simulated
+_NEAR, _LEAST_S = 0.002, 1e-12  # bounds within this share are taken for equal
 _TRIES = 3  # to cut a mesh to measure
 _LITTLE = 1.25  # of a device's memory: what more than this is needed for is no near miss
 
@@ -164,12 +165,16 @@ class _Job:
     tries: int = 0
 
 
+# A rounded bound, simplicity, a number, the bound.
+_Waiting = tuple[int, tuple[int, int, int], int, float, _Job]
+
+
 class _Hunt:
     """One search under way: what waits, in the order of bounds, and what was found."""
 
     def __init__(self, ceiling_s: float, slack: float) -> None:
         self._ceiling_s, self._slack = ceiling_s, slack
-        self._waiting: list[tuple[float, int, _Job]] = []
+        self._waiting: list[_Waiting] = []
         self._number = self._considered = self._too_large = 0
         self._found: list[Meshed] = []
         self._misses: list[Miss] = []
@@ -183,13 +188,20 @@ class _Hunt:
         if plane.least_bytes(mesh) > plane.room_bytes.max():
             self._too_large += 1
             self._far.append((plane, mesh))
+        else:
+            self._wait(plane.least_s(mesh), _Job(plane, mesh, tailor, rough=True))
+
+    def _look(self, job: _Job) -> None:
+        """What has a rough bound waits for its turn with a closer one."""
+        if not job.mesh.ends and job.tailor:
+            self._wait(job.tailor.floor_s(job.mesh), replace(job, rough=False))
             return
-        bound = plane.bound(mesh)
+        bound = job.plane.bound(job.mesh)
         if not bound.fits:
             self._too_large += 1
-            self._misses.append(Miss(mesh, bound.bytes, bound.room_bytes, bound.seconds))
-        if bound.fits or tailor:
-            self._wait(bound.seconds, _Job(plane, mesh, tailor, cut=not bound.fits))
+            self._misses.append(Miss(job.mesh, bound.bytes, bound.room_bytes, bound.seconds))
+        if bound.fits or job.tailor:
+            self._wait(bound.seconds, replace(job, cut=not bound.fits, rough=False))
 
     def offer_uncut(self, plane: Plane, mesh: Mesh, tailor: Tailor | None, least_s: float) -> None:
         """Take in a mesh without layers, with seconds that it is not below."""
@@ -197,7 +209,9 @@ class _Hunt:
         self._wait(least_s, _Job(plane, mesh, tailor, cut=True, rough=True))
 
     def _wait(self, bound_s: float, job: _Job) -> None:
-        heappush(self._waiting, (bound_s, self._number, job))
+        # Of bounds that are nearly the same the simpler mesh goes first: then the others need not be simulated.
+        near = int(log(max(bound_s, _LEAST_S)) / log(1 + _NEAR))
+        heappush(self._waiting, (near, _simplicity(job.mesh), self._number, bound_s, job))
         self._number += 1
 
     def run(self) -> Meshes:
@@ -209,36 +223,33 @@ class _Hunt:
 
     def _go_on(self) -> None:
         """What is cut to measure waits for its turn again: its bound is known only then."""
-        heapify(self._waiting)
-        late: list[tuple[float, int, _Job]] = []
-        while self._waiting and self._waiting[0][0] <= min(self._best_s * (1 + TIE), self._ceiling_s):
-            bound_s, number, job = heappop(self._waiting)
-            if not self._matters(bound_s, job):
-                late.append((bound_s, number, job))
+        late: list[_Waiting] = []
+        while self._waiting and (1 + _NEAR) ** self._waiting[0][0] <= min(self._best_s * (1 + TIE), self._ceiling_s):
+            one = heappop(self._waiting)
+            *_, bound_s, job = one
+            if bound_s > self._ceiling_s or not self._matters(bound_s, job):
+                late.append(one)
+            elif job.rough:
+                self._look(job)
             elif job.cut:
                 self._cut(job)
             else:
                 self._simulate(job)
-            if late and self._matters(late[0][0], late[0][2]):  # what went before it is as good no more
-                self._waiting = late + self._waiting
-                heapify(self._waiting)
-                late = []
         self._waiting += late
         heapify(self._waiting)
 
     def _matters(self, bound_s: float, job: _Job) -> bool:
-        """Whether a mesh may be the best, or be as good as the best and go before those that are so far."""
-        if bound_s * (1 + self._slack) <= self._best_s:
+        """Whether a mesh may be better than the first so far by more than the tolerance, or as good and go before it."""
+        if not self._found:
             return True
-        near = (_rank(one, self._best_s) for one in self._found if one.iteration_s <= self._best_s * (1 + TIE))
-        return bool(self._found) and bound_s <= self._best_s * (1 + TIE) and _simplicity(job.mesh) < min(near)[1:4]
+        first = min(self._found, key=lambda one: _rank(one, self._best_s))
+        if bound_s * (1 + max(TIE, self._slack)) < first.iteration_s:
+            return True
+        return bound_s <= self._best_s * (1 + TIE) and _simplicity(job.mesh) < _simplicity(first.mesh)
 
     def _cut(self, job: _Job) -> None:
         tailor = job.tailor
         if tailor is None:
-            return
-        if job.rough:
-            self._wait(tailor.floor_s(job.mesh), replace(job, rough=False))
             return
         mesh = tailor.fitted(job.mesh, job.excess_bytes)
         first = job.tries == 0 and bool(job.mesh.places)  # then its turned twin has not been looked at
@@ -282,7 +293,8 @@ class _Hunt:
 
     def _meshes(self) -> Meshes:
         best_s, misses = self._best_s, self._misses
-        behind = (self._waiting[0][2].mesh, float(self._waiting[0][0])) if self._waiting else None
+        least = min(self._waiting, key=lambda one: one[3], default=None)
+        behind = (least[-1].mesh, float(least[3])) if least else None
         if not self._found and behind is None:  # how far these are from fitting matters now
             bounds = [(mesh, plane.bound(mesh)) for plane, mesh in self._far]
             misses += [Miss(mesh, bound.bytes, bound.room_bytes, bound.seconds) for mesh, bound in bounds]
@@ -321,14 +333,14 @@ def proven(one: Meshed) -> Mapping[int, float]:
     """
     mesh, peaks = one.mesh, one.predicted.peak_memory_bytes
     waiting = one.plane.waiting_bytes(mesh)
-    near = one.lacking_bytes + float(waiting.max()) > 0
+    more = {group: float(size) for place, size in zip(mesh.stands, waiting, strict=True) for group in place}
+    most = {group: size + more[group] for group, size in peaks.items()}
+    if one.fullest(most)[0] <= 0:
+        return peaks
     columns = min(_COLUMNS, mesh.width)
     few = min(mesh.microbatches, mesh.depth + 2 if mesh.chunks == 1 else 2 * mesh.depth)
-    if not near:
-        return peaks
     if few * columns * mesh.depth * mesh.chunks > _MOST_FORWARDS:
-        more = {group: float(size) for place, size in zip(mesh.stands, waiting, strict=True) for group in place}
-        return {group: size + more[group] for group, size in peaks.items()}
+        return most
     short = replace(mesh, width=columns, microbatches=few)
     situation, choice = one.plane.choice(short, short.batch_size)
     return proven_peaks(situation, mesh.strategy, choice)

@@ -15,7 +15,7 @@ import numpy as np
 from hocket.cost.compute import Columns
 from hocket.hardware.cluster import Cluster
 from hocket.plan.ground import Ground
-from hocket.plan.mesh import Mesh, Plane, Source, Tables, flying, sums
+from hocket.plan.mesh import WAITING, Mesh, Plane, Source, Tables, flying, sums
 from hocket.profile.model import ModelProfile
 
 SOME = "some"  # blocks are made again, in ways that differ
@@ -43,7 +43,8 @@ class Tailor(Plane):
         """
         ground, figures = self._ground(mesh), self._of(mesh.samples)
         turns = mesh.microbatches * mesh.width // ground.widths
-        room = ground.room_bytes - self.waiting_bytes(mesh) - excess_bytes
+        # A little more than that waits is not thought of here.
+        room = ground.room_bytes - self.waiting_bytes(mesh) - WAITING * figures.border - excess_bytes
         if mesh.chunks == 1:
             found = self._recut(figures, ground, turns, room)
         else:
