@@ -87,11 +87,12 @@ class Place:
     rank: int
 
     def dropped(self, x: Tensor, p: float) -> Tensor:
-        """Draw the whole mask and take the part."""
+        """Draw the whole mask and take the part: what is kept for the backward is a byte for each of its elements."""
         size = x.shape[self.dim]
         shape = (*x.shape[: self.dim], size * self.width, *x.shape[self.dim + 1 :])
         mask = torch.dropout(torch.ones(shape, dtype=x.dtype, device=x.device), p, True)
-        return x * mask.narrow(self.dim, self.rank * size, size)
+        kept = mask.narrow(self.dim, self.rank * size, size) != 0
+        return x * kept * (1 / (1 - p) if p < 1 else 0.0)
 
 
 def dropout(place: Place, args: Any, kwargs: Any) -> Tensor:

@@ -94,7 +94,7 @@ MEANINGS = {
     "step": "step (optimizer, norm of gradients)",
     "send": "send",
     "receive": "receive",
-    "sum": "all-reduce",
+    "sum": "sum or gather over replicas",
     "swap": "to and from the host",
     "other": "load, drop",
 }

@@ -159,4 +159,4 @@ def test_the_legend_names_what_is_there_and_nothing_else(predicted: Callable[...
     plain = legend()
     assert {"forward", "backward", "send", "receive"} <= plain
     assert legend(4, 8, "gpipe", recompute=True) - plain == {"forward again (recompute)"}
-    assert legend(width=2) - plain == {"all-reduce"}
+    assert legend(width=2) - plain == {"sum or gather over replicas"}
