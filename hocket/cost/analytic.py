@@ -6,7 +6,7 @@ reduce among each other, which is a matter of their links (`Layer.reductions` an
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from hocket.cost.calibration import Calibration, calibrated_s
@@ -70,21 +70,23 @@ def analytic(
     check_rate(device, precision.dtype)
     if calibration is not None:
         calibration.check(device)
-    known: dict[tuple[int, str], _Figures] = {}
     layers = [blocks_of(model, size, tensor, sequence_parallel) for size in microbatch_sizes]
-    rows = []
+    known: dict[str, Layer] = {}
+    rows: list[Layer] = []
     slower = calibration.step if calibration else 1.0
-    for each in zip(*layers, strict=True):
-        own = []
-        for size, block in zip(microbatch_sizes, each, strict=True):
-            if (size, block.kind) not in known:
-                known[size, block.kind] = _figures(block, device, precision, recompute, calibration)
-            own.append(known[size, block.kind])
-        again = recompute == "full" and each[0].kind == "block"
-        rows.append(_layer(each, own, model, precision, device, tensor, again, slower))
+    for k, each in enumerate(zip(*layers, strict=True)):
+        kind = each[0].kind
+        if kind not in known:
+            own = [_figures(block, device, precision, recompute, calibration) for block in each]
+            again = recompute == "full" and kind == "block"
+            known[kind] = _layer(each, own, model, precision, device, tensor, again, slower)
+        layer = known[kind]
+        if kind == "block":
+            layer = replace(layer, name=f"block.{k - 1}", parameters=(f"block.{k - 1}.weight",))
+        rows.append(layer)
     tensors = [
-        Tensor(f"{block.name}.out", k, (k + 1,), tuple(float(at[k].output_bytes) for at in layers), kept_by=(k + 1,))
-        for k, block in enumerate(layers[0][:-1])
+        Tensor(f"{layer.name}.out", k, (k + 1,), tuple(float(at[k].output_bytes) for at in layers), kept_by=(k + 1,))
+        for k, layer in enumerate(rows[:-1])
     ]
     words = Tensor("tokens", -1, (0,), tuple(8.0 * size * model.sequence for size in microbatch_sizes), gradient=False)
     labels = Tensor("labels", -1, (len(rows) - 1,), words.size_bytes, gradient=False)
@@ -142,13 +144,13 @@ def _layer(
     slower: float,
 ) -> Layer:
     block = blocks[0]
-    parameters: tuple[str, ...] = (f"{block.name}.weight",)
+    parameters: tuple[str, ...] = (f"{block.kind}.weight",)
     count = block.parameters
     if block.kind == "output" and model.tied:
         parameters = (*parameters, "embedding.weight")
         count += model.vocabulary * model.hidden / tensor
     return Layer(
-        name=block.name,
+        name=block.kind,
         kind=block.kind,
         forward_s=tuple(one.forward_s for one in own),
         backward_s=tuple(one.backward_s for one in own),

@@ -9,7 +9,7 @@ needs: Korthikanti et al. 2022, section 4: s b h (10 + 24 / t + 5 a s / (h t)) b
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from hocket.profile.operators import Operator, Pass, Product
 from hocket.profile.transformer import Transformer
@@ -30,7 +30,6 @@ class Block:
         gathers: gathers and reduce-scatters among them, likewise, of `gathered_bytes` each.
     """
 
-    name: str
     kind: str
     forward: tuple[Operator, ...]
     backward: tuple[Operator, ...]
@@ -47,15 +46,14 @@ class Block:
 
 
 def blocks_of(model: Transformer, samples: int, tensor: int = 1, sequence_parallel: bool = False) -> tuple[Block, ...]:
-    """A model's layers in order.
+    """A model's layers in order; its blocks are one and the same.
 
     Raises:
         InputError: the width does not divide the model.
     """
     model.check_tensor(tensor)
     sizes = _Sizes(model, samples, tensor, sequence_parallel)
-    middle = _block(sizes)
-    return (_embedding(sizes), *(replace(middle, name=f"block.{k}") for k in range(model.layers)), _output(sizes))
+    return (_embedding(sizes), *(_block(sizes),) * model.layers, _output(sizes))
 
 
 @dataclass(frozen=True)
@@ -141,7 +139,6 @@ def _block(of: _Sizes) -> Block:
     )
     return Block(
         "block",
-        "block",
         forward,
         backward,
         model.block_parameters(t),
@@ -187,7 +184,6 @@ def _embedding(of: _Sizes) -> Block:
     dropped = (Pass(of.hidden * (2 * e + _MASK)),) if model.dropout else ()
     return Block(
         "embedding",
-        "embedding",
         (*forward, *normed * model.embedding_norm, *dropped),
         (*dropped, *normed_backward * model.embedding_norm, Pass(of.hidden * 3 * e)),
         model.embedding_parameters(of.tensor),
@@ -214,7 +210,6 @@ def _output(of: _Sizes) -> Block:
     loss = Pass(words * (e + _EXACT * 7))
     loss_backward = Pass(words * (2 * _EXACT + e))
     return Block(
-        "output",
         "output",
         (*transform, *norms, product, loss),
         (loss_backward, *product.backward, *norms_backward, *transform_backward),
