@@ -356,7 +356,9 @@ class StageWeights:
         bucket = Bucket(number, len(self._buckets[number]))
         if self._summed[number]:
             flat = self._sums[number]
-            bucket.flats = bucket.parts = flat.memory(next(iter(self._like.values())).device)
+            bucket.flats = bucket.parts = flat.memory(
+                next((t.device for t in self._like.values()), torch.device("cpu"))
+            )
             bucket.views = flat.views(bucket.flats)
             if self._scattered[number]:
                 bucket.parts = tuple(flat.part(memory, self._part) for memory in bucket.flats)

@@ -286,3 +286,15 @@ def test_a_state_goes_into_parts_and_back() -> None:
         assert same(stage.newest, before)
         for name, entries in alone.state().items():
             assert {k: v.tolist() for k, v in state[name].items()} == {k: v.tolist() for k, v in entries.items()}
+
+
+@pytest.mark.parametrize("gathers", [False, True])
+@pytest.mark.parametrize("scattered", [(), (True,)])
+def test_replicas_without_parameters_have_nothing_to_sum(scattered: tuple[bool, ...], gathers: bool) -> None:
+    """A stage of layers without weights has a bucket of nothing."""
+    stage = StageWeights({}, ((),), (True,), adam, scattered, (0, 2), gathers and bool(scattered))
+    stage.begin(stage.newest, ())
+    (bucket,) = stage.end(stage.newest)
+    assert bucket.flats == bucket.parts == ()
+    assert stage.step(stage.newest, [bucket], True) is stage.newest
+    assert stage.state(lambda tensor: [tensor]) == {} == stage.whole(lambda tensor: [tensor])
