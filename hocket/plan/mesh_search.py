@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from heapq import heapify, heappop, heappush
-from math import inf, log
+from math import floor, inf, log
 
 import numpy as np
 
@@ -210,7 +210,7 @@ class _Hunt:
 
     def _wait(self, bound_s: float, job: _Job) -> None:
         # Of bounds that are nearly the same the simpler mesh goes first: then the others need not be simulated.
-        near = int(log(max(bound_s, _LEAST_S)) / log(1 + _NEAR))
+        near = floor(log(max(bound_s, _LEAST_S)) / log(1 + _NEAR))
         heappush(self._waiting, (near, _simplicity(job.mesh), self._number, bound_s, job))
         self._number += 1
 
@@ -242,8 +242,8 @@ class _Hunt:
         """Whether a mesh may be better than the first so far by more than the tolerance, or as good and go before it."""
         if not self._found:
             return True
-        first = min(self._found, key=lambda one: _rank(one, self._best_s))
-        if bound_s * (1 + max(TIE, self._slack)) < first.iteration_s:
+        first = min(self._found, key=self._order)
+        if first.iteration_s > self._ceiling_s or bound_s * (1 + max(TIE, self._slack)) < first.iteration_s:
             return True
         return bound_s <= self._best_s * (1 + TIE) and _simplicity(job.mesh) < _simplicity(first.mesh)
 
@@ -282,7 +282,7 @@ class _Hunt:
         """Whether the best fits whatever the timing, as `check` will ask; where it does not, it is found no more."""
         if not self._found:
             return True
-        one = min(self._found, key=lambda one: _rank(one, self._best_s))
+        one = min(self._found, key=self._order)
         peaks = proven(one)
         if one.fullest(peaks)[0] <= 0:
             return True
@@ -290,6 +290,10 @@ class _Hunt:
         self._best_s = min((other.iteration_s for other in self._found), default=inf)
         self._refuse(self._jobs.pop(one.mesh), one, peaks)
         return False
+
+    def _order(self, one: Meshed) -> tuple[bool, float, int, int, int, float]:
+        """What is of no use goes last."""
+        return one.iteration_s > self._ceiling_s, *_rank(one, self._best_s)
 
     def _meshes(self) -> Meshes:
         best_s, misses = self._best_s, self._misses
@@ -300,7 +304,7 @@ class _Hunt:
             misses += [Miss(mesh, bound.bytes, bound.room_bytes, bound.seconds) for mesh, bound in bounds]
         little = [miss for miss in misses if miss.seconds < best_s and miss.bytes <= _LITTLE * miss.capacity_bytes]
         return Meshes(
-            tuple(sorted(self._found, key=lambda one: _rank(one, best_s))),
+            tuple(sorted(self._found, key=self._order)),
             self._considered,
             self._too_large,
             min(misses, key=lambda miss: miss.missing_bytes, default=None),
