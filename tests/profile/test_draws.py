@@ -60,3 +60,26 @@ def test_dropout_by_any_dimension(inplace: bool) -> None:
         assert torch.equal(second, whole[1])
         assert (first is part) == inplace
         assert torch.equal(torch.get_rng_state(), after)
+
+
+def test_what_is_kept_of_a_mask() -> None:
+    """One byte for each element of the part: neither the whole mask nor numbers of the tensor's type."""
+    x, kept = torch.rand(4, 6, requires_grad=True), list[Tensor]()
+
+    def keep(tensor: Tensor) -> Tensor:
+        kept.append(tensor)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor), Part((0,), 3, 1):
+        functional.dropout(x, 0.5)
+    assert [tensor.untyped_storage().nbytes() for tensor in kept] == [24]
+
+
+def test_all_is_dropped() -> None:
+    """With a probability of one nothing is left, and no number is undefined."""
+    x = torch.rand(4, 6, requires_grad=True)
+    with Part((0,), 3, 1):
+        found = functional.dropout(x, 1.0)
+    (gradient,) = torch.autograd.grad(found.sum(), x)
+    assert not found.any()
+    assert not gradient.any()
