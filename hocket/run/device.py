@@ -300,6 +300,10 @@ class Device:
         found = [r.weights.whole((gathers or {}).get(s)) for s, r in sorted(self.stages.items())]
         return {name: tensor for own in found for name, tensor in own.items()}
 
+    def described(self) -> dict[str, Tensor]:
+        """What the whole newest weights are, by global name, on meta: nobody else is asked for parts."""
+        return {name: tensor for r in self.stages.values() for name, tensor in r.weights.described().items()}
+
     def buffers(self) -> dict[str, Tensor]:
         """Buffers by global name (not copied); running statistics are this device's own."""
         return {name: tensor for runner in self.stages.values() for name, tensor in runner.buffers.items()}

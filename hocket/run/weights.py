@@ -399,6 +399,10 @@ class StageWeights:
 
     # -- saving and loading, between segments
 
+    def described(self) -> dict[str, Tensor]:
+        """What `whole` and `state` give together as weights, on meta."""
+        return {n: torch.empty(t.shape, dtype=self._long[n], device="meta") for n, t in self._like.items()}
+
     def _part_of(self, name: str, tensor: Tensor) -> Tensor:
         """Of a whole weight what this device steps."""
         return tensor.reshape(-1)[slice(*self._runs[name])] if name in self._runs else tensor

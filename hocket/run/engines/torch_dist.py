@@ -283,7 +283,7 @@ class Worker:
     def described(self) -> dict[str, dict[str, Tensor]]:
         """Weights and buffers as `state` has them, but for their numbers: tensors on meta. Nobody else is asked."""
         found: dict[str, dict[str, Any]] = {
-            "weights": {name: tensor.to("meta") for name, tensor in self.device.tensors().items()},
+            "weights": self.device.described(),
             "buffers": {name: tensor.to("meta") for name, tensor in self.device.buffers().items()},
             "optimizer": {},
         }
