@@ -64,8 +64,12 @@ class Situation:
 
     @cached_property
     def saving(self) -> "tuple[Choice, ...]":
-        """The same, with recomputation where memory is short."""
-        return tuple(replace(choice, thriftier=(recomputing(choice),)) for choice in self.straight)
+        """The same, with recomputation where memory is short: of the first stage, which holds most stashes in 1F1B, of the
+        first two, and so on to all of them."""
+        return tuple(
+            replace(choice, thriftier=tuple(recomputing(choice, k + 1) for k in range(len(choice.stages))))
+            for choice in self.straight
+        )
 
     def bucketed(self, layers: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
         """The gradient buckets of a replicated stage."""
@@ -122,9 +126,10 @@ def units(situation: Situation) -> Iterator[Choice]:
                     yield replace(plain, thriftier=(recomputing(plain),))
 
 
-def recomputing(choice: Choice) -> Choice:
-    """The same, its stashes made again before each backward."""
-    return replace(choice, stages=tuple(replace(stage, recompute=True) for stage in choice.stages))
+def recomputing(choice: Choice, first: int | None = None) -> Choice:
+    """The same, stashes made again before each backward: of so many first stages, or of all."""
+    many = len(choice.stages) if first is None else first
+    return replace(choice, stages=tuple(replace(stage, recompute=k < many) for k, stage in enumerate(choice.stages)))
 
 
 def replicas(situation: Situation) -> Iterator[Choice]:

@@ -342,3 +342,14 @@ def test_chunks_of_one_device_that_share_weights_are_no_choice_and_no_error() ->
     found = search(tied, two, 8, clock=ticks)
     assert any("share tied weights" in one.reason for one in found.refused)
     assert found.candidates
+
+
+def test_only_stages_that_must_make_their_stashes_again() -> None:
+    """The first stage of 1F1B holds most: with a little less memory than it needs, it alone makes them again."""
+    profile = chain(
+        4, forward_s=1e-3, backward_s=2e-3, stash_bytes=1e8, activation_bytes=1e5, weights_bytes=1e6,
+        microbatch_sizes=(1,), device_type="v100-16gb",
+    )  # fmt: skip
+    cluster = Cluster("two", (Level("server", 2, 1e9, 1e-5, False),), "v100-16gb", memory_bytes=0.35e9)
+    best = search(profile, cluster, 8, strategies=("flush",)).best
+    assert [stage.recompute for stage in best.plan.stages] == [True, False]
