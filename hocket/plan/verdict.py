@@ -84,7 +84,8 @@ def _of_sizes(found: SizedSearch, options: Mapping[str, Any]) -> Verdict:
         second = others.found[0]
         return Verdict(winner, second.label, second.iteration_s / best.iteration_s - 1)
     if others.nearest is None:
-        return Verdict(winner, why="which this batch does not allow")
+        alone = found.cluster.devices == 1
+        return Verdict(winner, why="which one device cannot have" if alone else "which this batch does not allow")
     miss = others.nearest
     return Verdict(winner, why=f"for {miss.mesh} needs {show_bytes(miss.bytes)} of {show_bytes(miss.capacity_bytes)}")
 

@@ -13,13 +13,13 @@ from hocket.errors import HocketError, InputError, RefusedError
 from hocket.hardware.change import Change
 from hocket.hardware.cluster import Cluster
 from hocket.plan.candidates import TIE, Search
-from hocket.plan.mesh import Plane
+from hocket.plan.mesh import Bound, Mesh, Plane
 from hocket.plan.mesh_search import Meshed, simulated, with_tailors
 from hocket.plan.plan import Plan, Predicted
 from hocket.plan.predict import predict_iteration
 from hocket.plan.search import search_widths
 from hocket.plan.sized import SizedSearch, asked, search_sizes
-from hocket.plan.tailor import plane_of
+from hocket.plan.tailor import Tailor, plane_of
 from hocket.profile.model import ModelProfile
 from hocket.units import show_bytes
 
@@ -151,17 +151,25 @@ def _planes(found: SizedSearch, cluster: Cluster, options: Mapping[str, Any]) ->
 
 def _least_with(found: SizedSearch, memory: float, options: Mapping[str, Any]) -> float:
     """The least bound on the seconds of what fits with so much more memory; at most those of the best."""
-    least_s: float = found.best.iteration_s
+    best_s: float = found.best.iteration_s
     larger = Change(memory=memory).of(found.cluster)
+    waiting: list[tuple[float, int, Bound, Mesh, Tailor | None]] = []
     for plane, tailor in with_tailors(_planes(found, larger, options)):
         for mesh in plane.meshes(found.batch_size):
-            bound = plane.bound(mesh)
-            if not bound.fits and tailor and bound.seconds < least_s:
-                cut = tailor.fitted(mesh)
-                bound = tailor.bound(cut) if cut else bound
-            if bound.fits and memory * bound.bytes > bound.room_bytes:
-                least_s = min(least_s, bound.seconds)
-    return least_s
+            if tailor or plane.least_bytes(mesh) <= plane.room_bytes.max():
+                bound = plane.bound(mesh)
+                if bound.seconds < best_s and (tailor or bound.fits):
+                    waiting.append((bound.seconds, len(waiting), bound, mesh, tailor))
+    # What is made again only adds to a bound.
+    for bound_s, _, bound, mesh, tailor in sorted(waiting, key=lambda one: one[:2]):
+        if bound_s >= best_s:
+            break
+        if not bound.fits and tailor:
+            cut = tailor.fitted(mesh)
+            bound = tailor.bound(cut) if cut else bound
+        if bound.fits and memory * bound.bytes > bound.room_bytes:
+            best_s = min(best_s, bound.seconds)
+    return best_s
 
 
 def ask_plan(plan: Plan, profile: ModelProfile, question: Question, search: bool = False) -> Answer:

@@ -79,7 +79,7 @@ def test_where_nothing_else_fits() -> None:
     assert verdict.text.startswith("a pipeline wins: nothing without stages, for p1 t1 d8")
     assert "of 14.90 GiB" in verdict.text
     alone = search_sizes(SMALL["a tiny one"], Cluster("one", (Level("server", 1, 1e9),), "h100"), 64)
-    assert of_sizes(alone, {}).text == "plain data parallelism wins: no pipeline, which this batch does not allow"
+    assert of_sizes(alone, {}).text == "plain data parallelism wins: no pipeline, which one device cannot have"
 
 
 def test_of_profiles() -> None:
