@@ -29,6 +29,8 @@ class StageBytes:
     Attributes:
         bucket_of: for every layer position of the stage, bytes of gradients that are complete there, by bucket; shape
             (layers, buckets). made_of: the same where their memory is taken: with the last layer that uses a parameter.
+            waiting: what is there in a backward, by position and bucket, of gradients of parameters that several layers of the
+            stage use, before the first of these has its part and they are added to what was there.
         groups: for every bucket, the layers whose gradients it waits for.
         step_bytes: temporary memory of an optimizer step.
         summed: for every bucket, whether its gradients are summed over devices: then they lie in one flat piece of
@@ -43,6 +45,7 @@ class StageBytes:
     buffers_bytes: float
     bucket_of: np.ndarray
     made_of: np.ndarray
+    waiting: np.ndarray
     groups: tuple[tuple[int, ...], ...]
     summed: tuple[bool, ...]
     gaps_bytes: np.ndarray
@@ -70,7 +73,7 @@ def stage_bytes(columns: Columns, cut: StageCut, ties: tuple[Tie, ...]) -> Stage
     tie_of = {name: len(own) + k for k, tie in enumerate(ties) for name in tie.parameters}
     position = {layer: k for k, layer in enumerate(cut.layers)}
     table = np.zeros((len(cut.layers), len(own) + len(ties)))
-    made, gaps = np.zeros_like(table), np.zeros(table.shape[1])
+    made, waiting, gaps = np.zeros_like(table), np.zeros_like(table), np.zeros(table.shape[1])
     last = {name: position[i] for i in cut.layers for name in layers[i].parameters}
     groups: list[set[int]] = [set() for _ in range(table.shape[1])]
     weights = optimizer = 0.0
@@ -96,6 +99,9 @@ def stage_bytes(columns: Columns, cut: StageCut, ties: tuple[Tie, ...]) -> Stage
                 shared_weights, shared_optimizer = shared_weights + size[0], shared_optimizer + size[2]
             table[position[i], bucket] += size[1]
             made[last[name], bucket] += size[1]
+            if last[name] > position[i]:
+                waiting[position[i] : last[name], bucket] += size[1]
+                waiting[position[i], bucket] += size[1]  # the sum of both parts
             gaps[bucket] += _ALIGNMENT_BYTES
             groups[bucket].add(i)
     buffers = sum(layers[i].buffers_bytes for i in cut.layers)
@@ -103,7 +109,7 @@ def stage_bytes(columns: Columns, cut: StageCut, ties: tuple[Tie, ...]) -> Stage
     step = sum(steps) if columns.profile.step_together else max(steps)
     summed = (cut.replicated,) * len(own) + (True,) * len(ties)
     complete = tuple(tuple(sorted(group)) for group in groups)
-    whole = StageBytes(weights, optimizer, buffers, table, made, complete, summed, gaps, step)
+    whole = StageBytes(weights, optimizer, buffers, table, made, waiting, complete, summed, gaps, step)
     if not cut.sharded:
         return whole
     # Parts are equal: what lies in flat memory is made longer for that.
@@ -301,6 +307,8 @@ class Memory:
             profile = self._columns.profile
             own = self._cuts[stage].layers
             readers = Counter(i for (maker, _), indices in self._borders.items() if maker == stage for i in indices)
-            found = Walk.of(profile, self._columns.at(samples), own, self.stages[stage].made_of, readers)
+            found = Walk.of(
+                profile, self._columns.at(samples), own, self.stages[stage].made_of, readers, self.stages[stage].waiting
+            )
             self._walks[stage, samples] = found
         return found

@@ -28,7 +28,8 @@ class Walk:
     Attributes:
         inner: what autograd keeps inside a layer, tensors between layers left out; outputs: what leaves the layer.
         working, backward_bytes, fresh_bytes: as in a profile's layer.
-        made: weights' gradients by position and bucket.
+        made: weights' gradients by position and bucket. waiting: of those that are added to what is there, parts that are
+            there before they are complete.
         passing: tensors between layers that the stash does not keep: bytes, the layer that makes them, the last that reads
             them, or past the end if they leave the stage.
         kept: those that it keeps: bytes, the layer that makes them, the first that keeps them, and the last as above.
@@ -51,6 +52,7 @@ class Walk:
     gradients: tuple[Span, ...]
     joined: np.ndarray
     known: bool
+    waiting: np.ndarray
 
     @classmethod
     def of(
@@ -60,11 +62,12 @@ class Walk:
         layers: Sequence[int],
         made: np.ndarray,
         readers: Mapping[int, int] | None = None,
+        waiting: np.ndarray | None = None,
     ) -> "Walk":
         """The walk over some layers of a profile.
 
         Arguments:
-            made: bytes of weights' gradients by position and bucket.
+            made: bytes of weights' gradients by position and bucket; waiting: of their parts, nothing where none is given.
             readers: of tensors that leave the stage, how many other stages read them.
         """
         own, readers = list(layers), readers or {}
@@ -92,7 +95,11 @@ class Walk:
                     passing.append((size, source, until))
             if tensor.gradient and tensor.source >= 0 and targets:
                 # One from outside is collected in a leaf, until the backward is over.
-                gradients.append((size, 0, max(targets)) if source is None else (size, source, max(targets) - 1))
+                if source is None:
+                    gradients.append((size, 0, max(targets)))
+                else:
+                    first = place.get(tensor.gradient_until, 0) if tensor.gradient_until >= 0 else source
+                    gradients.append((size, first, max(targets) - 1))
                 over[targets] += size
                 if source is not None:
                     over[source] -= size
@@ -115,6 +122,7 @@ class Walk:
             tuple(gradients),
             np.where(sums > 0, over + sums, 0.0),
             any(layer.backward_bytes for layer in profile.layers),
+            np.zeros_like(made) if waiting is None else waiting,
         )
 
     @property
@@ -159,7 +167,8 @@ class Walk:
         alone = np.maximum(alone, self.joined)
         end = len(self.inner) - 1
         stash = [(size, max(source + 1, keeper), end) for size, source, keeper, _ in self.kept]
-        held = inner + self._there(stash) + self._there(self.gradients)
+        parts = self.waiting.sum(axis=1) - self.waiting[:, list(fresh)].sum(axis=1)
+        held = inner + self._there(stash) + self._there(self.gradients) + parts
         return float((held + before + alone).max()) - self.stash_bytes
 
     def _there(self, spans: Iterable[Span]) -> np.ndarray:

@@ -104,6 +104,7 @@ def assemble(
                 notes=tuple(marks),
             )
         )
+    until = _gradients_until(captured, columns[-1].bytes)
     tensors = tuple(
         Tensor(
             tensor.name,
@@ -113,6 +114,7 @@ def assemble(
             tensor.gradient,
             tuple(k for k, counted in enumerate(columns[-1].bytes) if tensor.name in counted.keeps),
             is_dense(tensor.shape, tensor.stride),
+            gradient_until=until.get(tensor.name, -1),
         )
         for i, tensor in enumerate(captured.tensors)
     )
@@ -137,6 +139,19 @@ def assemble(
         clip_grad_norm=job.clip_grad_norm,
         notes=notes,
     )
+
+
+def _gradients_until(captured: Captured, counted: Sequence[LayerBytes]) -> dict[str, int]:
+    """For each tensor whose gradient is a part of a piece of memory: the first layer that needs a part of it."""
+    found = {}
+    for layer in counted:
+        for names in layer.parts:
+            # Of tensors with other readers gradients are summed, which makes new ones; the batch has none.
+            own = [captured.tensor[name] for name in names]
+            own = [tensor for tensor in own if len(tensor.targets) == 1 and tensor.source >= 0]
+            if len(own) > 1:
+                found.update({tensor.name: min(each.source for each in own) for tensor in own})
+    return found
 
 
 def _buffers_bytes(captured: Captured, layer: int, size: int) -> int:

@@ -26,6 +26,7 @@ class LayerBytes:
     Attributes:
         backward, fresh: `backward_bytes` and `fresh_bytes`.
         keeps: the tensors between layers that this layer's autograd keeps.
+        parts: groups of them whose gradients it makes as parts of one piece of memory, which lives as long as the last part.
     """
 
     stash: int
@@ -33,6 +34,7 @@ class LayerBytes:
     backward: int
     fresh: int
     keeps: frozenset[str]
+    parts: tuple[frozenset[str], ...] = ()
 
 
 def seed_of(layer: int) -> int:
@@ -43,8 +45,8 @@ def seed_of(layer: int) -> int:
 def count_bytes(captured: Captured, stages: Sequence[Stage], batch: dict[str, Tensor]) -> list[LayerBytes]:
     """Run single-layer stages forward, joined to one graph, then backward layer by layer."""
     stash, keeps = _stashes(captured, stages, batch)
-    working, backward, fresh = _peaks(captured, stages, batch, stash)
-    columns = zip(stash, working, backward, fresh, keeps, strict=True)
+    working, backward, fresh, parts = _peaks(captured, stages, batch, stash)
+    columns = zip(stash, working, backward, fresh, keeps, parts, strict=True)
     return [LayerBytes(*column) for column in columns]
 
 
@@ -97,8 +99,8 @@ def _same(tensor: Tensor) -> Tensor:
 
 def _peaks(
     captured: Captured, stages: Sequence[Stage], batch: dict[str, Tensor], stash: Sequence[int]
-) -> tuple[list[int], list[int], list[int]]:
-    """Peaks of single layers: working, backward and fresh bytes."""
+) -> tuple[list[int], list[int], list[int], list[tuple[frozenset[str], ...]]]:
+    """Peaks of single layers: working, backward and fresh bytes; and which gradients each makes in one piece."""
     made = dict(batch)
     forward = []
     for k, stage in enumerate(stages):
@@ -109,6 +111,7 @@ def _peaks(
         made.update((name, tensor.detach()) for name, tensor in out.items())
     grads: dict[str, Tensor] = {}
     working, backward, fresh = list(forward), [0] * len(stages), [0] * len(stages)
+    parts: list[tuple[frozenset[str], ...]] = [()] * len(stages)
     for k in range(len(stages) - 1, -1, -1):
         stage = stages[k]
         for p in stage.parameters().values():
@@ -117,9 +120,18 @@ def _peaks(
         box: dict[str, Tensor] = {}
         backward[k], above = _backward(captured, stage, detached(captured, stage, made), grads, box)
         working[k] = max(working[k], above - unique_bytes(box.values()), 0)
+        parts[k] = _parts(box)
         for name, gradient in box.items():
             grads[name] = grads[name] + gradient if name in grads else gradient
-    return working, backward, fresh
+    return working, backward, fresh, parts
+
+
+def _parts(box: dict[str, Tensor]) -> tuple[frozenset[str], ...]:
+    """Names of gradients that lie in one piece of memory with others."""
+    groups: dict[int, set[str]] = {}
+    for name, gradient in box.items():
+        groups.setdefault(storage_key(gradient), set()).add(name)
+    return tuple(frozenset(names) for names in groups.values() if len(names) > 1)
 
 
 def _backward(

@@ -111,6 +111,8 @@ class Tensor:
             when none does, or where that is not known.
         dense: whether its bytes lie side by side; what is not dense is copied to be sent.
         own: whether each member of a tensor-parallel group has a part of its own, instead of the same as the others.
+        gradient_until: the layer whose backward is the last to need the piece of memory that its gradient is a part of; -1 where
+            the gradient is a piece of its own, which its source is the last to need.
     """
 
     name: str
@@ -121,6 +123,7 @@ class Tensor:
     kept_by: tuple[int, ...] = ()
     dense: bool = True
     own: bool = False
+    gradient_until: int = -1
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
 
@@ -246,6 +249,8 @@ class ModelProfile:
                 raise InputError(
                     f"{where}.targets", str(tensor.targets), f"layers after {tensor.source}, below {len(self.layers)}"
                 )
+            if not -1 <= tensor.gradient_until <= max(tensor.source, -1):
+                raise InputError(f"{where}.gradient_until", str(tensor.gradient_until), f"-1 to {tensor.source}")
             if any(not max(tensor.source, 0) <= layer < len(self.layers) for layer in tensor.kept_by):
                 limit = f"layers from {max(tensor.source, 0)} on, below {len(self.layers)}"
                 raise InputError(f"{where}.kept_by", str(tensor.kept_by), limit)
@@ -359,6 +364,9 @@ class ModelProfile:
                     del layer[key]
             if "gathered_bytes" not in layer:
                 del layer["gathers"]
+        for tensor in data["tensors"]:
+            if tensor["gradient_until"] < 0:
+                del tensor["gradient_until"]
         for name in ("clip_grad_norm", "correction"):
             if data[name] is None:
                 del data[name]

@@ -109,3 +109,28 @@ def test_what_a_profile_does_not_know_is_not_guessed(kept: bool) -> None:
     assert found.stash_bytes == 30
     assert found.backward_peak([], 0) == 0
     assert found.forward_peak(kept, leaves=False) == 30
+
+
+def test_parts_of_gradients_wait_for_each_other() -> None:
+    """Of a weight of layers 0 and 2, whose gradient is added to what is there, a part waits while layer 1 goes backward."""
+    profile, none = known(), np.zeros((3, 1))
+    waiting = np.array([[8.0], [4.0], [0.0]])
+    without = Walk.of(profile, Columns(profile).at(1), (0, 1, 2), none)
+    found = Walk.of(profile, Columns(profile).at(1), (0, 1, 2), none, waiting=waiting)
+    assert found.backward_peak([0], 0) == without.backward_peak([0], 0)
+    assert 4 <= found.backward_peak([], 0) - without.backward_peak([], 0) <= 8
+
+
+def test_a_gradient_that_is_a_part_lives_as_long_as_the_others() -> None:
+    """That of the second tensor stays until the first layer has gone backward, where they are one piece of memory."""
+    profile = known()
+    second = next(i for i, t in enumerate(profile.tensors) if t.source == 1)
+    tensors = list(profile.tensors)
+    tensors[second] = replace(tensors[second], gradient_until=0)
+    parts = replace(profile, tensors=tuple(tensors))
+    assert (20.0, 1, 1) in walk(profile, (0, 1, 2)).gradients
+    assert (20.0, 0, 1) in walk(parts, (0, 1, 2)).gradients
+    # From a stage that has not the other part it is as long as the stage.
+    assert (20.0, 0, 0) in walk(replace(parts, tensors=tuple(tensors)), (1, 2)).gradients
+    assert ModelProfile.from_json(parts.to_json()) == parts
+    assert "gradient_until" not in profile.to_json()

@@ -18,15 +18,17 @@ OPTIMIZERS = {
     [
         ("gpt", "Adam", 4, 1, False),
         ("gpt", "SGD", 2, 3, True),
+        ("gpt", "Adam", 2, 3, False),
         ("vgg", "momentum", 4, 2, False),
         ("resnet", "Adam", 4, 1, True),
         ("lstm", "Adam", 4, 2, False),
+        ("inception", "SGD", 4, 1, False),
     ],
 )
 def test_the_peak_is_what_torch_tracks(
     name: str, optimizer: str, samples: int, microbatches: int, recompute: bool
 ) -> None:
-    """Never under, and at most 5 % above."""
+    """Never under, and at most 1 % above: gradients that are added, of tied weights, and parts of one piece are all seen."""
     job = zoo.job(name, small=True, optimizer=OPTIMIZERS[optimizer], batch_size=samples * microbatches)
     seen = tracked(job, samples, microbatches, recompute)["Total"]
-    assert seen <= predicted(job, samples, microbatches, recompute) <= 1.05 * seen
+    assert seen <= predicted(job, samples, microbatches, recompute) <= 1.01 * seen
