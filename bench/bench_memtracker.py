@@ -58,9 +58,9 @@ OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "AdamW": lambda p: torch.optim.AdamW(p, lr=1e-3),
 }
 CASES = (
-    Case("gpt-350m", "Adam", 4, 1),
-    Case("gpt-350m", "AdamW", 1, 4),
-    Case("gpt-350m", "SGD", 4, 2, recompute=True),
+    Case("gpt-124m", "Adam", 4, 1),
+    Case("gpt-124m", "AdamW", 1, 4),
+    Case("gpt-124m", "SGD", 4, 2, recompute=True),
     Case("hf-gpt2", "AdamW", 4, 2),
     Case("hf-bert", "AdamW", 8, 1),
     Case("hf-bert", "Adam", 2, 4, recompute=True),
@@ -92,8 +92,8 @@ def job_of(name: str, optimizer: Any, batch_size: int) -> Job:
     """A model in its published size."""
     options: dict[str, Any] = {"batch_size": batch_size, "samples": batch_size, "optimizer": optimizer}
     match name:
-        case "gpt-350m":
-            return zoo.job("gpt", n_layer=24, d_model=1024, n_head=16, seq=1024, dropout=0.1, **options)
+        case "gpt-124m":
+            return zoo.job("gpt", n_layer=12, d_model=768, n_head=12, seq=1024, dropout=0.1, **options)
         case "vgg16":
             return zoo.job("vgg", classes=1000, **options)
         case "resnet50":

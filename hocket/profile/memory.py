@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.autograd.graph import get_gradient_edge
 
 from hocket.profile.capture import Captured, Stage
+from hocket.profile.fake import is_fake
 from hocket.profile.storage import StorageTracker, storage_key, unique_bytes
 
 _SUM = 1.01  # a step that needs more than its largest layer by so much needs all at once
@@ -87,9 +88,8 @@ def _stashes(
     total = [0] * len(stages)
     for owner, tensor in kept.values():
         total[owner] += tensor.untyped_storage().nbytes()
-    torch.autograd.backward(
-        [made[captured.loss_tensor]]
-    )  # frees the graph, and leaves gradients for later passes to add to
+    if not is_fake():
+        torch.autograd.backward([made[captured.loss_tensor]])  # as it is usually freed, piece by piece
     return total, [frozenset(names) for names in keeps]
 
 
@@ -217,7 +217,16 @@ def step_peaks(
             optimizer.step()
             return tracker.peak_bytes
 
-    single = [peak(names) for names in layers]
+    known: dict[Any, int] = {}
+
+    def once(names: Sequence[str]) -> int:
+        """Layers of the same sizes need the same."""
+        sizes = tuple((weights[name].shape, weights[name].dtype) for name in names if name in weights)
+        if sizes not in known:
+            known[sizes] = peak(names)
+        return known[sizes]
+
+    single = [once(names) for names in layers]
     together = peak(list(weights))
     if together > _SUM * max(single):
         return single, True
