@@ -358,15 +358,14 @@ class ModelProfile:
         for tensor in data["tensors"]:
             if not tensor["own"]:
                 del tensor["own"]
+            if tensor["gradient_until"] < 0:
+                del tensor["gradient_until"]
         for layer in data["layers"]:
             for key in ("elsewhere", "gathered_bytes"):
                 if not layer[key]:
                     del layer[key]
             if "gathered_bytes" not in layer:
                 del layer["gathers"]
-        for tensor in data["tensors"]:
-            if tensor["gradient_until"] < 0:
-                del tensor["gradient_until"]
         for name in ("clip_grad_norm", "correction"):
             if data[name] is None:
                 del data[name]
