@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from heapq import heapify, heappop, heappush
-from math import floor, inf, log
+from math import floor, inf, lcm, log
 
 import numpy as np
 
@@ -341,10 +341,21 @@ def proven(one: Meshed) -> Mapping[int, float]:
     most = {group: size + more[group] for group, size in peaks.items()}
     if one.fullest(most)[0] <= 0:
         return peaks
-    columns = min(_COLUMNS, mesh.width)
-    few = min(mesh.microbatches, mesh.depth + 2 if mesh.chunks == 1 else 2 * mesh.depth)
-    if few * columns * mesh.depth * mesh.chunks > _MOST_FORWARDS:
+    short = _short(mesh)
+    if short.microbatches * short.width * mesh.depth * mesh.chunks > _MOST_FORWARDS:
         return most
-    short = replace(mesh, width=columns, microbatches=few)
     situation, choice = one.plane.choice(short, short.batch_size)
     return proven_peaks(situation, mesh.strategy, choice)
+
+
+def _short(mesh: Mesh) -> Mesh:
+    """Two columns of a short batch; of unequal replicas, as many microbatches as all of them have in flight twice."""
+    widths = {len(place) for place in mesh.places}
+    if len(widths) > 1:
+        together = lcm(*widths)
+        filled = -(-2 * sum(len(place) for place in mesh.places) // together) * together
+        return replace(mesh, microbatches=min(mesh.microbatches, filled))
+    columns = min(_COLUMNS, mesh.width)
+    few = min(mesh.microbatches, mesh.depth + 2 if mesh.chunks == 1 else 2 * mesh.depth)
+    places = tuple(place[:columns] for place in mesh.places)
+    return replace(mesh, width=columns, microbatches=few, places=places)

@@ -11,7 +11,7 @@ from hocket.hardware import catalog
 from hocket.hardware.cluster import Cluster, Level, Link, Node
 from hocket.passes.borders import StageCut
 from hocket.plan.mesh import Mesh, Plane
-from hocket.plan.mesh_search import simulated
+from hocket.plan.mesh_search import proven, simulated
 from hocket.plan.mixed import alone, mixes, turned
 from hocket.plan.open import Opened, problems_of
 from hocket.plan.predict import predict_choice
@@ -138,3 +138,30 @@ def test_long_batches_of_unequal_replicas(widths: tuple[int, ...]) -> None:
     found = predict_choice(situation, "flush", choice, most_forwards=0)
     assert found.iteration_s == pytest.approx(whole.iteration_s, rel=2e-3)
     assert found.peak_memory_bytes == pytest.approx(whole.peak_memory_bytes)
+
+
+@pytest.mark.parametrize("room", [1.0, 1.001, 1.01])
+@pytest.mark.parametrize("tensor", [1, 2])
+def test_what_nearly_fills_the_memory_is_proved(room: float, tensor: int) -> None:
+    """Of many replicas and few stages, too: the plan fits whatever the timing."""
+    options = {"tensors": (tensor,), "recomputes": ("none",), "microbatch_sizes": (2,)}
+    free = search_sizes(GPT, EIGHT, 64, **options).best  # type: ignore[arg-type]
+    tight = replace(EIGHT, nodes=tuple(replace(node, memory_bytes=room * free.bytes) for node in EIGHT.nodes))
+    found = search_sizes(GPT, tight, 64, **options)  # type: ignore[arg-type]
+    opened = Opened(found.plan(found.best), found.profile_of(found.best))
+    assert problems_of(opened, opened.program) == ()
+
+
+def test_every_way_can_be_proved() -> None:
+    """However many replicas stages have, and wherever they stand."""
+    found = search_sizes(GPT, EIGHT, 16, tensors=(1,), recomputes=("none",), microbatch_sizes=(1,))
+    plane = Plane(found.profile, EIGHT, 1, "none", (1,))
+    tailor = Tailor([plane])
+    for mesh, _ in mixes(plane, 16):
+        cut = tailor.fitted(mesh)
+        for one in filter(None, (cut, turned(cut, plane) if cut else None)):
+            whole = simulated(tailor, one)
+            tight = replace(EIGHT, nodes=tuple(replace(node, memory_bytes=whole.bytes) for node in EIGHT.nodes))
+            near = replace(whole, plane=Tailor([Plane(found.profile, tight, 1, "none", (1,))]))
+            peaks = proven(near)
+            assert max(peaks.values()) >= 0.9 * whole.bytes, one
