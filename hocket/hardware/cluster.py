@@ -53,7 +53,8 @@ class Level:
             pair of devices has its own (NVLink, a switch that never blocks).
         all_reduce: measured alpha-beta of one step of a ring all-reduce among its components, when it differs from
             point-to-point (hardware/links.py says how both are fitted).
-        members: the same among devices of one tensor-parallel group, where these have a way of their own.
+        members: measured alpha-beta of what devices of one tensor-parallel group give each other in one step, where these
+            share memory.
     """
 
     name: str
@@ -75,11 +76,6 @@ class Level:
     def link(self) -> Link:
         """Point-to-point figures."""
         return Link(self.bandwidth_bytes_per_s, self.latency_s)
-
-    @property
-    def inside(self) -> Link:
-        """Of a step among members of a tensor-parallel group."""
-        return self.members or self.all_reduce or self.link
 
 
 @dataclass(frozen=True)

@@ -12,26 +12,58 @@ from hocket.hardware.cluster import Cluster, Level, Link, Node
 
 
 @dataclass(frozen=True)
+class Inside:
+    """What members of a group exchange among themselves, at the figures of the outermost level that it spans.
+
+    Attributes:
+        link: of a step. width: members.
+        at_once: each gives all others their parts in one step, as those do that share memory, and not in the steps of a ring.
+    """
+
+    link: Link
+    width: int
+    at_once: bool = False
+
+    @classmethod
+    def of(cls, level: Level, width: int) -> "Inside":
+        """Of groups that span this level."""
+        return cls(level.members or level.all_reduce or level.link, width, level.members is not None)
+
+    @property
+    def steps(self) -> int:
+        """Of a gather or a reduce-scatter."""
+        return 1 if self.at_once else self.width - 1
+
+    def gather_s(self, size_bytes: float) -> float:
+        """Seconds of a gather or a reduce-scatter, of so many bytes of the whole: of which a t-th are there already."""
+        return self.steps * self.link.seconds(size_bytes * (self.width - 1) / self.width / self.steps)
+
+    def all_reduce_s(self, size_bytes: float) -> float:
+        """Seconds of an all-reduce: twice that, but that two members who give each other all that they have are ready then."""
+        return self.link.seconds(size_bytes) if self.at_once and self.width == 2 else 2 * self.gather_s(size_bytes)
+
+
+@dataclass(frozen=True)
 class Grouped:
     """A cluster whose devices are groups.
 
     Attributes:
-        inside: a step of a ring among members, at the figures of the outermost level that a group spans.
+        inside: what members exchange among themselves; None for groups of one.
         width: members of a group. slices: whether each of them sends a part of what all have.
     """
 
     cluster: Cluster
-    inside: Link
+    inside: Inside | None
     width: int
     slices: bool = False
 
     def all_reduce_s(self, size_bytes: float) -> float:
-        """Seconds of a ring all-reduce among members: 2 (t - 1) steps, each of a t-th of the bytes."""
-        return 2 * self.gather_s(size_bytes)
+        """Seconds of an all-reduce among members."""
+        return self.inside.all_reduce_s(size_bytes) if self.inside else 0.0
 
     def gather_s(self, size_bytes: float) -> float:
-        """Seconds of a gather or a reduce-scatter among members, of so many bytes of the whole: half of that."""
-        return (self.width - 1) * self.inside.seconds(size_bytes / self.width)
+        """Seconds of a gather or a reduce-scatter among members, of so many bytes of the whole."""
+        return self.inside.gather_s(size_bytes) if self.inside else 0.0
 
 
 def grouped(cluster: Cluster, width: int, slices: bool = False) -> Grouped:
@@ -41,7 +73,7 @@ def grouped(cluster: Cluster, width: int, slices: bool = False) -> Grouped:
         InputError: groups of this width do not fit the levels, or have members of unlike types.
     """
     if width == 1:
-        return Grouped(cluster, Link(float("inf")), 1)
+        return Grouped(cluster, None, 1)
     left, levels, spanned = width, list[Level](), list[Level]()
     below = 1  # devices of a component of the level below
     for level in cluster.levels:
@@ -50,14 +82,14 @@ def grouped(cluster: Cluster, width: int, slices: bool = False) -> Grouped:
         if inside > 1:
             spanned.append(level)
         if outside > 1 or (left == 1 and level is cluster.levels[-1] and not levels):
-            ring = spanned[-1].inside
-            levels.append(_between(level, outside, ring, width, min(width, below) if level.shared else 1, slices))
+            own = Inside.of(spanned[-1], width)
+            levels.append(_between(level, outside, own, min(width, below) if level.shared else 1, slices))
         below *= level.width
     if left > 1:
         raise InputError("tensor", f"{width} devices", f"a divisor of the cluster's {cluster.devices}")
     cores = cluster.host_cores / min(width, cluster.levels[0].width) if cluster.host_cores is not None else None
     whole = replace(cluster, levels=tuple(levels), nodes=_nodes(cluster, width), host_cores=cores)
-    return Grouped(whole, spanned[-1].inside, width, slices)
+    return Grouped(whole, Inside.of(spanned[-1], width), width, slices)
 
 
 def fits(cluster: Cluster, width: int) -> bool:
@@ -78,7 +110,7 @@ def _divided(level: Level, width: int) -> tuple[int, int]:
     raise InputError("tensor", f"{width} devices", f"a divisor or a multiple of level {level.name}'s {level.width}")
 
 
-def _between(level: Level, groups: int, inside: Link, width: int, sharing: int, slices: bool) -> Level:
+def _between(level: Level, groups: int, inside: Inside, sharing: int, slices: bool) -> Level:
     """A level between groups.
 
     Arguments:
@@ -90,9 +122,9 @@ def _between(level: Level, groups: int, inside: Link, width: int, sharing: int, 
     if not slices:
         rate, latency_s = level.bandwidth_bytes_per_s / sharing, level.latency_s
     else:
-        seconds = sharing / width / level.bandwidth_bytes_per_s
-        seconds += (width - 1) / width / inside.bandwidth_bytes_per_s
-        rate, latency_s = 1 / seconds, level.latency_s + (width - 1) * inside.latency_s
+        seconds = sharing / inside.width / level.bandwidth_bytes_per_s
+        seconds += (inside.width - 1) / inside.width / inside.link.bandwidth_bytes_per_s
+        rate, latency_s = 1 / seconds, level.latency_s + inside.steps * inside.link.latency_s
     return Level(level.name, groups, rate, latency_s, level.shared, all_reduce)
 
 

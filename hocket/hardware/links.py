@@ -162,7 +162,7 @@ def fit_samples(samples: Sequence[LinkSample]) -> dict[tuple[int, str], LinkFit]
         if len(members) > 1:
             raise InputError(f"link samples of level {level}", f"{sorted(members)} members", "one number of members")
         fits[level, kind] = (
-            fit_alpha_beta(sizes, seconds) if kind == POINT_TO_POINT else fit_all_reduce(members.pop(), sizes, seconds)
+            fit_all_reduce(members.pop(), sizes, seconds) if kind == ALL_REDUCE else fit_alpha_beta(sizes, seconds)
         )
     return fits
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from hocket.errors import InputError
 from hocket.hardware.cluster import Cluster, Level, Link, Node
-from hocket.hardware.groups import grouped
+from hocket.hardware.groups import Inside, grouped
 
 INSIDE, OUTSIDE = 240e9, 24e9
 
@@ -34,7 +34,8 @@ def test_levels_that_a_group_fills_are_gone(width: int, names: list[str]) -> Non
     """And of the others fewer components are left."""
     group = grouped(servers(True), width)
     assert [level.name for level in group.cluster.levels] == names
-    assert group.inside == (Link(INSIDE, 1e-6) if width <= 8 else Link(OUTSIDE, 5e-6))
+    assert group.inside is not None
+    assert group.inside.link == (Link(INSIDE, 1e-6) if width <= 8 else Link(OUTSIDE, 5e-6))
 
 
 def test_whole_messages() -> None:
@@ -68,7 +69,7 @@ def test_a_ring_inside() -> None:
     assert grouped(servers(True), 1).all_reduce_s(4e6) == 0
     cluster = servers(True)
     measured = replace(cluster, levels=(replace(cluster.levels[0], all_reduce=Link(1e9)), cluster.levels[1]))
-    assert grouped(measured, 4).inside == Link(1e9)
+    assert grouped(measured, 4).inside == Inside(Link(1e9), 4)
 
 
 def test_all_of_a_cluster_is_one_group() -> None:
@@ -96,3 +97,16 @@ def test_widths_that_do_not_fit() -> None:
         grouped(servers(True), 3)
     with pytest.raises(InputError, match=r"^tensor: found 64 devices; expected a divisor"):
         grouped(servers(True), 64)
+
+
+def test_members_that_share_memory_take_one_step() -> None:
+    """Two give each other all that they have; more scatter and gather; links of a ring are not asked."""
+    level = Level("local", 8, 1e9, 1e-3, all_reduce=Link(1e8, 1e-2), members=Link(1e9, 1e-4))
+    cluster = Cluster("local", (level,), "cpu-core")
+    two, four = (grouped(cluster, width) for width in (2, 4))
+    assert two.all_reduce_s(1e6) == pytest.approx(1e-4 + 1e-3)
+    assert two.gather_s(1e6) == pytest.approx(1e-4 + 0.5e-3)
+    assert four.all_reduce_s(1e6) == pytest.approx(2 * (1e-4 + 0.75e-3))
+    (between,) = grouped(cluster, 4, slices=True).cluster.levels
+    assert between.latency_s == pytest.approx(1e-3 + 1e-4)
+    assert 1 / between.bandwidth_bytes_per_s == pytest.approx((0.25 + 0.75) / 1e9)
