@@ -44,7 +44,7 @@ def plan(
     shard: Annotated[
         str | None,
         typer.Option(
-            help="Of a profile: what replicas divide, none, optimizer (state and step) or full (weights, too)."
+            help="What replicas divide, none, optimizer (state and step) or, of a profile, full (weights, too)."
         ),
     ] = None,
     sequence: Annotated[
@@ -137,8 +137,6 @@ def plan(
         return
     if tensor_profile:
         raise InputError("--tensor-profile", "a model by its sizes", "a profile: by sizes all widths are considered")
-    if shard:
-        raise InputError("--shard", "a model by its sizes", "a profile: by sizes nothing is divided among replicas")
     if strategy:
         expected = "a profile: by sizes data_parallel, flush and interleaved are compared, and all that divides"
         raise InputError("--strategy", "a model by its sizes", expected)
@@ -154,6 +152,8 @@ def plan(
     options = {"tensors": tensor or (), "recomputes": recompute or (), "microbatch_sizes": microbatch or ()}
     if sequence_parallel is not None:
         options["sequence_parallel"] = (sequence_parallel,)
+    if shard:
+        options["shards"] = (shard,)
     if calibration:
         options["calibration"] = Calibration.read(calibration)
     goal = goal_from(objective, tokens, samples, deadline, sized.sequence)

@@ -63,7 +63,7 @@ def sized_json(found: "SizedSearch", fits: bool = True) -> dict[str, Any]:
 
     def candidate(one: "Meshed") -> dict[str, Any]:
         mesh = one.mesh
-        sizes = ("tensor", "sequence_parallel", "depth", "width", "chunks", "microbatches", "recompute")
+        sizes = ("tensor", "sequence_parallel", "depth", "width", "chunks", "microbatches", "recompute", "shard")
         return {
             "strategy": mesh.strategy,
             "config": mesh.config,

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -52,6 +52,7 @@ class Mesh:
         places: groups of each stage, where they do not stand side by side in columns. Where their numbers differ, `width` is 1
             and `microbatches` counts all.
         sequence_parallel: whether blocks work on slices of the sequence.
+        shard: what columns divide of their state, "none" or "optimizer" (docs/sharding.md).
     """
 
     tensor: int
@@ -65,6 +66,7 @@ class Mesh:
     again: tuple[str, ...] = ()
     places: Places = ()
     sequence_parallel: bool = False
+    shard: str = "none"
 
     @property
     def batch_size(self) -> int:
@@ -78,6 +80,11 @@ class Mesh:
         return self.places or tuple(tuple(range(r * d, (r + 1) * d)) for r in range(self.depth))
 
     @property
+    def sharded(self) -> bool:
+        """Whether optimizer state and step are divided among columns."""
+        return self.shard != "none"
+
+    @property
     def again_by_stage(self) -> tuple[dict[str, int], ...]:
         """How many layers of each stage are made again in each way, where not all do the same."""
         return tuple(dict(Counter(self.again[i] for i in run)) for run in runs(self.ends)) if self.again else ()
@@ -89,14 +96,15 @@ class Mesh:
 
     @property
     def config(self) -> str:
-        """Stages, members of a group (s: on slices of the sequence), columns and chunks, such as "p8 t8s d2 v3"; unlike numbers of
-        columns "d2-2-4"."""
+        """Stages, members of a group (s: on slices of the sequence), columns, chunks and z1 where columns divide optimizer state,
+        such as "p8 t8s d2 v3 z1"; unlike numbers of columns "d2-2-4"."""
         widths = list(dict.fromkeys(len(place) for place in self.places)) if self.width == 1 else []
         columns = (
             "-".join(str(len(place)) for place in self.places) if len(widths) > 1 else max(widths, default=self.width)
         )
         members = f"t{self.tensor}{'s' if self.sequence_parallel else ''}"
-        return f"p{self.depth} {members} d{columns}" + (f" v{self.chunks}" if self.chunks > 1 else "")
+        more = [f"v{self.chunks}"] * (self.chunks > 1) + ["z1"] * self.sharded
+        return " ".join((f"p{self.depth} {members} d{columns}", *more))
 
     def __str__(self) -> str:
         counts = Counter(word for word in self.again if word != "none")
@@ -120,7 +128,11 @@ class Bound:
 
 
 class Plane:
-    """Meshes of one tensor-parallel width and one way to recompute: what they share is worked out once."""
+    """Meshes of one tensor-parallel width and one way to recompute: what they share is worked out once.
+
+    Arguments:
+        shards: what columns may divide of their state; a single column divides nothing.
+    """
 
     def __init__(
         self,
@@ -131,11 +143,12 @@ class Plane:
         sizes: tuple[int, ...],
         slices: bool = True,
         sequence_parallel: bool = False,
+        shards: tuple[str, ...] = ("none",),
     ) -> None:
         slices = slices and not sequence_parallel  # or borders are slices already
         group = grouped(cluster, tensor, slices)
         profile = of_group(source(tensor, recompute, sizes, sequence_parallel), group)
-        self._set(tensor, recompute, sizes, slices, sequence_parallel, group, profile)
+        self._set(tensor, recompute, sizes, slices, sequence_parallel, group, profile, shards)
 
     def _set(
         self,
@@ -146,11 +159,15 @@ class Plane:
         sequence_parallel: bool,
         group: Grouped,
         profile: ModelProfile,
+        shards: tuple[str, ...],
     ) -> None:
+        self.shards = shards
         self.tensor, self.recompute, self.sizes, self.slices = tensor, recompute, sizes, slices
         self.sequence_parallel, self.group, self.profile = sequence_parallel, group, profile
         layers = self.profile.layers
-        self._held = sums(x.weights_bytes + x.optimizer_bytes + x.buffers_bytes for x in layers)
+        self._held = sums(x.weights_bytes + x.buffers_bytes for x in layers)
+        self._optimizer = sums(x.optimizer_bytes for x in layers)
+        self._weights = sums(x.weights_bytes for x in layers)
         self._gradients = sums(x.gradients_bytes for x in layers)
         self._tables: dict[int, Tables] = {}
         self._made: dict[int, np.ndarray] = {}
@@ -174,16 +191,24 @@ class Plane:
         return np.repeat([cluster.capacity_bytes(first) for first in firsts], counts)
 
     @cached_property
-    def _shared(self) -> tuple[float, float]:
-        """Bytes that a stage of all layers has once, though two of them count them: of all kinds, and of gradients."""
+    def _shared(self) -> np.ndarray:
+        """Bytes that a stage of all layers has once, though two of them count them: of weights, gradients and optimizer state."""
         sizes = Columns(self.profile).parameters
         names = [name for layer in self.profile.layers for name in layer.parameters]
-        more = [(names.count(name) - 1, sizes[name]) for name in sorted(set(names))]
-        return sum(count * sum(each) for count, each in more), sum(count * each[1] for count, each in more)
+        found: np.ndarray = sum(
+            ((names.count(name) - 1) * np.array(sizes[name]) for name in sorted(set(names))), np.zeros(3)
+        )
+        return found
 
-    @property
-    def _twice(self) -> float:
-        return self._shared[0]
+    def _twice(self, mesh: Mesh) -> float:
+        """These of a mesh of one stage."""
+        weights, gradients, optimizer = self._shared.tolist()
+        return float(weights + gradients + optimizer / self._parts(mesh, mesh.width))
+
+    @staticmethod
+    def _parts(mesh: Mesh, widths: Any) -> Any:
+        """Into how many parts the optimizer state of stages with so many replicas is divided."""
+        return widths if mesh.sharded else 1
 
     @cached_property
     def ends(self) -> list[Ends]:
@@ -200,22 +225,29 @@ class Plane:
                 continue
             for chunks in range(1, len(self.ends) // depth + 1):
                 if chunks == 1 or (depth > 1 and microbatches % depth == 0):
-                    yield Mesh(
-                        self.tensor,
-                        depth,
-                        width,
-                        chunks,
-                        samples,
-                        microbatches,
-                        self.recompute,
-                        self.ends[depth * chunks - 1],
-                        sequence_parallel=self.sequence_parallel,
-                    )
+                    for shard in self.shards_of(width):
+                        yield Mesh(
+                            self.tensor,
+                            depth,
+                            width,
+                            chunks,
+                            samples,
+                            microbatches,
+                            self.recompute,
+                            self.ends[depth * chunks - 1],
+                            sequence_parallel=self.sequence_parallel,
+                            shard=shard,
+                        )
+
+    def shards_of(self, width: int) -> tuple[str, ...]:
+        """What so many columns may divide of their state."""
+        return self.shards if width > 1 else ("none",)
 
     def least_bytes(self, mesh: Mesh) -> float:
         """State and gradients on the fullest device at least: quicker than `bound`, and never above its bytes."""
-        whole = float(self._held[-1] + self._gradients[-1])
-        return whole / mesh.depth if mesh.depth > 1 else whole - self._twice
+        optimizer = self._optimizer[-1] / self._parts(mesh, max(map(len, mesh.places), default=mesh.width))
+        whole = float(self._held[-1] + self._gradients[-1] + optimizer)
+        return whole / mesh.depth if mesh.depth > 1 else whole - self._twice(mesh)
 
     def least_s(self, mesh: Mesh) -> float:
         """Seconds of compute at least, as if stages could be equal: quicker than `bound`, and never above it."""
@@ -246,20 +278,29 @@ class Plane:
         reduced_s = 0.0
         if ground.widths[0] > 1:
             # What stages share is summed once, or beside the rest by all that have it.
-            size = max(0.0, float(np.diff(self._gradients[cut])[0]) - self._shared[1])
-            ring = collective(self.group.cluster, Kind.ALL_REDUCE, mesh.stands[0], size)
-            reduced_s = max(0.0, sum(ring) - ground.slowest(backward_s)[0])
+            sizes = (float(self._weights[cut[1]] - self._shared[0]), float(self._gradients[cut[1]] - self._shared[1]))
+            weights, gradients = (max(0.0, size) for size in sizes)
+            cluster, place = self.group.cluster, mesh.stands[0]
+            kind = Kind.REDUCE_SCATTER if mesh.sharded else Kind.ALL_REDUCE
+            ring_s = sum(collective(cluster, kind, place, gradients))
+            reduced_s = max(0.0, ring_s - ground.slowest(backward_s)[0])
+            if mesh.sharded:  # new weights are whole when all have their parts of them
+                reduced_s += sum(collective(cluster, Kind.ALL_GATHER, place, weights))
         seconds = float(spent_s.max()) + self._step_s(mesh, ground) + reduced_s
         held, kept = np.diff(self._held[cut]), np.diff(tables.stash_bytes[cut])
         # What crosses a border is kept where it was received, as long as the stash there.
         kept[1:] += crossing
         kept[:-1] -= crossing
-        state, gradients = np.bincount(rank, held), np.bincount(rank, np.diff(self._gradients[cut]))
+        stages = (
+            np.bincount(rank, size) for size in (held, np.diff(self._gradients[cut]), np.diff(self._optimizer[cut]))
+        )
+        state, own_gradients, optimizer = stages
+        state += optimizer / self._parts(mesh, ground.widths)
         stashes = (counts * kept.reshape(counts.shape)).sum(axis=0)
         # Gradients of all chunks are there beside these stashes where they come again, a round of microbatches later.
-        most: np.ndarray = state + np.where(coming, stashes + gradients, np.maximum(stashes, gradients))
+        most: np.ndarray = state + np.where(coming, stashes + own_gradients, np.maximum(stashes, own_gradients))
         if len(cut) == 2:
-            most -= self._twice
+            most -= self._twice(mesh)
         lacks = int((most - ground.room_bytes).argmax())
         return Bound(seconds, float(most[lacks]), float(ground.room_bytes[lacks]))
 
@@ -273,7 +314,7 @@ class Plane:
             if len(place) > 1:
                 found = buckets_of([gradients[i] for i in layers], DEFAULT_BUCKET_BYTES)
                 buckets = tuple(tuple(layers[i] for i in bucket) for bucket in found)
-            cuts.append(StageCut(layers, place, False, buckets))
+            cuts.append(StageCut(layers, place, False, buckets, shard=mesh.shard))
         situation = Situation(self.profile_of(mesh), self.group.cluster, batch_size, (mesh.samples,))
         return situation, Choice(tuple(cuts), mesh.samples, batch_size // mesh.samples)
 
@@ -321,7 +362,8 @@ class Plane:
     def _step_s(self, mesh: Mesh, ground: Ground) -> float:
         """Of the first stage, on its quickest replica."""
         on = zip(self._on, ground.has[:, 0], strict=True)
-        return min(step_s(one, range(mesh.ends[0])) for one, has in on if has)
+        share = 1 / self._parts(mesh, int(ground.widths[0]))
+        return min(step_s(one, range(mesh.ends[0]), share=share) for one, has in on if has)
 
     @cached_property
     def _on(self) -> list[ModelProfile]:
@@ -375,11 +417,12 @@ def planes(
     recomputes: Iterable[str],
     sizes: tuple[int, ...],
     sequence_parallel: Iterable[bool] = (False, True),
+    shards: tuple[str, ...] = ("none",),
 ) -> Iterator[Plane]:
     """One for every width that fits model and cluster, on slices of the sequence and not, as far as that divides."""
     for tensor, recompute, along in product(tensors, recomputes, sequence_parallel):
         try:
-            yield Plane(source, cluster, tensor, recompute, sizes, sequence_parallel=along)
+            yield Plane(source, cluster, tensor, recompute, sizes, sequence_parallel=along, shards=shards)
         except InputError:
             continue
 

@@ -166,7 +166,7 @@ class _Job:
 
 
 # A rounded bound, simplicity, a number, the bound.
-_Waiting = tuple[int, tuple[int, int, int], int, float, _Job]
+_Waiting = tuple[int, tuple[int, int, int, int], int, float, _Job]
 
 
 class _Hunt:
@@ -291,7 +291,7 @@ class _Hunt:
         self._refuse(self._jobs.pop(one.mesh), one, peaks)
         return False
 
-    def _order(self, one: Meshed) -> tuple[bool, float, int, int, int, float]:
+    def _order(self, one: Meshed) -> tuple[bool, float, int, int, int, int, float]:
         """What is of no use goes last."""
         return one.iteration_s > self._ceiling_s, *_rank(one, self._best_s)
 
@@ -313,15 +313,15 @@ class _Hunt:
         )
 
 
-def _rank(one: Meshed, best_s: float) -> tuple[float, int, int, int, float]:
-    """By seconds; among those that are as good as the best, fewer stages, narrower groups and one way for all go first."""
+def _rank(one: Meshed, best_s: float) -> tuple[float, int, int, int, int, float]:
+    """By seconds; among those that are as good as the best, fewer stages, narrower groups, one way for all and whole state go first."""
     if one.iteration_s > best_s * (1 + TIE):
-        return one.iteration_s, 0, 0, 0, 0.0
+        return one.iteration_s, 0, 0, 0, 0, 0.0
     return best_s, *_simplicity(one.mesh), one.iteration_s
 
 
-def _simplicity(mesh: Mesh) -> tuple[int, int, int]:
-    return mesh.depth * mesh.chunks, mesh.tensor, bool(mesh.again)
+def _simplicity(mesh: Mesh) -> tuple[int, int, int, int]:
+    return mesh.depth * mesh.chunks, mesh.tensor, bool(mesh.again), mesh.sharded
 
 
 def simulated(plane: Plane, mesh: Mesh) -> Meshed:
@@ -345,6 +345,13 @@ def proven(one: Meshed) -> Mapping[int, float]:
     if short.microbatches * short.width * mesh.depth * mesh.chunks > _MOST_FORWARDS:
         return most
     situation, choice = one.plane.choice(short, short.batch_size)
+    if mesh.sharded:  # parts are those of all columns
+        stands = mesh.stands
+        stages = (
+            replace(stage, beside=tuple(g for g in stands[s % mesh.depth] if g not in stage.devices))
+            for s, stage in enumerate(choice.stages)
+        )
+        choice = replace(choice, stages=tuple(stages))
     return proven_peaks(situation, mesh.strategy, choice)
 
 
@@ -357,5 +364,5 @@ def _short(mesh: Mesh) -> Mesh:
         return replace(mesh, microbatches=min(mesh.microbatches, filled))
     columns = min(_COLUMNS, mesh.width)
     few = min(mesh.microbatches, mesh.depth + 2 if mesh.chunks == 1 else 2 * mesh.depth)
-    places = tuple(place[:columns] for place in mesh.places)
+    places = tuple(place[:columns] for place in (mesh.stands if mesh.sharded else mesh.places))
     return replace(mesh, width=columns, microbatches=few, places=places)

@@ -43,7 +43,8 @@ def mixes(plane: Plane, batch_size: int) -> Iterator[tuple[Mesh, float]]:
                     used = sum(
                         len(groups) // width * width * pace[k] for k, (groups, width) in zip(order, pairs, strict=True)
                     )
-                    yield _mesh(plane, places, samples, total), total / used
+                    for shard in plane.shards_of(max(map(len, places))):
+                        yield _mesh(plane, places, samples, total, shard), total / used
 
 
 def alone(mesh: Mesh, plane: Plane) -> bool:
@@ -88,7 +89,7 @@ def turned(mesh: Mesh, plane: Plane) -> Mesh | None:
     return None if tuple(places) == stands else replace(mesh, places=tuple(places))
 
 
-def _mesh(plane: Plane, places: Places, samples: int, total: int) -> Mesh:
+def _mesh(plane: Plane, places: Places, samples: int, total: int, shard: str) -> Mesh:
     widths = {len(place) for place in places}
     width = widths.pop() if len(widths) == 1 else 1
     return Mesh(
@@ -102,4 +103,5 @@ def _mesh(plane: Plane, places: Places, samples: int, total: int) -> Mesh:
         (),
         places=places,
         sequence_parallel=plane.sequence_parallel,
+        shard=shard,
     )

@@ -9,6 +9,7 @@ from pathlib import Path
 from hocket.cost.model import CostModel
 from hocket.cost.sizes import PlanSizes
 from hocket.errors import InputError
+from hocket.passes.borders import StageCut
 from hocket.plan.columns import column_of
 from hocket.plan.long import shorter
 from hocket.plan.plan import Plan, Predicted
@@ -49,15 +50,21 @@ class Opened:
                 return plan
             cuts, batch = plan.cuts(graph), (plan.batch_size, plan.microbatch_size)
             sizes = shorter(plan.strategy, cuts, batch)
-            if sizes is None:
-                return plan
-            size, width = sizes[0], len(cuts[0].devices)
+            size, width = sizes[0] if sizes else plan.batch_size, len(cuts[0].devices)
             even = all(len(cut.devices) == width for cut in cuts)
             alike = even and width > _COLUMNS and column_of(graph, plan.group.cluster, cuts, *batch) is not None
             if not alike or size // plan.microbatch_size * len(cuts) <= MAX_FORWARDS:
-                return replace(plan, batch_size=size, predicted=None)
+                return replace(plan, batch_size=size, predicted=None) if sizes else plan
             stages = tuple(replace(stage, devices=stage.devices[:_COLUMNS]) for stage in plan.stages)
             return replace(plan, batch_size=size // width * _COLUMNS, stages=stages, predicted=None)
+
+    @cached_property
+    def shown_cuts(self) -> tuple[StageCut, ...]:
+        """Stages of what is shown, with the columns that are left out beside those that are there: state is divided among all."""
+        with self._here():
+            cuts = self.shown.cuts(self.profile)
+        beside = [set(stage.devices) - set(cut.devices) for stage, cut in zip(self.plan.stages, cuts, strict=True)]
+        return tuple(replace(cut, beside=tuple(sorted(own))) for cut, own in zip(cuts, beside, strict=True))
 
     @cached_property
     def program(self) -> Program:
@@ -156,6 +163,6 @@ def problems_of(opened: Opened, program: Program) -> tuple[Problem, ...]:
     plan, profile = opened.shown, opened.profile
     cluster = plan.group.cluster
     whole = profile_of_group(plan, profile)
-    costs = CostModel.for_batch(whole, cluster, plan.cuts(profile), plan.batch_size, plan.microbatch_size)
+    costs = CostModel.for_batch(whole, cluster, opened.shown_cuts, plan.batch_size, plan.microbatch_size)
     capacity = {d: cluster.capacity_bytes(d) for d in program.devices}
     return check_program(program, value_bytes=PlanSizes(costs, program), capacity_bytes=capacity)

@@ -17,7 +17,7 @@ from typing import Any
 from hocket.cost.analytic import RECOMPUTE, Precision, analytic
 from hocket.cost.calibration import Calibration
 from hocket.cost.compute import Columns
-from hocket.errors import InputError, RefusedError
+from hocket.errors import InputError, RefusedError, nearest
 from hocket.hardware.cluster import Cluster, DeviceType, Node
 from hocket.hardware.groups import grouped
 from hocket.plan.hunt import make_plan
@@ -31,6 +31,7 @@ from hocket.profile.transformer import Transformer
 from hocket.units import show_bytes
 
 SIZES = (1, 2, 4, 8, 16)  # of microbatches
+SHARDS = ("none", "optimizer")  # what columns divide of their state
 IN_16_BITS = Precision()
 
 
@@ -125,6 +126,7 @@ class SizedSearch:
         tensors: Sequence[int] = (),
         recomputes: Sequence[str] = (),
         sequence_parallel: Sequence[bool] = (False, True),
+        shards: Sequence[str] = SHARDS[:1],
     ) -> Iterator[Plane]:
         """All that a search looks at, on this cluster or on one of the same devices; arguments as of `search_sizes`."""
         widths = tuple(tensors) or divisors(cluster.devices)
@@ -132,7 +134,7 @@ class SizedSearch:
         ways = tuple(dict.fromkeys(recomputes)) or tuple(
             word for word in RECOMPUTE if word != "selective" or not self.model.fused_attention
         )
-        return planes(self.profile, cluster, widths, ways, sizes, sequence_parallel)
+        return planes(self.profile, cluster, widths, ways, sizes, sequence_parallel, tuple(shards))
 
     def profile_of(self, found: Meshed) -> ModelProfile:
         """The profile that a plan of a mesh names: of one of its tensor-parallel devices."""
@@ -253,6 +255,7 @@ def search_sizes(
     recomputes: Sequence[str] = (),
     microbatch_sizes: Sequence[int] = (),
     sequence_parallel: Sequence[bool] = (False, True),
+    shards: Sequence[str] = SHARDS[:1],
     precision: Precision = IN_16_BITS,
     calibration: Calibration | None = None,
     ceiling_s: float = inf,
@@ -264,7 +267,7 @@ def search_sizes(
     Arguments:
         tensors: widths of tensor-parallel groups to consider; all that fit when empty. recomputes: what blocks make again;
             "none", "selective" and "full" when empty. microbatch_sizes: 1 to 16 when empty. sequence_parallel: whether
-            members of groups work on slices of the sequence.
+            members of groups work on slices of the sequence. shards: whether columns divide the optimizer's state and step.
         ceiling_s: iterations that take longer are of no use. like: a search for the same model, whose profiles will do.
 
     Raises:
@@ -281,6 +284,9 @@ def search_sizes(
     for word in recomputes:
         if word not in RECOMPUTE:
             raise InputError("recompute", repr(word), f"one of {', '.join(RECOMPUTE)}")
+    for word in shards:
+        if word not in SHARDS:
+            raise InputError("shard", repr(word), f"one of {', '.join(SHARDS)}", nearest(word, SHARDS))
     for width in tensors:
         model.check_tensor(width)
         grouped(cluster, width)
@@ -288,7 +294,7 @@ def search_sizes(
     if like is not None:
         found.share(like)
     found.profile(tensors[0] if tensors else 1, "none", sizes)  # says what is wrong with the device type
-    every = found.planes(cluster, sizes, tensors, recomputes, sequence_parallel)
+    every = found.planes(cluster, sizes, tensors, recomputes, sequence_parallel, shards)
     found.meshes = search_meshes(every, batch_size, ceiling_s)
     found.search_s = clock() - began
     return found
@@ -296,7 +302,7 @@ def search_sizes(
 
 def asked(options: Mapping[str, Any]) -> dict[str, Any]:
     """Of a search's options those that say which planes it looks at."""
-    return {name: options[name] for name in ("tensors", "recomputes", "sequence_parallel") if name in options}
+    return {name: options[name] for name in ("tensors", "recomputes", "sequence_parallel", "shards") if name in options}
 
 
 def divisors(devices: int) -> tuple[int, ...]:

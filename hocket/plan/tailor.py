@@ -30,7 +30,8 @@ class Tailor(Plane):
 
     def __init__(self, ways: Sequence[Plane]) -> None:
         first = ways[0]
-        self._set(first.tensor, SOME, first.sizes, first.slices, first.sequence_parallel, first.group, first.profile)
+        kind = first.tensor, SOME, first.sizes, first.slices, first.sequence_parallel
+        self._set(*kind, first.group, first.profile, first.shards)
         self.ways = tuple(ways)
         self._figures: dict[int, _Figures] = {}
         self._woven: dict[tuple[str, ...], ModelProfile] = {}
@@ -46,7 +47,7 @@ class Tailor(Plane):
         # A little more than that waits is not thought of here.
         room = ground.room_bytes - self.waiting_bytes(mesh) - WAITING * figures.border - excess_bytes
         if mesh.chunks == 1:
-            found = self._recut(figures, ground, turns, room)
+            found = self._recut(figures, ground, turns, room, mesh)
         else:
             found = self._same_cut(figures, ground, turns, room, mesh)
         if found is None:
@@ -75,7 +76,7 @@ class Tailor(Plane):
         return low_s
 
     def _recut(
-        self, of: "_Figures", ground: Ground, turns: np.ndarray, room: np.ndarray
+        self, of: "_Figures", ground: Ground, turns: np.ndarray, room: np.ndarray, mesh: Mesh
     ) -> tuple[tuple[int, ...], list[int]] | None:
         p, blocks = len(turns), of.blocks
         most = blocks if p == 1 or len(self.types[0]) > 1 else min(blocks, 4 * -(-blocks // p) + 4)
@@ -83,7 +84,8 @@ class Tailor(Plane):
         first, last = (np.arange(p) == 0)[:, None], (np.arange(p) == p - 1)[:, None]
         ahead = ground.flying(turns)[:, None]
         gradients = of.gradients[1] * n + of.gradients[0] * first + of.gradients[2] * last
-        state = of.state[1] * n + of.state[0] * first + of.state[2] * last - self._twice * (p == 1)
+        each_of = of.state_of(self._parts(mesh, ground.widths))[:, :, None]  # by layer and stage
+        state = each_of[1] * n + each_of[0] * first + each_of[2] * last - (self._twice(mesh) if p == 1 else 0.0)
         besides = of.stash[0, 0] * first + of.stash[0, 2] * last + of.border * (1.0 * ~first - ~last)
         working = np.where(last, of.working[0, 2], 0.0)
         least = _Least(of, ground, n[None, :])
@@ -122,7 +124,8 @@ class Tailor(Plane):
         first[0, 0] = last[-1, -1] = 1
         n = many.sum(axis=0)
         gradients, state = (
-            x[1] * n + x[0] * first.sum(axis=0) + x[2] * last.sum(axis=0) for x in (of.gradients, of.state)
+            x[1] * n + x[0] * first.sum(axis=0) + x[2] * last.sum(axis=0)
+            for x in (of.gradients, of.state_of(self._parts(mesh, ground.widths)))
         )
         besides = of.stash[0, 0] * first + of.stash[0, 2] * last + of.border * (last - first)
         # Blocks in the order in which they are made again: those of the first chunks, of which most are held.
@@ -177,7 +180,10 @@ def plane_of(source: Source, cluster: Cluster, mesh: Mesh, sizes: tuple[int, ...
         sizes: of microbatches; slices: as in plans.
     """
     words = tuple(dict.fromkeys(mesh.again)) or (mesh.recompute,)
-    ways = [Plane(source, cluster, mesh.tensor, word, sizes, slices, mesh.sequence_parallel) for word in words]
+    ways = [
+        Plane(source, cluster, mesh.tensor, word, sizes, slices, mesh.sequence_parallel, (mesh.shard,))
+        for word in words
+    ]
     return Tailor(ways) if mesh.again else ways[0]
 
 
@@ -197,7 +203,7 @@ class _Figures:
     Attributes:
         layers_s: forward and backward of all layers, each of shape (ways, types, layers); layers_bytes: stashes, (ways, layers).
         block_s: forward and backward of a block; shape (ways, types). stash, working: bytes; shape (ways, 3).
-        state, gradients: bytes; shape (3,). border: bytes from one block to the next.
+        kept, optimizer, gradients: bytes of weights and buffers, optimizer state and gradients; shape (3,). border: bytes from one block to the next.
     """
 
     def __init__(self, profiles: Sequence[ModelProfile], samples: int, types: tuple[str, ...]) -> None:
@@ -214,10 +220,15 @@ class _Figures:
         self.stash = self.layers_bytes[:, three]
         self.working = np.array([own.at(samples).working_bytes[three] for own in columns])
         layers = [profiles[0].layers[k] for k in three]
-        self.state = np.array([x.weights_bytes + x.optimizer_bytes + x.buffers_bytes for x in layers])
+        self.kept = np.array([x.weights_bytes + x.buffers_bytes for x in layers])
+        self.optimizer = np.array([x.optimizer_bytes for x in layers])
         self.gradients = np.array([x.gradients_bytes for x in layers])
         self.border = float(columns[0].at(samples).tensor_bytes[-1])
         self.blocks = len(profiles[0].layers) - 2
+
+    def state_of(self, parts: int | np.ndarray) -> np.ndarray:
+        """Bytes of state where that of the optimizer is in so many parts; shape (3, stages), or (3, 1) of one number."""
+        return self.kept[:, None] + self.optimizer[:, None] / np.atleast_1d(parts)
 
     def ends_s(self, first: np.ndarray, last: np.ndarray) -> np.ndarray:
         """Seconds of embedding and output where they are; shape (types, stages)."""

@@ -99,7 +99,9 @@ def _with_sharded(verdict: Verdict, sharded: tuple[str, Plan] | None, best_s: fl
 def _kind(mesh: Mesh) -> str:
     if mesh.depth > 1:
         return PIPELINE
-    return PLAIN if mesh.tensor == 1 else TENSOR
+    if mesh.tensor > 1:
+        return TENSOR
+    return SHARDED if mesh.sharded else PLAIN
 
 
 def of_profile(found: Search, profile: ModelProfile) -> Verdict:

@@ -29,9 +29,11 @@ def source(tensor: int, recompute: str, sizes: tuple[int, ...], sequence_paralle
     return analytic(GPT, A100, tensor=tensor, recompute=recompute, microbatch_sizes=sizes, sequence_parallel=along)
 
 
-def plane(tensor: int, recompute: str = "none", sequence_parallel: bool = False) -> Plane:
+def plane(
+    tensor: int, recompute: str = "none", sequence_parallel: bool = False, shards: tuple[str, ...] = ("none",)
+) -> Plane:
     """Meshes of eight devices."""
-    return Plane(source, SERVERS, tensor, recompute, (1, 2), sequence_parallel=sequence_parallel)
+    return Plane(source, SERVERS, tensor, recompute, (1, 2), sequence_parallel=sequence_parallel, shards=shards)
 
 
 @pytest.mark.parametrize("tensor", [1, 2, 4, 8])
@@ -54,8 +56,8 @@ def test_all_divisions(tensor: int) -> None:
 @pytest.mark.parametrize("recompute", RECOMPUTE)
 @pytest.mark.parametrize(("tensor", "along"), [(1, False), (2, False), (4, False), (2, True), (4, True)])
 def test_a_bound_is_never_above_the_simulation(tensor: int, along: bool, recompute: str) -> None:
-    """Seconds and bytes; where one column has one stage without chunks, close to it."""
-    own = plane(tensor, recompute, along)
+    """Seconds and bytes, with whole state and divided; where one column has one stage without chunks, close to it."""
+    own = plane(tensor, recompute, along, ("none", "optimizer"))
     for mesh in own.meshes(8):
         bound = own.bound(mesh)
         situation, choice = own.choice(mesh, 8)
@@ -85,6 +87,28 @@ def test_bytes_of_many_stages_are_bounded_closely(recompute: str, close: float) 
         assert close * found <= own.bound(mesh).bytes <= found + 1, mesh
 
 
+@pytest.mark.parametrize("tensor", [1, 2, 4])
+def test_columns_that_divide_their_state(tensor: int) -> None:
+    """Each mesh of several columns has a twin, which says so, holds less and steps less; one column divides nothing."""
+    both, whole = (list(plane(tensor, shards=s).meshes(8)) for s in (("none", "optimizer"), ("none",)))
+    assert [mesh for mesh in both if not mesh.sharded] == whole
+    twins = [mesh for mesh in both if mesh.sharded]
+    assert [replace(mesh, shard="none") for mesh in twins] == [mesh for mesh in whole if mesh.width > 1]
+    only = list(plane(tensor, shards=("optimizer",)).meshes(8))
+    assert only == [mesh for mesh in both if mesh.sharded or mesh.width == 1]
+    own = plane(tensor)
+    for mesh in twins:
+        plain = replace(mesh, shard="none")
+        assert mesh.config == f"{plain.config} z1"
+        assert own.bound(mesh).bytes < own.bound(plain).bytes
+        assert own.least_bytes(mesh) < own.least_bytes(plain)
+        found = [predict_choice(s, mesh.strategy, c) for s, c in (own.choice(one, 8) for one in (mesh, plain))]
+        less = max(found[1].peak_memory_bytes.values()) - max(found[0].peak_memory_bytes.values())
+        assert less > 0
+        if mesh.depth == 1:  # stages that share words have their state whole; a step's memory is divided as well
+            assert less == pytest.approx(own.bound(plain).bytes - own.bound(mesh).bytes, rel=0.04)
+
+
 def test_widths_that_do_not_fit_are_left_out() -> None:
     """Of the model (16 heads) and of the cluster (servers of four)."""
     found = planes(source, SERVERS, (1, 2, 3, 4, 6, 8, 16, 32), ("none", "full"), (1,), (False,))
@@ -105,7 +129,7 @@ def test_slices_of_the_sequence() -> None:
 def test_a_bound_of_slow_sums_is_not_above_the_simulation() -> None:
     """Gradients of words that the first and the last layer share are summed once where one stage has both."""
     levels = tuple(replace(level, bandwidth_bytes_per_s=5e9, all_reduce=None) for level in SERVERS.levels)
-    slow = Plane(source, replace(SERVERS, levels=levels), 1, "none", (1, 2))
+    slow = Plane(source, replace(SERVERS, levels=levels), 1, "none", (1, 2), shards=("none", "optimizer"))
     for mesh in slow.meshes(16):
         situation, choice = slow.choice(mesh, 16)
         found = predict_choice(situation, mesh.strategy, choice)

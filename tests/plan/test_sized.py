@@ -40,6 +40,21 @@ def test_what_is_asked_wrongly(cluster: Cluster, options: dict[str, tuple[int, .
         search_sizes(GPT, cluster, 16, **options)  # type: ignore[arg-type]
 
 
+def test_state_divided_among_columns_that_are_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where two of eight columns stand for all, the proof of memory has an eighth of the state on each, as all of them have."""
+    cluster = Cluster("c", (Level("server", 8, 300e9, 3e-6, False),), "a100-80gb")
+    options = {"tensors": (1,), "recomputes": ("none",), "microbatch_sizes": (1,), "shards": ("optimizer",)}
+    found = search_sizes(GPT, cluster, 64, **options)  # type: ignore[arg-type]
+    wide = next(one for one in found.candidates if one.mesh.width == 8)
+    monkeypatch.setattr("hocket.plan.open.MAX_FORWARDS", 4)
+    plan = found.plan(wide, "p.json")
+    for spare, problems in ((1.02, 0), (0.98, 2)):
+        tight = replace(plan, cluster=replace(cluster, memory_bytes=spare * wide.bytes))
+        opened = Opened(tight, found.profile_of(wide))
+        assert [len(stage.devices) for stage in opened.shown.stages] == [2]
+        assert len(problems_of(opened, opened.program)) == problems
+
+
 def test_a_batch_that_nothing_divides() -> None:
     """Seven samples in microbatches of two."""
     found = search_sizes(GPT, SERVERS, 7, microbatch_sizes=(2,))
