@@ -172,8 +172,9 @@ def _label(shapes: tuple[StageShape, ...], choice: Choice) -> str:
 
 
 def _config(shapes: tuple[StageShape, ...]) -> str:
-    """A configuration, and what its replicas divide."""
-    return config(shapes) + next((f" shard={shape.shard}" for shape in shapes if shape.sharded), "")
+    """A configuration, and what its replicas divide, which for units is everything."""
+    found = config(shapes)
+    return found if found.endswith("units") else found + next((f" shard={s.shard}" for s in shapes if s.sharded), "")
 
 
 def make_plan(situation: Situation, name: str, choice: Choice, profile_path: str = "") -> Plan:

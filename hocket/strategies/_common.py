@@ -216,7 +216,8 @@ def rounds(stages: Stages) -> tuple[int, int]:
 def config(stages: Stages) -> str:
     """A configuration as the papers write it: '15-1', '2-1-1', 'straight 4', or '16' for data parallelism.
 
-    Where devices host several stages it is that of one round over them, such as 'straight 2 x 4 chunks'.
+    Where devices host several stages it is that of one round over them, such as 'straight 2 x 4 chunks'; all of them on the same
+    replicas are units, '4 x 8 units'.
     """
     depth, chunks = rounds(stages)
     if chunks == 0:
@@ -225,7 +226,7 @@ def config(stages: Stages) -> str:
     counts = [len(stage.devices) for stage in stages[:depth]]
     straight = len(counts) > 1 and all(c == 1 for c in counts)
     once = f"straight {len(counts)}" if straight else "-".join(map(str, counts))
-    return once if chunks == 1 else f"{once} x {chunks} chunks"
+    return once if chunks == 1 else f"{once} x {chunks} {'chunks' if depth > 1 else 'units'}"
 
 
 def reasons(found: Iterable[str | None]) -> str | None:

@@ -17,7 +17,7 @@ from tests.program.programs import pipeline
         ([(0, 1), (2,)], "2-1"),
         ([(0,), (1,)] * 4, "straight 2 x 4 chunks"),
         ([(0, 1), (2, 3)] * 2, "2-2 x 2 chunks"),
-        ([(0, 1)] * 3, "2 x 3 chunks"),
+        ([(0, 1)] * 3, "2 x 3 units"),
         ([(0,), (1,), (1,), (0,)], "4 stages on 2 devices"),
         ([(0,), (1,), (0,)], "3 stages on 2 devices"),
         ([(0, 1), (1, 2), (0, 1), (1, 2)], "4 stages on 3 devices"),
