@@ -18,11 +18,14 @@ from statistics import fmean
 from hocket.cost.analytic import Precision, analytic
 from hocket.hardware import catalog
 from hocket.hardware.cluster import Cluster, DeviceType, Level, Link
+from hocket.passes.borders import StageCut
 from hocket.plan.mesh import Mesh, Plane, Source
 from hocket.plan.mesh_search import Meshed, simulated
+from hocket.plan.predict import predict_choice
 from hocket.profile.model import ModelProfile
 from hocket.profile.synthetic import chain
 from hocket.profile.transformer import Transformer
+from hocket.strategies._choices import Choice, Situation
 
 SIZES = (1, 2, 4, 8, 16)
 CARD, RING = Link(0.92 * 25e9, 5e-6), Link(230e9, 3e-6)
@@ -114,6 +117,52 @@ TABLE_4_2 = [
     *((Case(GPT3, n, 1536, 12, 8, 1), x) for n, x in ((384, 153), (768, 149), (1536, 141))),
     *((Case(GPT530, n, 2240, 35, 8, 1), x) for n, x in ((560, 171), (1120, 167), (2240, 159))),
 ]
+
+
+# ZeRO-3 of Table 4.2: model, batch, GPUs, microbatch, TFLOP/s.
+ZERO_3 = [
+    *((GPT3, 1536, n, b, x) for n, b, x in ((384, 4, 144), (768, 2, 88), (1536, 1, 44))),
+    *((GPT530, batch, n, b, x) for batch, n, b, x in ((2560, 640, 4, 138), (2240, 1120, 2, 98), (2240, 2240, 1, 48))),
+]
+
+
+def zero_3(
+    model: Transformer, batch: int, devices: int, samples: int, kind: DeviceType, rings: int
+) -> tuple[float, float]:
+    """TFLOP/s and GB of a GPU where each layer is a unit that all replicas gather whole (docs/sharding.md).
+
+    Arguments:
+        rings: that collectives between servers go in, side by side, each over a card of every server.
+    """
+    # Units on the same devices cannot share words: the output has its own.
+    profile = analytic(
+        replace(model, tied=False), kind, recompute="full", precision=HALF, microbatch_sizes=(samples,)
+    )  # fmt: skip
+    inside, cards = (whole := selene(devices, kind)).levels
+    each = replace(cards, bandwidth_bytes_per_s=cards.bandwidth_bytes_per_s * rings / inside.width)
+    replicas = tuple(range(devices))
+    units = tuple(StageCut((k,), replicas, False, ((k,),), shard="full") for k in range(len(profile.layers)))
+    situation = Situation(profile, replace(whole, levels=(inside, each)), batch, (samples,))
+    found = predict_choice(situation, "fully_sharded", Choice(units, samples, batch // samples))
+    achieved = model.model_flops(batch) / found.iteration_s / devices
+    return achieved / 1e12, max(found.peak_memory_bytes.values()) / 1e9
+
+
+def zero_3_table(kind: DeviceType) -> None:
+    """Print ZeRO-3 over all cards of a server and over one, and by how much PTD-P of Table 4.2 is ahead."""
+    print(
+        f"\nTable 4.2, ZeRO-3\n{'model':<22}{'GPUs':>6}{'micro':>6}{'GB':>5}{'8 rings':>9}{'1 ring':>8}{'published':>10}",
+        end="",
+    )
+    print(f"{'PTD-P ahead:':>14}{'8 rings':>9}{'1 ring':>8}{'published':>10}")
+    for (model, batch, devices, samples, published), (case, theirs) in zip(ZERO_3, TABLE_4_2, strict=True):
+        (first, held), (second, _) = (zero_3(model, batch, devices, samples, kind, rings) for rings in (8, 1))
+        ahead = rate(case, kind)
+        print(
+            f"{model.name:<22}{devices:>6}{samples:>6}{held:>5.0f}{first:>9.1f}{second:>8.1f}{published:>10}{'':>14}",
+            end="",
+        )
+        print(f"{ahead / first - 1:>+9.0%}{ahead / second - 1:>+8.0%}{theirs / published - 1:>+10.0%}", flush=True)
 
 
 def table(title: str, rows: Sequence[tuple[Case, int]], kind: DeviceType, skip: Sequence[int] = ()) -> float:
@@ -295,6 +344,8 @@ def main() -> None:
     for title, rows, skip in (("Table 4.1", TABLE_4_1, told.calibrate), ("Table 4.2", TABLE_4_2, ())):
         if told.only in title:
             table(title, rows, kind, skip)
+    if told.only in "Table 4.2, ZeRO-3":
+        zero_3_table(kind)
     if told.only in "figures":
         for title, what, series, shown in (*formulas(kind), *figures(kind)):
             print(f"\nFigure {title}: {what}: {'yes' if shown else 'NO'}")
