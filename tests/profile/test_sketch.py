@@ -190,7 +190,7 @@ def make_job():
     data = [(torch.rand(8), torch.tensor(i % 4)) for i in range(8)]
     return Job(model.double().float(), torch.nn.functional.cross_entropy, data, lambda p: torch.optim.SGD(p, 0.1), 8)
 """
-    for name, rate in (("plain", "scale"), ("numbers", "torch.linspace(0, scale, 3)[1].item()")):
+    for name, rate in (("plain", "scale"), ("drawn", "torch.linspace(0, scale, 3)[1].item()")):
         path = tmp_path / f"{name}.py"
         path.write_text(text.replace("{rate}", rate))
         found = sketch(path, (2, 4)).profile
