@@ -114,6 +114,24 @@ def place_to_write(path: str | Path) -> Path | None:
     return target
 
 
+def check_replaced(path: str | Path, kind: str, mark: str) -> None:
+    """Refuse to replace a file of another kind: an option that took the wrong name must not cost a job's source.
+
+    Arguments:
+        kind: what may be replaced, in words; mark: what stands at the beginning of each such file.
+
+    Raises:
+        InputError: the file is there, is not empty, and is something else.
+    """
+    path = Path(path)
+    if path.is_file() and path.stat().st_size:
+        with path.open("rb") as file:
+            if mark.encode() not in file.read(256):
+                raise InputError(
+                    str(path), f"a file that is no {kind}", f"a new file, or a {kind}", "Nothing was changed."
+                )
+
+
 def check_folder_to_write(path: str | Path, place: str) -> None:
     """Refuse a folder that is there and takes no files, or is not there and cannot be made.
 

@@ -251,3 +251,18 @@ def test_a_folder_that_cannot_be_synced_is_told(tmp_path: Path, monkeypatch: pyt
 def test_digest_is_sha256() -> None:
     """The digest of nothing is the well-known one."""
     assert digest(b"") == "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+
+
+def test_only_files_of_a_kind_are_replaced(tmp_path: Path) -> None:
+    """Nothing, an empty file and one of the kind are; what somebody wrote by hand is not."""
+    from hocket.files import check_replaced
+
+    path = tmp_path / "plan.yaml"
+    for text in (None, "", "format: hocket-plan-1\nstrategy: flush\n"):
+        if text is not None:
+            path.write_text(text)
+        check_replaced(path, "plan", "format: hocket-plan")
+    path.write_text("import torch\n")
+    with pytest.raises(InputError, match="a file that is no plan"):
+        check_replaced(path, "plan", "format: hocket-plan")
+    assert path.read_text() == "import torch\n"

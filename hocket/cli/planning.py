@@ -92,7 +92,7 @@ def plan(
     Without any device: hocket plan gpt3-175b cluster.yaml --batch 1536 -o plan.yaml
     """
     from hocket.errors import InputError
-    from hocket.files import place_to_write
+    from hocket.files import check_replaced, place_to_write
     from hocket.hardware.cluster import Cluster
     from hocket.plan.profile_goal import plan_profile
     from hocket.profile.model import ModelProfile
@@ -100,6 +100,7 @@ def plan(
 
     if output:
         place_to_write(output)
+        check_replaced(output, "plan", "format: hocket-plan")
     loaded = open_model(model)
     if isinstance(loaded, ModelProfile):
         of_sizes: dict[str, Any] = {
