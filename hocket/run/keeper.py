@@ -5,7 +5,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from hocket.errors import InputError
 from hocket.plan.plan import Plan
@@ -34,14 +35,16 @@ class Keeper:
         """Give the engine the newest whole checkpoint, if going on is wanted and there is one; returns the first step.
 
         Raises:
-            InputError: checkpoints of another job or model; or some that are there and not asked for.
+            InputError: checkpoints of another job, model or optimizer; or some that are there and not asked for.
         """
         found = self._found(speak)
         if found is None:
             return 0
         self.path, self._versions = found.path, _versions(found.position, len(self._plan.stages))
         held = engine.described()
-        engine.load(nested(found.load(wanted(held)), held))
+        state = nested(found.load(wanted(held)), held)
+        _check_optimizer(self._job, found.path, state)
+        engine.load(state)
         return _first_step(found, self._job, self._plan)
 
     def save(self, engine: Worker, step: int, periods: int) -> Path:
@@ -78,6 +81,23 @@ class Keeper:
             text = f"{found.path} was made under another plan; its state is taken by name"
             speak({"event": "note", "text": text})
         return found
+
+
+def _check_optimizer(job: Job, path: Path, state: Mapping[str, Any]) -> None:
+    """Refuse the state of another optimizer, found by letting this job's make a step on a small weight."""
+    kept = {key for entries in state["optimizer"].values() for key, value in entries.items() if value is not None}
+    if not kept:
+        return
+    weight = nn.Parameter(torch.ones(2, 2))
+    weight.grad = torch.ones(2, 2)
+    optimizer = job.optimizer([weight])
+    optimizer.step()
+    own = {key for key, value in optimizer.state[weight].items() if value is not None}
+    if kept != own:
+        found, expected = (", ".join(sorted(keys)) or "nothing" for keys in (kept, own))
+        wanted = f"{expected}, which {type(optimizer).__name__} keeps"
+        step = "Go on with the optimizer that the checkpoint was made with, or start anew in another folder."
+        raise InputError(f"checkpoint {path}: optimizer", f"{found} of each weight", wanted, step)
 
 
 def _first_step(found: Checkpoint, job: Job, plan: Plan) -> int:

@@ -173,6 +173,17 @@ def test_a_checkpoint_of_another_model(tmp_path: Path) -> None:
         train(other, one, steps=2, checkpoint=folder, resume=True)
 
 
+@pytest.mark.parametrize(
+    ("first", "second"), [("Adam(p, lr=0.01)", "SGD(p, lr=0.01)"), ("SGD(p, 0.1, 0.9)", "Adam(p)")]
+)
+def test_a_checkpoint_of_another_optimizer(tmp_path: Path, first: str, second: str) -> None:
+    """Its state would be taken for something that it is not, or be missing in the middle of a step."""
+    folder, one = tmp_path / "saved", plan("gpipe", (7, (0,)))
+    run(write_job(tmp_path, optimizer=first), one, steps=1, checkpoint=folder)
+    with pytest.raises(InputError, match=rf"optimizer: found .* of each weight; expected .* which {second[:3]}"):
+        train(write_job(tmp_path, optimizer=second), one, steps=2, checkpoint=folder, resume=True)
+
+
 def test_a_full_disk_ends_the_run_with_one_error(tmp_path: Path) -> None:
     """When a checkpoint cannot be written the run ends with that error, and the one before is whole."""
     limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, resource.RLIM_INFINITY))"
