@@ -21,6 +21,7 @@ import json
 import os
 import re
 import shutil
+import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -45,6 +46,7 @@ MANIFEST = "manifest.json"
 _NAME = re.compile(r"step-(\d{8,18})")
 _MAX_MANIFEST_BYTES = 64 * 2**20
 _CHUNK_BYTES = 2**20
+_FILTERS = threading.Lock()
 
 State = Mapping[str, Any]
 
@@ -310,7 +312,10 @@ def _raise_first(folder: Path, problems: list[str]) -> None:
 
 @contextmanager
 def _dcp() -> Iterator[None]:
-    """DCP without its own collectives (they pickle): it warns that it works for this process alone, as it should."""
-    with warnings.catch_warnings(), torch.no_grad():
+    """DCP without its own collectives (they pickle): it warns that it works for this process alone, as it should.
+
+    One thread at a time: the filters of warnings are the process's, and two threads would undo each other's.
+    """
+    with _FILTERS, warnings.catch_warnings(), torch.no_grad():
         warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavailable or uninitialized")
         yield

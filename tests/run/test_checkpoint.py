@@ -4,6 +4,7 @@ import os
 import pickle
 import resource
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -209,6 +210,29 @@ def test_a_full_disk_leaves_the_last_good_one(tmp_path: Path, limit_bytes: int) 
     assert "untouched" in str(results[0])
     assert sorted(p.name for p in tmp_path.iterdir()) == ["step-00000001"]
     assert_same(load_all(newest(tmp_path, alone(), silent)), state)
+
+
+def test_two_threads_do_not_hear_each_others_warnings() -> None:
+    """A thread that has done its saving does not bring back, for one that is at it, the warning that DCP always gives."""
+    inside, over = threading.Event(), threading.Event()
+    heard: list[Warning] = []
+
+    def late() -> None:
+        try:
+            with checkpoint._dcp():
+                inside.set()
+                over.wait(60)
+                warnings.warn("torch.distributed is disabled, unavailable or uninitialized, and so on", stacklevel=1)
+        except Warning as warning:
+            heard.append(warning)
+
+    thread = threading.Thread(target=late)
+    with checkpoint._dcp():
+        thread.start()
+        inside.wait(0.2)  # long enough to get in, were there no lock
+    over.set()
+    thread.join()
+    assert heard == []
 
 
 def test_a_folder_that_is_a_file(tmp_path: Path) -> None:
