@@ -2,27 +2,32 @@
 
 Rules of this file: the newest run of a plan is what counts, and stands in one small file beside the plan. All compute seconds of
 a profile are multiplied so that the plan that ran is predicted as it was measured; bytes only where less was predicted than was
-measured. A profile that was corrected says so, and is corrected anew from what it was.
+measured. Nothing is learned from a run that was short or of another kind than the profile is of. A profile that was corrected says so, and is corrected anew from what it was.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 from hocket.documents import parse_yaml, write_yaml
-from hocket.errors import HocketError, InputError
+from hocket.errors import HocketError, InputError, RefusedError
 from hocket.files import digest, read_bytes, write_atomic
 from hocket.hardware.cluster import Cluster
 from hocket.plan.plan import Plan
 from hocket.plan.predict import predict_iteration
 from hocket.profile.model import Correction, Elsewhere, Layer, ModelProfile
+from hocket.profile.naming import CPU
 from hocket.typed import as_data, read_as
+from hocket.units import show_count
 
 FORMAT = "hocket-experience-1"
 SUFFIX = ".experience.yaml"
+WARM_STEPS = 20
+"""After warm-up: of fewer the median says little."""
 _LIMIT = 16.0  # a run that took more times longer, or shorter, than predicted was no run of this kind
 _CLOSE = 1e-3
+_NEAR = 0.05  # what is farther away after a correction is no matter of compute seconds
 _TRIES = 8
 
 
@@ -109,6 +114,38 @@ def beside(plan: Path) -> Path:
     return plan.with_name(f"{plan.stem}{SUFFIX}")
 
 
+def check_like(
+    plan: Plan, profile: ModelProfile, warm_steps: float, optimizer: str, dtype: str, device_types: Sequence[str]
+) -> None:
+    """Refuse a run that says nothing of what the next one of this profile takes.
+
+    Arguments:
+        warm_steps: after warm-up. optimizer, dtype, device_types: what trained, named as a profile does.
+
+    Raises:
+        RefusedError: it was short, or of another kind than the profile is of.
+    """
+
+    def refuse(found: str, expected: str) -> None:
+        raise RefusedError("run", found, expected)
+
+    if warm_steps < WARM_STEPS:
+        refuse(f"{show_count(int(warm_steps), 'step')} after warm-up", f"at least {WARM_STEPS}")
+    if optimizer != profile.optimizer:
+        refuse(f"trained with {optimizer or 'no optimizer'}", f"{profile.optimizer}, which the profile is of")
+    if dtype != profile.dtype:
+        refuse(f"computed in {dtype}", f"{profile.dtype}, which the profile is of")
+    wanted = {plan.cluster.type_of(device).name for device in range(plan.cluster.devices)}
+    for name in device_types:
+        if not any(_is_of(name, kind) for kind in wanted):
+            refuse(f"on {name}", f"{' and '.join(sorted(wanted))}, which the plan is for")
+
+
+def _is_of(name: str, kind: str) -> bool:
+    """Whether a device of this name is of a type: by the same name, or one of the catalogue that the name begins or has in it."""
+    return name == kind or (CPU not in (name, kind) and kind.partition("-")[0] in name.lower())
+
+
 def learned_from(
     plan: Plan, profile: ModelProfile, iteration_s: float, peak_memory_bytes: Mapping[int, float], steps: int
 ) -> Experience:
@@ -118,7 +155,7 @@ def learned_from(
         profile: that of the plan, corrected already or not. iteration_s, peak_memory_bytes: measured, by device of the plan.
 
     Raises:
-        InputError: plan and profile do not belong together.
+        InputError: plan and profile do not belong together. RefusedError: no factor of compute seconds explains the run.
     """
     predicted = predict_iteration(plan, profile)
     peaks = {device: predicted.peak_memory_bytes[device // plan.tensor] for device in sorted(peak_memory_bytes)}
@@ -141,8 +178,12 @@ def learned_from(
 
 
 def _slowdown(plan: Plan, profile: ModelProfile, predicted_s: float, measured_s: float) -> float:
-    """By what compute seconds are multiplied, so that what is predicted is what was measured, transfers as they are."""
-    factor = 1.0
+    """By what compute seconds are multiplied, so that what is predicted is what was measured, transfers as they are.
+
+    Raises:
+        RefusedError: by nothing.
+    """
+    factor, first_s = 1.0, predicted_s
     for _ in range(_TRIES):
         if abs(predicted_s / measured_s - 1) < _CLOSE:
             break
@@ -151,6 +192,9 @@ def _slowdown(plan: Plan, profile: ModelProfile, predicted_s: float, measured_s:
         scaled = corrected(profile, Correction(own.slowdown * factor, own.growth))
         now = replace(plan, profile_digest=scaled.digest, predicted=None)
         predicted_s = predict_iteration(now, scaled).iteration_s
+    if abs(predicted_s / measured_s - 1) > _NEAR:
+        found = f"{measured_s / first_s:.3g} times the seconds that were predicted"
+        raise RefusedError("run", found, "what other compute seconds would explain")
     return factor
 
 
@@ -188,7 +232,7 @@ def corrected(profile: ModelProfile, to: Correction) -> ModelProfile:
 def experience_of(folder: Path, plan: Path | None, profile: ModelProfile, cluster: Cluster) -> Experience | None:
     """The run of this model on this cluster that is kept in a folder: of the plan of this name, else the longest.
 
-    What is no such file is left out.
+    What is no such file, or of a short run, is left out.
     """
     found = []
     for path in sorted(folder.glob(f"*{SUFFIX}")):
@@ -196,6 +240,6 @@ def experience_of(folder: Path, plan: Path | None, profile: ModelProfile, cluste
             one = Experience.read(path)
         except HocketError:
             continue
-        if one.is_of(profile, cluster):
+        if one.steps >= WARM_STEPS and one.is_of(profile, cluster):
             found.append((plan is not None and path.name == beside(plan).name, one.steps, one))
     return max(found, key=lambda each: each[:2])[2] if found else None

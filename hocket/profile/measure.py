@@ -23,6 +23,7 @@ from hocket.profile.companions import Companions
 from hocket.profile.job import Job, check_device
 from hocket.profile.memory import LayerBytes, count_bytes, optimizer_bytes, step_peaks
 from hocket.profile.model import ModelProfile
+from hocket.profile.naming import type_of
 from hocket.profile.rehearsal import Clock, Rehearsal, Way
 from hocket.profile.timing import ROUNDS, Times, timed
 from hocket.profile.verify import verify
@@ -112,7 +113,7 @@ def measure(
         captured,
         [column for column, _ in made],
         step,
-        device_type or _type_of(place),
+        device_type or type_of(place),
         source,
         (*captured.notes, *notes),
     )
@@ -120,10 +121,6 @@ def measure(
 
 def _silent(done: int, total: int, what: str) -> None:
     return None
-
-
-def _type_of(device: torch.device) -> str:
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu-core"
 
 
 def usual_sizes(batch_size: int) -> list[int]:

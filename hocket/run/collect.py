@@ -6,11 +6,11 @@ Rules of this file: no torch, no I/O. A report is a small dictionary that came a
     loss    step, sum, samples          one microbatch: its mean loss times its samples; from whoever has the last stage
     note    text                        from worker 0
     saved   step, path                  from worker 0
-    done    steps, iteration_s, peak_memory_bytes, stopped; collectives of tensor-parallel groups inside forwards, backwards
+    done    steps, iteration_s, warm_steps, optimizer, dtype, device_type, peak_memory_bytes, stopped; collectives of tensor-parallel groups inside forwards, backwards
     error   see failure.py
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import isfinite
 from statistics import median
@@ -89,6 +89,10 @@ class Collector:
             shown = loss if isfinite(loss) else None
             self._listener.step({"step": self._next, "loss": shown, "samples": self._next * batch})
 
+    def _told(self, name: str) -> Iterator[str]:
+        """What workers say of themselves when they are done."""
+        return (str(event[name]) for _, event in sorted(self.done.items()) if name in event)
+
     def summary(self, devices: tuple[int, ...]) -> Summary:
         """The run's summary, when every worker is done.
 
@@ -109,5 +113,9 @@ class Collector:
             predicted_peak_memory_bytes={d: peaks[d // tensor] for d in devices if d // tensor in peaks},
             peak_memory_bytes={devices[rank]: int(e["peak_memory_bytes"]) for rank, e in sorted(self.done.items())},
             stopped=any(event["stopped"] for event in self.done.values()),
+            warm_steps=min((float(event.get("warm_steps", 0)) for event in self.done.values()), default=0.0),
+            optimizer=next((name for name in self._told("optimizer") if name), ""),
+            dtype=next(self._told("dtype"), ""),
+            device_types=tuple(dict.fromkeys(self._told("device_type"))),
             checkpoint=self.checkpoint,
         )

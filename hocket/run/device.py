@@ -95,7 +95,7 @@ class StageRunner:
             self._bound[size] = slot
 
     def resident(self) -> Iterator[Tensor]:
-        """The newest weights, buffers, weights that are not trained, and constants."""
+        """The newest weights, the optimizer's state, buffers, weights that are not trained, and constants."""
         yield from self.weights.resident()
         for stages in self._runs.values():
             for stage in stages:
@@ -307,6 +307,12 @@ class Device:
     def buffers(self) -> dict[str, Tensor]:
         """Buffers by global name (not copied); running statistics are this device's own."""
         return {name: tensor for runner in self.stages.values() for name, tensor in runner.buffers.items()}
+
+    @property
+    def optimizer(self) -> str:
+        """The name of the optimizer, such as "SGD"; empty where nothing is trained here."""
+        made = (runner.weights.optimizer for runner in self.stages.values())
+        return next((type(one).__name__ for one in made if one is not None), "")
 
     def resident(self) -> Iterator[Tensor]:
         """Every tensor that stays from instruction to instruction before the first one runs."""

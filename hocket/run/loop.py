@@ -91,6 +91,8 @@ class Summary:
             nothing was trained. samples_per_s: at that pace. predicted_iteration_s: what the plan says.
         peak_memory_bytes: by device of the plan; predicted_peak_memory_bytes: what the plan says, where it says it.
         stopped: whether it ended early because it was asked to; checkpoint: the newest one, if any.
+        warm_steps: what `iteration_s` is the median of; optimizer, dtype, device_types: names of what trained, of the type that it
+            computed in and of devices, as a profile has them.
     """
 
     steps: int
@@ -102,6 +104,10 @@ class Summary:
     predicted_peak_memory_bytes: dict[int, float] = field(default_factory=dict)
     stopped: bool = False
     checkpoint: str | None = None
+    warm_steps: float = 0.0
+    optimizer: str = ""
+    dtype: str = ""
+    device_types: tuple[str, ...] = ()
 
     def line(self) -> dict[str, Any]:
         """The last line for machines."""
@@ -216,19 +222,20 @@ def _train(job: Job | str | Path, plan: Plan, folder: Path | None, options: Opti
 
 
 def _keep(plan: Plan, path: Path, summary: Summary, listener: Listener) -> None:
-    """Keep beside the plan what its run took, for the next one; nothing where that cannot be compared or written."""
+    """Keep beside the plan what its run took, for the next one, or say why not."""
     if summary.iteration_s is None or not plan.profile:
         return
-    from hocket.plan.experience import beside, learned_from
+    from hocket.plan.experience import beside, check_like, learned_from
     from hocket.plan.open import opened
 
     peaks = {device: float(size) for device, size in summary.peak_memory_bytes.items()}
     try:
-        found = learned_from(plan, opened(plan, path.parent).profile, summary.iteration_s, peaks, len(summary.losses))
+        profile = opened(plan, path.parent, path.name).profile
+        check_like(plan, profile, summary.warm_steps, summary.optimizer, summary.dtype, summary.device_types)
+        found = learned_from(plan, profile, summary.iteration_s, peaks, len(summary.losses))
         found.save(beside(path))
-    except (
-        HocketError
-    ):  # no profile, another one, or a folder that is not ours: that is no reason to fail after training
+    except InputError as error:  # whatever it is, it is no reason to fail after training
+        listener.note(f"not kept for the next plan: {error.found}; expected {error.expected}")
         return
     listener.note(f"kept in {beside(path).name} for the next plan of this profile and cluster")
 

@@ -95,6 +95,11 @@ class Watched:
     # -- what the worker asks for
 
     @property
+    def warm_steps(self) -> float:
+        """Steps of the warm periods."""
+        return max(0, self._measured - _COLD_PERIODS) * self._pace.stride / self._pace.microbatches
+
+    @property
     def iteration_s(self) -> float | None:
         """Median seconds for the microbatches of one step over warm periods; over all, when there were few."""
         times = list(self._period_s)

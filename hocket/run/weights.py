@@ -427,10 +427,13 @@ class StageWeights:
         return {name: found[name] for name in self._like}
 
     def resident(self) -> Iterator[Tensor]:
-        """The newest weights, as compute and the optimizer have them."""
+        """The newest weights, as compute and the optimizer have them, and the optimizer's state."""
         yield from (*self._current.leaves.values(), *self._current.parts)
         if self._apart:
             yield from self._masters.values()
+        if self.optimizer is not None:
+            for entries in self.optimizer.state.values():
+                yield from (value for value in entries.values() if isinstance(value, Tensor))
 
     def state(self, gather: Gather | None = None) -> dict[str, dict[str, object]]:
         """Optimizer state by parameter name; a weight of which this device has a part of the master, the master, too, as MASTER.

@@ -19,6 +19,7 @@ from hocket.plan.plan import Plan
 from hocket.plan.updates import Updates, updates_of
 from hocket.profile.capture import Captured, capture
 from hocket.profile.job import Job
+from hocket.profile.naming import dtype_of, type_of
 from hocket.profile.tensor_split import Collectives, TensorSplit
 from hocket.program.check import prove
 from hocket.program.program import Program
@@ -120,6 +121,10 @@ def work(job: Job, plan: Plan, options: Options, seat: Seat, progress: Progress,
             "event": "done",
             "steps": step,
             "iteration_s": watched.iteration_s,
+            "warm_steps": watched.warm_steps,
+            "optimizer": engine.device.optimizer,
+            "dtype": dtype_of(job),
+            "device_type": type_of(device),
             "peak_memory_bytes": peak_bytes,
             "stopped": watched.stopped and step < end,
             "collectives": asdict(division.members.done) if division else {},

@@ -189,19 +189,34 @@ def test_two_searches_in_two_processes_write_the_same_bytes(folder: Path) -> Non
 
 def test_the_next_plan_knows_the_run(run: Run, profiled: Path) -> None:
     """What a run took is kept beside its plan; the next plan reckons with it, says so, and does not where it is told not to."""
-    found = hocket("train", "job.py", "tiny.yaml", "--steps", "8", folder=profiled)
+    # As if layers took longer than they do: however busy the machine is, a run takes seconds of that size.
+    profile = ModelProfile.read("tiny.json")
+    slower = [
+        replace(one, **{way: tuple(10 * s for s in getattr(one, way)) for way in ("forward_s", "backward_s")})
+        for one in profile.layers
+    ]
+    replace(profile, layers=tuple(slower)).save("tiny.json")
+    words = ("plan", "tiny.json", "cluster.yaml", "--batch", 4, "-s", "flush", "-b", 2)
+    assert run(*words, "-o", "tiny.yaml").code == 0
+    short = hocket("train", "job.py", "tiny.yaml", "--steps", "8", folder=profiled)
+    assert "not kept for the next plan: 6 steps after warm-up; expected at least 20" in short.stderr
+    text = Path("job.py").read_text()
+    Path("other.py").write_text(text.replace("torch.optim.SGD(p, lr=0.1)", "torch.optim.Adam(p)"))
+    other = hocket("train", "other.py", "tiny.yaml", "--steps", "24", folder=profiled)
+    assert "not kept for the next plan: trained with Adam; expected SGD, which the profile is of" in other.stderr
+    assert not Path("tiny.experience.yaml").exists()
+    found = hocket("train", "job.py", "tiny.yaml", "--steps", "24", folder=profiled)
     assert found.returncode == 0, found.stderr
     assert "kept in tiny.experience.yaml" in found.stderr
     assert "peak memory by device" in found.stderr
     assert found.stderr.count("predicted") >= 2
-    words = ("plan", "tiny.json", "cluster.yaml", "--batch", 4, "-s", "flush", "-b", 2)
     before, path = Plan.read("tiny.yaml"), Path("tiny.experience.yaml")
     kept = Experience.read(path)
     # As if the machine had taken three times as long, whatever it took.
     replace(kept, slowdown=3.0).save(path)
     found = run(*words, "-o", "tiny.yaml")
     assert found.code == 0, found.err
-    assert "a run of 8 steps (flush)" in found.out
+    assert "a run of 24 steps (flush)" in found.out
     after = Plan.read("tiny.yaml")
     assert after.profile == "tiny.profile.json"
     assert ModelProfile.read("tiny.profile.json").correction.slowdown == 3.0
@@ -209,7 +224,7 @@ def test_the_next_plan_knows_the_run(run: Run, profiled: Path) -> None:
     assert run("check", "tiny.yaml").code == 0
     machine = run(*words, "--json")
     assert machine.json
-    assert "a run of 8 steps" in machine.err
+    assert "a run of 24 steps" in machine.err
     found = run(*words, "-o", "tiny.yaml", "--no-experience")
     assert "a run of" not in found.out
     assert Plan.read("tiny.yaml").predicted == before.predicted

@@ -1,13 +1,15 @@
 """Experience: a plan that ran is predicted as it was measured, and the next one reckons with it."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from hocket.errors import InputError
+from hocket.errors import InputError, RefusedError
 from hocket.hardware.cluster import Cluster, Level
-from hocket.plan.experience import Experience, beside, corrected, experience_of, learned_from
+from hocket.plan.experience import Experience, beside, check_like, corrected, experience_of, learned_from
 from hocket.plan.plan import Plan
 from hocket.plan.predict import predict_iteration
 from hocket.plan.search import search
@@ -87,11 +89,65 @@ def test_which_run_counts(tmp_path: Path) -> None:
     kept("elsewhere.yaml", 900, cluster=replace(CLUSTER, name="elsewhere"))
     (tmp_path / "broken.experience.yaml").write_text("format: [")
     assert experience_of(tmp_path, None, PROFILE, CLUSTER) is None
-    kept("a.yaml", 10)
-    kept("b.yaml", 20)
-    for plan_file, steps in ((None, 20), (tmp_path / "a.yaml", 10), (tmp_path / "c.yaml", 20)):
+    kept("short.yaml", 5)
+    assert experience_of(tmp_path, None, PROFILE, CLUSTER) is None
+    kept("a.yaml", 30)
+    kept("b.yaml", 40)
+    for plan_file, steps in ((None, 40), (tmp_path / "a.yaml", 30), (tmp_path / "c.yaml", 40)):
         found = experience_of(tmp_path, plan_file, PROFILE, CLUSTER)
         assert found is not None
         assert found.steps == steps
     # What was planned with it is known by what it was.
     assert found.is_of(found.applied(PROFILE), CLUSTER)
+
+
+@pytest.mark.parametrize(
+    ("other", "found"),
+    [
+        ({}, ""),
+        ({"warm_steps": 19}, "19 steps after warm-up"),
+        ({"optimizer": "Adam"}, "trained with Adam"),
+        ({"optimizer": ""}, "trained with no optimizer"),
+        ({"dtype": "bfloat16"}, "computed in bfloat16"),
+        ({"device_types": ("cpu-core", "NVIDIA H200")}, "on NVIDIA H200"),
+    ],
+)
+def test_what_a_run_of_another_kind_took_is_not_learned(other: dict[str, Any], found: str) -> None:
+    """A short one, or with another optimizer, precision or type of device than the profile's."""
+    plan = plan_of("flush")
+    same = {"warm_steps": 20, "optimizer": "SGD", "dtype": "float32", "device_types": ("cpu-core",)}
+    if not found:
+        check_like(plan, PROFILE, **same)
+        return
+    with pytest.raises(RefusedError) as refused:
+        check_like(plan, PROFILE, **same | other)
+    assert refused.value.found == found
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "same"),
+    [
+        ("h100", "NVIDIA H100 80GB HBM3", True),
+        ("a100-80gb", "NVIDIA A100-SXM4-80GB", True),
+        ("a100-80gb", "NVIDIA H100 80GB HBM3", False),
+        ("v100-16gb", "cpu-core", False),
+        ("cpu-core", "Intel cpu-core", False),
+    ],
+)
+def test_a_type_of_the_catalogue_is_known_by_the_name_that_torch_has_for_it(kind: str, name: str, same: bool) -> None:
+    """A sketched profile is for a type of the catalogue, and a run is on what torch calls by another name."""
+    plan = replace(plan_of("flush"), cluster=replace(CLUSTER, device_type=kind))
+    if same:
+        check_like(plan, PROFILE, 20, "SGD", "float32", (name,))
+        return
+    with pytest.raises(RefusedError, match=re.escape(f"on {name}")):
+        check_like(plan, PROFILE, 20, "SGD", "float32", (name,))
+
+
+def test_what_no_factor_explains_is_not_learned() -> None:
+    """A hundred times the seconds, or fewer than transfers alone take, is something else than slower compute."""
+    plan = plan_of("flush")
+    predicted = predict_iteration(plan, PROFILE)
+    for times in (100.0, 1e-4):
+        with pytest.raises(RefusedError, match="times the seconds that were predicted"):
+            learned_from(plan, PROFILE, predicted.iteration_s * times, predicted.peak_memory_bytes, 100)

@@ -66,10 +66,23 @@ def test_summary() -> None:
     collector, _ = started(plan("flush"))
     for rank, pace in enumerate((1.0, 2.0, 9.0)):
         collector.take(
-            rank, {"event": "done", "steps": 6, "iteration_s": pace, "peak_memory_bytes": rank, "stopped": False}
+            rank,
+            {
+                "event": "done",
+                "steps": 6,
+                "iteration_s": pace,
+                "peak_memory_bytes": rank,
+                "stopped": False,
+                "warm_steps": 4 - rank,
+                "optimizer": "SGD" if rank == 1 else "",
+                "dtype": "float32",
+                "device_type": "cpu-core",
+            },
         )
     collector.take(0, {"event": "saved", "step": 6, "path": "there"})
     summary = collector.summary((0, 2, 5))
+    assert (summary.warm_steps, summary.optimizer, summary.dtype) == (2.0, "SGD", "float32")
+    assert summary.device_types == ("cpu-core",)
     assert (summary.iteration_s, summary.samples_per_s, summary.checkpoint) == (2.0, 4.0, "there")
     assert summary.peak_memory_bytes == {0: 0, 2: 1, 5: 2}
 

@@ -68,6 +68,8 @@ def test_pace_is_the_median_of_warm_periods(strategy: str, number: int) -> None:
     program, watched, clock, _, _ = watch(strategy, number)
     play(program, number, watched, clock, Segment(0, 100, 0, 9), [50.0, 40.0, 1.0, 3.0, 2.0, 2.0, 9.0, 2.0, 1.0])
     assert watched.iteration_s == pytest.approx(2.0 * 4 / program.stride)
+    # On some devices the epilogue begins as a period does, and ends another one.
+    assert watched.warm_steps * 4 / program.stride in (7, 8)
 
 
 def test_a_short_run_has_a_pace_too() -> None:

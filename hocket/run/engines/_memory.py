@@ -1,8 +1,8 @@
 """Memory: the most bytes of tensors that a device holds.
 
 CUDA's allocator knows it. On a CPU every operation has to be looked at, which makes them slower: it is done for the
-prologue and the first two periods of the first segment, which hold what all later ones hold (the second has optimizer
-state and every weight version), and then no more.
+first two periods, of one segment or of two, and for the prologue before each, which hold what all later ones hold (the second
+has optimizer state and every weight version), and then no more.
 """
 
 from collections.abc import Iterable
@@ -24,15 +24,13 @@ class Memory:
     """
 
     def __init__(self, device: Device) -> None:
-        self._device, self.looking, self._done = device, False, False
+        self._device, self.looking, self._left = device, False, _PERIODS
         self._tracker = StorageTracker()
 
     def look(self, periods: int) -> None:
-        """Called before each instruction, with the periods completed: begin to look, or end it."""
-        if self._done:
-            return
-        if periods >= _PERIODS:
-            self.stop()
+        """Called before each instruction, with the periods of the segment that are completed: begin to look, or end it."""
+        if periods >= self._left:
+            self.end(periods)
         elif not self.looking and self._device.device.type == "cpu":
             self._tracker.register(self._device.resident())
             self._tracker.__enter__()  # type: ignore[no-untyped-call]
@@ -43,11 +41,11 @@ class Memory:
         if self.looking:
             self._tracker.register(tensors)
 
-    def stop(self) -> None:
-        """Look no more."""
+    def end(self, periods: int) -> None:
+        """Look no more, but in the next segment, if fewer periods than it takes were completed in this one."""
         if self.looking:
             self._tracker.__exit__(None, None, None)  # type: ignore[no-untyped-call]
-        self._done, self.looking = True, False
+            self._left, self.looking = max(0, self._left - periods), False
 
     @property
     def peak_bytes(self) -> int:

@@ -147,6 +147,7 @@ class Worker:
             self._record,
         )
         self.records = transfers.records
+        periods = 0
         try:
             periods = self._compute(repeats, store, transfers)
             expected = set(self.program.final(self.number, periods))
@@ -154,7 +155,7 @@ class Worker:
                 store[value] = transfers.take(value)
             transfers.end()
         finally:
-            self._memory.stop()
+            self._memory.end(periods)
         if set(store) != expected:
             odd = ", ".join(map(str, sorted(set(store) ^ expected)))
             raise InternalError(f"device {self.number}: after the epilogue these are left or missing: {odd}")

@@ -36,6 +36,8 @@ CASES = (
 RUNS = [*((None, case) for case in CASES), *(("bfloat16", case) for case in CASES[:4])]
 NAMES = [str(case) if precision is None else f"{case} {precision}" for precision, case in RUNS]
 LATE_S = 0.03
+# Cases that run once more, in segments of one period each, as with a checkpoint at every step; under these numbers.
+CUT, CUT_FROM = (0, 3, 6), 1000
 
 
 def job(precision: str | None = None) -> Job:
@@ -65,6 +67,11 @@ def run(rank: int, folder: str, outbox: Any, busy: bool) -> None:
         worker = Worker(captured, plan, plan.compile(captured), rank)
         worker.run(5)
         outbox.put((number, rank, worker.peak_memory_bytes))
+        if number in CUT:
+            worker = Worker(captured, plan, plan.compile(captured), rank)
+            for _ in range(3):
+                worker.run(1, worker.position)
+            outbox.put((number + CUT_FROM, rank, worker.peak_memory_bytes))
     dist.barrier()
     dist.destroy_process_group()
 
@@ -80,7 +87,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRe
     ]
     for worker in workers:
         worker.start()
-    found = [outbox.get(timeout=120) for _ in range(2 * len(RUNS))]
+    found = [outbox.get(timeout=120) for _ in range(2 * (len(RUNS) + len(CUT)))]
     for worker in workers:
         worker.join(60)
     return {(number, rank): size for number, rank, size in found}
@@ -118,3 +125,10 @@ def test_peak_memory_is_predicted_and_never_under(
         assert proven[number][device] >= peak
         if not busy:
             assert 0 <= likely[number][device] / peak - 1 <= 0.05
+
+
+@pytest.mark.parametrize("number", CUT, ids=[NAMES[number] for number in CUT])
+def test_peak_memory_of_short_segments(number: int, measured: dict[tuple[int, int], int]) -> None:
+    """A checkpoint at every step makes segments of one period: the optimizer's state of the second is not missed."""
+    for device in range(2):
+        assert measured[number + CUT_FROM, device] == pytest.approx(measured[number, device], rel=0.01)
