@@ -14,7 +14,6 @@ from hocket.profile.job import Job
 from hocket.profile.layout import is_dense
 from hocket.profile.memory import LayerBytes
 from hocket.profile.model import BATCH_STATISTICS, RANDOM, Layer, ModelProfile, Tensor
-from hocket.profile.naming import dtype_of
 from hocket.profile.precision import sums_of
 from hocket.profile.storage import unique_bytes
 
@@ -131,7 +130,7 @@ def assemble(
         whole_forward_s=tuple(one.whole_forward for one in seconds),
         whole_backward_s=tuple(one.whole_backward for one in seconds),
         load_s=tuple(column.load_s for column in columns) if seconds else (),
-        dtype=dtype_of(job),
+        dtype=job.dtype,
         step_call_s=step.call_s,
         step_together=step.together,
         digest_of_model=job.model_digest,

@@ -108,6 +108,11 @@ class Job:
         rows = [f"{name}:{tuple(p.shape)}:{p.dtype}" for name, p in self.model.named_parameters()]
         return digest("\n".join(rows).encode())
 
+    @property
+    def dtype(self) -> str:
+        """The type that compute works in, such as "float32"."""
+        return self.precision or str(next(self.model.parameters()).dtype).removeprefix("torch.")
+
     def batch(self, indices: Sequence[int]) -> Batch:
         """The samples of these indices, stacked: names of the batch's tensors to tensors of shape (samples, ...).
 

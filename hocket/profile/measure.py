@@ -22,8 +22,7 @@ from hocket.profile.capture import Captured, Stage, capture
 from hocket.profile.companions import Companions
 from hocket.profile.job import Job, check_device
 from hocket.profile.memory import LayerBytes, count_bytes, optimizer_bytes, step_peaks
-from hocket.profile.model import ModelProfile
-from hocket.profile.naming import type_of
+from hocket.profile.model import CPU, ModelProfile
 from hocket.profile.rehearsal import Clock, Rehearsal, Way
 from hocket.profile.timing import ROUNDS, Times, timed
 from hocket.profile.verify import verify
@@ -121,6 +120,11 @@ def measure(
 
 def _silent(done: int, total: int, what: str) -> None:
     return None
+
+
+def type_of(device: torch.device) -> str:
+    """What a profile calls a device: "cpu-core", or the CUDA device's name."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else CPU
 
 
 def usual_sizes(batch_size: int) -> list[int]:

@@ -20,6 +20,8 @@ from hocket.files import digest, read_bytes, write_atomic
 from hocket.typed import as_data, read_as
 
 FORMAT = "hocket-profile-1"
+CPU = "cpu-core"
+"""The type of device that processors' profiles and workers are of."""
 # Notes of a layer that planners act on.
 RANDOM, BATCH_STATISTICS = "random", "batch statistics"
 _REQUIRED = ("forward_s", "backward_s", "stash_bytes")

@@ -18,6 +18,7 @@ from hocket.hardware.cluster import Cluster, Level
 from hocket.plan.plan import Plan, PlanStage
 from hocket.profile.capture import Captured, capture
 from hocket.profile.job import Job
+from hocket.profile.model import CPU
 from hocket.program.instruction import COMPUTE, Instruction, Kind
 from hocket.run.device import Device
 from hocket.run.engines._transfers import Record
@@ -167,7 +168,7 @@ def _records(
 ) -> list[Record]:
     """What this worker did in training, with microbatches of one sample."""
     captured = _captured(widths, batch_size)
-    cluster = Cluster("workers", (Level("local", dist.get_world_size(), 1e9),), "cpu-core")
+    cluster = Cluster("workers", (Level("local", dist.get_world_size(), 1e9),), CPU)
     plan = Plan(strategy, "overhead", batch_size, 1, stages, cluster)
     worker = Worker(captured, plan, plan.compile(captured), dist.get_rank(), record=True)
     worker.run(batches)
@@ -213,7 +214,7 @@ def _device(layers: int) -> tuple[int, Device]:
     """A device of a plan for itself, with so many layers of almost nothing."""
     captured = _captured((_WIDTH,) * (layers + 1), 1)
     stage = PlanStage(tuple(layer.name for layer in captured.layers), (0,))
-    cluster = Cluster("one device", (Level("device", 1, 1e9),), "cpu-core")
+    cluster = Cluster("one device", (Level("device", 1, 1e9),), CPU)
     plan = Plan("data_parallel", "overhead", 1, 1, (stage,), cluster)
     return layers, Device(captured, plan, plan.compile(captured), 0)
 

@@ -19,7 +19,8 @@ from hocket.plan.plan import Plan
 from hocket.plan.updates import Updates, updates_of
 from hocket.profile.capture import Captured, capture
 from hocket.profile.job import Job
-from hocket.profile.naming import dtype_of, type_of
+from hocket.profile.measure import type_of
+from hocket.profile.model import CPU
 from hocket.profile.tensor_split import Collectives, TensorSplit
 from hocket.program.check import prove
 from hocket.program.program import Program
@@ -123,7 +124,7 @@ def work(job: Job, plan: Plan, options: Options, seat: Seat, progress: Progress,
             "iteration_s": watched.iteration_s,
             "warm_steps": watched.warm_steps,
             "optimizer": engine.device.optimizer,
-            "dtype": dtype_of(job),
+            "dtype": job.dtype,
             "device_type": type_of(device),
             "peak_memory_bytes": peak_bytes,
             "stopped": watched.stopped and step < end,
@@ -212,7 +213,7 @@ def device_of(plan: Plan, number: int, wanted: str, local_rank: int) -> torch.de
         InputError: a graphics processor is wanted and not there.
     """
     kind = plan.cluster.type_of(number).name
-    if wanted == "cpu" or (wanted == "auto" and kind == "cpu-core"):
+    if wanted == "cpu" or (wanted == "auto" and kind == CPU):
         return torch.device("cpu")
     there = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if local_rank >= there:
