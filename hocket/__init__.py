@@ -13,6 +13,7 @@ __version__ = "0.1.0"
 ROOMS = (
     "errors",
     "units",
+    "features",
     "registry",
     "face",
     "files",

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 from hocket.documents import parse_yaml, seems, write_yaml
 from hocket.errors import InputError, nearest
+from hocket.features import Feature, check_together
 from hocket.files import read_bytes, write_atomic
 from hocket.hardware.cluster import Cluster
 from hocket.hardware.groups import Grouped, grouped
@@ -111,8 +112,7 @@ class Plan:
         for key in ("slices", "sequence_parallel"):
             if getattr(self, key) and self.tensor == 1:
                 raise InputError(key, "true, for groups of one device", "false", "Say `tensor` as well.")
-        if self.slices and self.sequence_parallel:
-            raise InputError("slices", "true, with sequence_parallel", "false: between stages are slices already")
+        check_together("plan", *self.features)
         if self.shard not in SHARDS:
             raise InputError("shard", repr(self.shard), f"one of {', '.join(SHARDS)}", nearest(self.shard, SHARDS))
         groups = self.group.cluster.devices
@@ -139,6 +139,16 @@ class Plan:
     def group(self) -> Grouped:
         """The cluster as its groups see it: each is one device of a smaller cluster."""
         return grouped(self.cluster, self.tensor, self.slices)
+
+    @property
+    def features(self) -> frozenset[Feature]:
+        """What it says of groups of devices; of the rest the strategy knows."""
+        said = {
+            Feature.TENSOR: self.tensor > 1,
+            Feature.SLICES: self.slices,
+            Feature.SEQUENCE_PARALLEL: self.sequence_parallel,
+        }
+        return frozenset(feature for feature, asked in said.items() if asked)
 
     @property
     def microbatches(self) -> int:

@@ -26,6 +26,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.utils._pytree import tree_map
 
 from hocket.errors import RefusedError
+from hocket.features import Feature, check_together
 from hocket.profile.job import Job
 
 
@@ -39,15 +40,16 @@ def computed(job: Job) -> Job:
         return job
     short, own = getattr(torch, job.precision), own_type(job.model)
     if own.itemsize <= short.itemsize:
-        step = "Leave the model in its own type, or precision out of the job."
-        raise RefusedError("Job.precision", f"{job.precision}, of a model of {own}", "a model of float32", step)
+        check_together(
+            "Job.precision", Feature.PRECISION, Feature.SHORT_WEIGHTS, found=f"{job.precision}, of a model of {own}"
+        )
     if not hasattr(torch.Tensor, "grad_dtype"):
         found = f"torch {torch.__version__}, which adds up gradients in the type of their weight only"
         raise RefusedError("Job.precision", found, "a torch with Tensor.grad_dtype (2.10 or later)")
     types = {str(p.dtype).removeprefix("torch.") for p in job.model.parameters() if p.requires_grad}
     if len(types) > 1:
         found = f"{job.precision}, of a model whose weights are {' and '.join(sorted(types))}"
-        raise RefusedError("Job.precision", found, "weights of one type, which the sums of gradients then have")
+        check_together("Job.precision", Feature.PRECISION, Feature.UNLIKE_WEIGHTS, found=found)
     kept = {id(tensor) for tensor in _kept(job.model)}
     memo: dict[int, Any] = {}
     for p in job.model.parameters():

@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from hocket.errors import InputError, InternalError, ProgramError
+from hocket.features import Feature
 from hocket.plan.plan import Plan
 from hocket.profile.capture import Captured, Stage
 from hocket.program.instruction import Instruction, Kind, Value, What
@@ -138,8 +139,9 @@ class Device:
         self.on_loss = on_loss
         sizes = {plan.samples(m) for m in range(plan.microbatches)}
         parts = split(captured, plan, number)
+        way = Feature.SHARD_FULL if plan.shard == "full" else Feature.SHARD_OPTIMIZER
         for replicas in {len(part.shape.devices) for part in parts if part.shape.sharded}:
-            check_sharing(captured.job, replicas)
+            check_sharing(captured.job, replicas, way)
         self.stages = {part.number: StageRunner(captured, part, tuple(sizes), self.device, number) for part in parts}
         self._handlers: dict[Kind, Callable[[Instruction, Store, Publish | None], None]] = {
             Kind.LOAD: self._load,

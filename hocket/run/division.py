@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from hocket.features import Feature
 from hocket.profile.along import enter, leave
 from hocket.profile.capture import Captured
 from hocket.profile.divided import cuts, divide, part_of, whole_of
@@ -101,7 +102,7 @@ class Division:
         """
         width = split.width
         shapes = ((_TRIED * width, _TRIED), (_TRIED * width,))
-        check_optimizer(whole, shapes, lambda tensor: tensor.chunk(width), "a plan with tensor: 1")
+        check_optimizer(whole, shapes, lambda tensor: tensor.chunk(width), Feature.TENSOR)
         self.split, self.member, self.members = split, member, Meeting()
         kept = {id(t): t for t in (*whole.model.parameters(), *whole.model.buffers())}
         model = copy.deepcopy(whole.model, kept)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
-from hocket.errors import RefusedError
+from hocket.features import Feature, check_together
 from hocket.profile.job import Job
 
 _SAME = 1e-9
@@ -14,11 +14,11 @@ Cut = Callable[[Tensor], Sequence[Tensor]]
 """The parts of a tensor."""
 
 
-def check_optimizer(job: Job, shapes: Sequence[tuple[int, ...]], cut: Cut, otherwise: str) -> None:
+def check_optimizer(job: Job, shapes: Sequence[tuple[int, ...]], cut: Cut, way: Feature) -> None:
     """Try on small weights of these shapes whether steps of the parts of a weight are the parts of its step.
 
     Arguments:
-        otherwise: what a plan would say that does not divide weights.
+        way: what of a plan divides weights.
 
     Raises:
         RefusedError: they are not.
@@ -41,7 +41,4 @@ def check_optimizer(job: Job, shapes: Sequence[tuple[int, ...]], cut: Cut, other
     for p, own in zip(whole, parts, strict=True):
         expected = torch.cat([part.flatten() for part in cut(p.detach())])
         if not torch.allclose(torch.cat([part.detach().flatten() for part in own]), expected, rtol=_SAME, atol=_SAME):
-            raise RefusedError(
-                "Job.optimizer", f"{type(optimizers[0]).__name__}, whose step of a weight is not the steps of its parts",
-                f"an optimizer that treats every number of a weight alone, such as SGD or Adam, or {otherwise}",
-            )  # fmt: skip
+            check_together("Job.optimizer", Feature.WHOLE_STEPS, way, found=type(optimizers[0]).__name__)

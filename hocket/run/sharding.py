@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from hocket.errors import RefusedError
+from hocket.features import Feature
 from hocket.profile.job import Job
 from hocket.program.instruction import Instruction, What
 from hocket.run.elementwise import check_optimizer
@@ -42,14 +43,14 @@ def over(collective: Instruction, made: Any) -> None:
 _TRIED = 8  # numbers of one replica in the rows of weights on which an optimizer is tried
 
 
-def check_sharing(job: Job, replicas: int) -> None:
+def check_sharing(job: Job, replicas: int, way: Feature) -> None:
     """Whether so many replicas can each step a part of every weight.
 
     Raises:
         RefusedError: the job's optimizer does something else to a part of a weight.
     """
     shapes = ((_TRIED * replicas, _TRIED), (_TRIED * replicas,))
-    check_optimizer(job, shapes, lambda tensor: tensor.flatten().chunk(replicas), "a plan with shard: none")
+    check_optimizer(job, shapes, lambda tensor: tensor.flatten().chunk(replicas), way)
 
 
 def whole_state(

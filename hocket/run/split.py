@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from hocket.errors import RefusedError
 from hocket.passes.borders import StageCut, Tie, batch_tensors, crossing, stage_shapes, ties_of
 from hocket.plan.plan import Plan
 from hocket.profile.capture import Captured
@@ -50,12 +49,10 @@ def split(captured: Captured, plan: Plan, device: int) -> tuple[StagePart, ...]:
 
     Raises:
         InputError: the plan does not fit the captured model.
-        RefusedError: one device hosts two stages that share a parameter.
     """
     cuts = plan.cuts(captured)
     shapes = stage_shapes(captured, cuts)
     ties = ties_of(captured, cuts)
-    _check_ties(shapes, ties)
     return tuple(_part(captured, cuts, shapes, ties, s) for s, cut in enumerate(cuts) if device in cut.devices)
 
 
@@ -108,17 +105,3 @@ def parameter_buckets(captured: Captured, cut: StageCut, ties: list[Tie]) -> tup
     found = [tuple(name for name, bucket in home.items() if bucket == b) for b in range(len(own))]
     found += [tuple(name for name in tie.parameters if name in trainable) for tie in ties]
     return tuple(found)
-
-
-def _check_ties(shapes: tuple[StageShape, ...], ties: tuple[Tie, ...]) -> None:
-    # Gradients are summed over devices, one contribution from each: two stages of one device would be one too few.
-    for tie in ties:
-        devices = [d for s in tie.stages for d in shapes[s].devices]
-        twice = sorted(d for d in set(devices) if devices.count(d) > 1)
-        if twice:
-            stages = ", ".join(map(str, tie.stages))
-            raise RefusedError(
-                "stages",
-                f"stages {stages} share {tie.parameters[0]!r}, and device {twice[0]} hosts two of them",
-                "shared parameters on stages of different devices, or on one stage",
-            )

@@ -8,6 +8,7 @@ from typing import Any, Protocol, cast
 
 from hocket import registry
 from hocket.errors import InputError, RefusedError, nearest
+from hocket.features import Feature, conflict
 from hocket.program.program import Program, StageShape
 from hocket.program.rule import Rule
 from hocket.units import show_count
@@ -95,33 +96,40 @@ def compile_strategy(name: str, stages: Stages, microbatches: int, options: Opti
 def refusal(name: str, stages: Stages, microbatches: int, options: Options) -> str | None:
     """The reason to refuse a strategy on some stages, with all options given; None where it can be compiled."""
     member = strategy(name)
-    return (
-        _always(stages, microbatches)
-        or member.supports(stages, microbatches, options)
-        or _unclipped(name, stages, member.rule(stages, microbatches, options))
-        or _rounds(name, stages, member.rule(stages, microbatches, options))
-    )
+    reason = _always(stages, microbatches) or member.supports(stages, microbatches, options)
+    if reason is not None:
+        return reason
+    rule = member.rule(stages, microbatches, options)
+    return conflict(in_use(stages, rule, options)) or _whole_rounds(stages, rule)
 
 
-def _rounds(name: str, stages: Stages, rule: Rule) -> str | None:
+def in_use(stages: Stages, rule: Rule, options: Options) -> frozenset[Feature]:
+    """What stages, their updates and a strategy's options ask for."""
+    widths = {len(stage.devices) * stage.columns for stage in stages}
+    asked = {
+        Feature.ASYNCHRONOUS: rule.kind != "sync",
+        Feature.PIPEDREAM: rule.kind in ("stashed", "vertical", "naive"),
+        Feature.NAIVE: bool(options.get("naive")),
+        Feature.VERTICAL_SYNC: bool(options.get("vertical_sync")),
+        Feature.ROUNDS: one_stage_a_device(stages) is not None,
+        Feature.RECOMPUTE: any(stage.recompute for stage in stages),
+        Feature.REPLICAS: max(widths) > 1,
+        Feature.UNEQUAL_REPLICAS: len(widths) > 1,
+        Feature.SHARD_OPTIMIZER: any(stage.sharded and not stage.gathers for stage in stages),
+        Feature.SHARD_FULL: any(stage.gathers for stage in stages),
+        Feature.TIED: any(stage.tied for stage in stages),
+        Feature.CLIP: any(stage.clips for stage in stages),
+    }
+    return frozenset(feature for feature, wanted in asked.items() if wanted)
+
+
+def _whole_rounds(stages: Stages, rule: Rule) -> str | None:
     """The reason to refuse where weights are to be gathered for every round of a stage's replicas."""
     for s, stage in enumerate(stages):
-        if not stage.gathers:
-            continue
-        if not rule.synchronous or rule.kind != "sync":
-            return (
-                f"shard is full, and {name} computes with weights of several versions: each would have to be kept to be "
-                "gathered again; take a synchronous strategy, or shard: optimizer"
-            )
-        if rule.batch[s] % len(stage.devices):
+        if stage.gathers and rule.batch[s] % len(stage.devices):
             return (
                 f"shard is full, and {show_count(rule.batch[s], 'microbatch')} a batch are no whole rounds of the "
                 f"{len(stage.devices)} replicas of stage {s}, which gather weights together"
-            )
-        if stage.tied:
-            return (
-                f"shard is full, and stage {s} shares weights with other stages, which would have to stay whole; put the layers "
-                "that share them on one stage, or take shard: optimizer"
             )
     return None
 
@@ -146,17 +154,6 @@ def _always(stages: Stages, microbatches: int) -> str | None:
                         f"put the layers that share them on one stage, or the stages on different devices"
                     )
     return None
-
-
-def _unclipped(name: str, stages: Stages, rule: Rule) -> str | None:
-    """The reason to refuse when gradients are to be clipped by a norm that is never known at one moment."""
-    if rule.at_one_moment or not any(stage.clips for stage in stages):
-        return None
-    return (
-        f"clip_grad_norm needs the gradients of all stages before any of them updates, and under {name} stages update at "
-        "different moments: to wait for each other would be the flush that it exists to avoid; take flush, gpipe, interleaved "
-        "or data_parallel, or leave clip_grad_norm out of the job"
-    )
 
 
 def _too_long(stages: Stages, rule: Rule) -> str | None:
@@ -184,18 +181,6 @@ def enough_microbatches(stages: Stages, microbatches: int) -> str | None:
     widest = max(len(stage.devices) for stage in stages)
     if microbatches < widest:
         return f"{show_count(microbatches, 'microbatch')} a batch for {widest} replicas of one stage; each replica needs at least one"
-    return None
-
-
-def no_ties_across(stages: Stages) -> str | None:
-    """The reason to refuse tied weights on two stages, for rules under which the two would be updated at different times."""
-    for s, stage in enumerate(stages):
-        for _, tied in stage.tied:
-            if len(tied) > 1:
-                return (
-                    f"stages {', '.join(map(str, tied))} share tied weights, and with a weight version for each input "
-                    f"stage {s} updates them at another time than the others; put them on one stage, or take two_bw or flush"
-                )
     return None
 
 

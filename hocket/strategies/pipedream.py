@@ -9,7 +9,7 @@ from hocket.program.program import Program
 from hocket.program.rule import Rule
 from hocket.strategies import _orders
 from hocket.strategies._choices import Choice, Situation, partitioned
-from hocket.strategies._common import Option, Options, Stages, config, no_ties_across, one_stage_a_device, reasons
+from hocket.strategies._common import Option, Options, Stages, config, one_stage_a_device, reasons
 
 PAPER = "PipeDream; dissertation sections 2.4.1 to 2.4.3, figures 2.4, 2.7 and 2.8"
 STEADY = False
@@ -34,28 +34,14 @@ def rule(stages: Stages, microbatches: int, options: Options) -> Rule:
 
 
 def supports(stages: Stages, microbatches: int, options: Options) -> str | None:
-    """One stage a device, no weights tied across stages; vertical sync needs equal numbers of replicas."""
+    """One stage a device, and an input in flight."""
     in_flight = options.get("in_flight")
     few = (
         f"in_flight is {in_flight}; at least one input must be in flight"
         if in_flight is not None and in_flight < 1
         else None
     )
-    both = (
-        "vertical_sync and naive exclude each other" if options.get("naive") and options.get("vertical_sync") else None
-    )
-    counts = {len(stage.devices) for stage in stages}
-    unequal = (
-        f"vertical_sync on {config(stages)}: stages with unequal numbers of replicas count their versions differently"
-        if options.get("vertical_sync") and len(counts) > 1
-        else None
-    )
-    again = (
-        "naive and recomputation: the backward would recompute with other weights than its forward used"
-        if options.get("naive") and any(stage.recompute for stage in stages)
-        else None
-    )
-    return reasons((one_stage_a_device(stages), no_ties_across(stages), few, both, unequal, again))
+    return reasons((one_stage_a_device(stages), few))
 
 
 def in_flight(stages: Stages, microbatches: int, options: Options) -> tuple[int, ...]:

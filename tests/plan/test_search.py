@@ -340,7 +340,7 @@ def test_chunks_of_one_device_that_share_weights_are_no_choice_and_no_error() ->
     tied = replace(plain, layers=layers, ties=((0, 7),))
     two = Cluster("two", (Level("server", 2, 1e12),), "cpu-core")
     found = search(tied, two, 8, clock=ticks)
-    assert any("share tied weights" in one.reason for one in found.refused)
+    assert any("with weights tied across stages" in one.reason for one in found.refused)
     assert found.candidates
 
 

@@ -95,6 +95,6 @@ def test_an_optimizer_that_looks_at_whole_weights_is_refused(split: TensorSplit)
     """A norm of a part is not the norm of the whole: found by trying."""
     job = replace(JOB, optimizer=lambda parameters: ByNorm(parameters, lr=0.1))
     with pytest.raises(
-        RefusedError, match=r"^Job\.optimizer: found ByNorm, whose step of a weight is not the steps of"
+        RefusedError, match=r"^Job\.optimizer: found ByNorm: tensor with an optimizer .* not the steps of"
     ):
         Division(job, split, 0)

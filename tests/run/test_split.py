@@ -56,8 +56,8 @@ def test_two_tied_stages_on_one_device_are_refused():
     cuts = [0, 4, 8, len(names)]
     stages = [PlanStage(tuple(names[a:b]), (d,)) for a, b, d in zip(cuts, cuts[1:], (0, 1, 0), strict=False)]
     plan = Plan("interleaved", "test", 8, 2, tuple(stages), CLUSTER)
-    with pytest.raises(RefusedError, match=r"stages 0, 2 share 'tok\.weight', and device 0"):
-        split(graph, plan, 0)
+    with pytest.raises(RefusedError, match="stages 0 and 2 share tied weights and device 0"):
+        plan.compile(graph)
 
 
 def test_stages_of_branching_models_need_not_be_runs_of_layers():

@@ -96,5 +96,7 @@ def test_an_optimizer_that_looks_at_whole_weights_is_refused(tmp_path: Path) -> 
     """Before the first step, with what would do."""
     job = tmp_path / "job.py"
     job.write_text(JOB + BY_NORM)
-    with pytest.raises(RefusedError, match=r"found ByNorm, whose step .* or a plan with shard: none"):
+    with pytest.raises(
+        RefusedError, match=r"found ByNorm: shard: optimizer with an optimizer .* or a plan with shard: none"
+    ):
         train(job, plan_of(job, 1, 1, 2, "optimizer"), steps=1)

@@ -64,6 +64,7 @@ class Run:
         return WIDTH * sum(self.case.widths)
 
 
+UNTIED = ("gpt untied", "momentum")
 _BETWEEN_PARTS = (7, 12, 16)  # where a member has no part of its own: behind a row and what follows it
 # By depth x members x replicas.
 RUNS = {
@@ -92,12 +93,21 @@ SEQUENCE = {
 }
 SEQUENCE["2x2x1 ends sequence"] = replace(SEQUENCE["2x2x1 interleaved sequence"], ends=(2, 3, 21))
 RUNS |= SLICED | SEQUENCE
+# What tests/conformance/test_features.py asks for beside the others.
+PAIRS = {
+    "vertical sync": Run(
+        Case("pipedream", (1, 1), recompute=True, options={"vertical_sync": True}), 6, slices=True, job=UNTIED
+    ),
+    "naive": Run(Case("pipedream", (2, 1), options={"naive": True}), 3, sequence=True, job=UNTIED),
+    "shard optimizer": Run(Case("flush", (2, 1), shard="optimizer"), 2, slices=True, job=("gpt bfloat16", "momentum")),
+    "shard full": Run(Case("gpipe", (2, 1), shard="full"), 2, sequence=True, job=("gpt untied bfloat16", "momentum")),
+}
 KILLED = {"killed": "2x2x1", "killed slices": "2x2x1 slices", "killed sequence": "2x2x1 sequence"}
 
 
 def run(folder: Path, name: str, rank: int, graphs: list[Captured], divisions: list[Division]) -> None:
     """One worker of one case: its weights and what there is to know of it."""
-    chosen, member = RUNS[name], rank % WIDTH
+    chosen, member = (RUNS | PAIRS)[name], rank % WIDTH
     plan, noted = chosen.plan(), Noted(None)
     program = plan.compile(graphs[member])
     worker = Worker(
@@ -176,7 +186,7 @@ def forked(folder: Path, workers: int, work: Callable[[int], None]) -> list[int]
 
 def one(folder: Path, name: str, splits: dict[str, TensorSplit]) -> None:
     """One case, or one of `KILLED`."""
-    chosen = RUNS[KILLED.get(name, name)]
+    chosen = (RUNS | PAIRS)[KILLED.get(name, name)]
     whole = chosen.whole()
     job = whole.job.own or whole.job
     kind = f"{chosen.dtype} {chosen.sequence}"

@@ -1,0 +1,104 @@
+"""Features: what a job, a strategy and a plan may ask for, and which two of them do not go together, each with the reason.
+
+Rules of this file: a refusal of two features stands here, once. Who knows what is in use asks `conflict`, be it the planner, a plan
+that is made into a program, or a worker; docs/training.md has the table, and tests/conformance/test_features.py tries every pair.
+"""
+
+from collections.abc import Collection
+from enum import StrEnum
+
+from hocket.errors import RefusedError
+
+
+class Feature(StrEnum):
+    """What may be asked for, named as a user meets it."""
+
+    ASYNCHRONOUS = "pipedream or two_bw"
+    PIPEDREAM = "pipedream"
+    NAIVE = "naive"
+    VERTICAL_SYNC = "vertical_sync"
+    ROUNDS = "several stages a device"
+    RECOMPUTE = "recompute"
+    REPLICAS = "replicas"
+    UNEQUAL_REPLICAS = "unequal replicas"
+    SHARD_OPTIMIZER = "shard: optimizer"
+    SHARD_FULL = "shard: full"
+    TENSOR = "tensor"
+    SLICES = "slices"
+    SEQUENCE_PARALLEL = "sequence_parallel"
+    TIED = "weights tied across stages"
+    CLIP = "clip_grad_norm"
+    PRECISION = "precision"
+    SHORT_WEIGHTS = "weights as short as that"
+    UNLIKE_WEIGHTS = "weights of several types"
+    WHOLE_STEPS = "an optimizer that looks at whole weights"
+
+
+_ALONE = "take one that treats every number of a weight alone, such as SGD or Adam, or"
+
+REFUSED: dict[tuple[Feature, Feature], str] = {
+    (Feature.CLIP, Feature.ASYNCHRONOUS): (
+        "the norm needs the gradients of all stages before any of them updates, and stages update at different moments: to wait for "
+        "each other would be the flush that these strategies exist to avoid; take flush, gpipe, interleaved or data_parallel, or "
+        "leave clip_grad_norm out of the job"
+    ),
+    (Feature.SHARD_FULL, Feature.ASYNCHRONOUS): (
+        "weights of several versions are in use, and each would have to be kept to be gathered again; take a synchronous strategy, "
+        "or shard: optimizer"
+    ),
+    (Feature.SHARD_FULL, Feature.TIED): (
+        "what several stages share would have to stay whole; put the layers that share weights on one stage, or take shard: optimizer"
+    ),
+    (Feature.PIPEDREAM, Feature.TIED): (
+        "with a weight version for each input the stages that share weights update them at different times; put the layers on one "
+        "stage, or take two_bw or flush"
+    ),
+    (Feature.NAIVE, Feature.VERTICAL_SYNC): (
+        "one takes the newest weights for a backward, the other the oldest that are kept; leave one of them out"
+    ),
+    (Feature.NAIVE, Feature.RECOMPUTE): (
+        "the backward would recompute with other weights than its forward used; leave one of them out"
+    ),
+    (Feature.VERTICAL_SYNC, Feature.UNEQUAL_REPLICAS): (
+        "stages with unequal numbers of replicas count their versions differently; give all stages as many replicas, or leave "
+        "vertical_sync out"
+    ),
+    (Feature.SLICES, Feature.SEQUENCE_PARALLEL): "what goes between stages are slices already; leave slices out",
+    (Feature.PRECISION, Feature.SHORT_WEIGHTS): (
+        "sums of gradients and the optimizer need a longer type; leave the model in float32, or precision out of the job"
+    ),
+    (Feature.PRECISION, Feature.UNLIKE_WEIGHTS): (
+        "sums of gradients have the one type of the model's weights; give all weights that are trained one type"
+    ),
+    (Feature.SHARD_OPTIMIZER, Feature.WHOLE_STEPS): (
+        f"a device steps a part of a weight, and its step of a weight is not the steps of its parts; {_ALONE} a plan with shard: none"
+    ),
+    (Feature.SHARD_FULL, Feature.WHOLE_STEPS): (
+        f"a device steps a part of a weight, and its step of a weight is not the steps of its parts; {_ALONE} a plan with shard: none"
+    ),
+    (Feature.TENSOR, Feature.WHOLE_STEPS): (
+        f"a member steps its part of a weight, and its step of a weight is not the steps of its parts; {_ALONE} a plan with tensor: 1"
+    ),
+}
+
+
+def conflict(used: Collection[Feature]) -> str | None:
+    """The first two among these that do not go together, with the reason; None where all do."""
+    for (one, other), reason in REFUSED.items():
+        if one in used and other in used:
+            return f"{one} with {other}: {reason}"
+    return None
+
+
+def check_together(place: str, *used: Feature, found: str = "") -> None:
+    """Refuse what does not go together.
+
+    Arguments:
+        place: as of every InputError. found: what stands there, before the reason.
+
+    Raises:
+        RefusedError: the first two that do not.
+    """
+    reason = conflict(used)
+    if reason is not None:
+        raise RefusedError(place, f"{found}: {reason}" if found else reason)
