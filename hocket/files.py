@@ -11,6 +11,7 @@ from pathlib import Path
 from hocket.errors import InputError, nearest
 
 MAX_FILE_BYTES = 256 * 2**20
+_SIGNED = "SHA-256 of what follows:"
 
 
 def read_bytes(path: str | Path, limit_bytes: int = MAX_FILE_BYTES) -> bytes:
@@ -130,6 +131,28 @@ def check_replaced(path: str | Path, kind: str, mark: str) -> None:
                 raise InputError(
                     str(path), f"a file that is no {kind}", f"a new file, or a {kind}", "Nothing was changed."
                 )
+
+
+def signed(text: str, maker: str) -> str:
+    """A text below a line, a comment in YAML, that says who made it and what its digest is."""
+    return f"# by {maker}, {_SIGNED} {digest(text.encode())}\n{text}"
+
+
+def check_signed(path: str | Path, kind: str) -> None:
+    """Refuse to replace what is no signed text, or was edited since: only as it was made can it be made again.
+
+    Arguments:
+        kind: what may be replaced, in words.
+
+    Raises:
+        InputError: the file is there, is not empty, and is something else.
+    """
+    path = Path(path)
+    if path.is_file() and path.stat().st_size:
+        line, _, text = read_bytes(path).partition(b"\n")
+        if not line.startswith(b"# by ") or not line.decode(errors="replace").endswith(f"{_SIGNED} {digest(text)}"):
+            step = "Name another one with -o, or move it away. Nothing was changed."
+            raise InputError(str(path), f"a file that is no {kind}, or was edited", f"a new file, or a {kind}", step)
 
 
 def check_folder_to_write(path: str | Path, place: str) -> None:

@@ -266,3 +266,19 @@ def test_only_files_of_a_kind_are_replaced(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="a file that is no plan"):
         check_replaced(path, "plan", "format: hocket-plan")
     assert path.read_text() == "import torch\n"
+
+
+def test_what_was_made_is_replaced_and_what_was_edited_is_not(tmp_path: Path) -> None:
+    """A line tells both apart; without it a file is somebody's own."""
+    from hocket.files import check_signed, signed
+
+    path = tmp_path / "cluster.yaml"
+    for text in (None, "", signed("levels: []\n", "us")):
+        if text is not None:
+            path.write_text(text)
+        check_signed(path, "cluster that was measured")
+    for text in ("levels: []\n", path.read_text() + "name: mine\n", "# by me\n", "# by \xff"):
+        path.write_text(text, encoding="latin-1")
+        with pytest.raises(InputError, match="was edited"):
+            check_signed(path, "cluster that was measured")
+        assert path.read_text(encoding="latin-1") == text

@@ -51,12 +51,11 @@ def profile(
 
     Without the device: hocket profile job.py --device-type a100-80gb
     """
-    from hocket.files import place_to_write
     from hocket.profile.companions import usual_neighbours
     from hocket.profile.job import check_device, load_job
 
     check_device(device)
-    place_to_write(output)
+    _check_output(output, "profile", '"microbatch_sizes"')
     _check_sizes(microbatch)
     if device_type is not None:
         _work_out(job, output, microbatch, device_type, calibration, neighbours, tensor, json)
@@ -116,13 +115,16 @@ def calibrate(
     hocket plan gpt2-xl cluster.yaml --batch 64 --calibration calibration.yaml
     """
     from hocket.cost.calibration import learned
-    from hocket.files import place_to_write
+    from hocket.errors import InputError
     from hocket.hardware.catalog import device_type_of
     from hocket.profile.job import check_job_file
     from hocket.profile.model import ModelProfile
 
-    place_to_write(output)
+    _check_output(output, "calibration", "device_type:")
     measured = ModelProfile.read(profile)
+    if measured.worked_out:
+        expected = "a profile that was measured, by `hocket profile` on the device"
+        raise InputError(str(profile), f"seconds that are worked out ({measured.source})", expected)
     kind = device_type_of(device_type or measured.device_type)
     check_job_file(job)
 
@@ -156,9 +158,8 @@ def import_profile(
     Example: hocket import pipedream vgg16.graph.txt -o vgg16.json
     """
     from hocket import registry
-    from hocket.files import place_to_write
 
-    place_to_write(output)
+    _check_output(output, "profile", '"microbatch_sizes"')
     reader = registry.load("hocket.profile.readers", kind, "kind of profile")
     found = reader.read(file)
     _save(found, output, json)
@@ -173,12 +174,13 @@ def links(
 
     Example: hocket links -n 2 -o cluster.yaml
     """
-    from hocket.files import place_to_write
+    from hocket.files import check_signed, place_to_write, signed, write_atomic
     from hocket.run.local_links import measure_local
 
     place_to_write(output)
+    check_signed(output, "cluster that `hocket links` has measured")
     cluster = measure_local(workers)
-    cluster.save(output)
+    write_atomic(output, signed(cluster.to_yaml(), "hocket links"))
     if json:
         from hocket.cli.output import print_json
         from hocket.typed import as_data
@@ -223,6 +225,14 @@ def _work_out(
     with Progress("looking at the model", not json) as report:
         found = costed(sketch(job, microbatch or (), progress=report), kind, taught)
     _save(found, output, json)
+
+
+def _check_output(output: Path, kind: str, mark: str) -> None:
+    """Refuse a place that takes no file, or has one of another kind, before minutes of work."""
+    from hocket.files import check_replaced, place_to_write
+
+    place_to_write(output)
+    check_replaced(output, kind, mark)
 
 
 def _save(found: Any, output: Path, json: bool) -> None:

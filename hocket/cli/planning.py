@@ -197,25 +197,27 @@ def _report(
     from hocket.errors import HocketError
 
     found = planned.found
-    if not json and planned.parting is not None:
-        print_parts(planned.parting)
-    if not json:
-        print_search(found, rows)
     try:
         best = found.best
     except HocketError as error:
         if not json:
+            if planned.parting is not None:
+                print_parts(planned.parting)
+            print_search(found, rows)
             raise
         print_json({**search_json(found), "error": error_json(error)})  # one document, and why there is no plan
         print(f"error: {error}", file=sys.stderr)
         raise typer.Exit(error.exit_code) from None
-    if output:
+    if output:  # before anything is printed: who reads it may leave (`| head`)
         if best.plan.profile in corrected:
             corrected[best.plan.profile].save(output.with_name(best.plan.profile))
         best.plan.save(output)
     if json:
         print_json({**search_json(found), **goal_json(planned), **why.json(found)})
         return
+    if planned.parting is not None:
+        print_parts(planned.parting)
+    print_search(found, rows)
     for line in goal_lines(planned):
         print(f"  {line}")
     why.print(found)

@@ -34,7 +34,8 @@ def report(planned: "Planned[SizedSearch]", output: Path | None, rows: int, json
         found.best  # noqa: B018  # what keeps it away is told here
     except HocketError as error:
         if not json:
-            print(_counts(found))
+            if found.meshes.considered:
+                print(_counts(found))
             raise
         print_json({**sized_json(found, fits=False), "error": error_json(error)})
         print(f"error: {error}", file=sys.stderr)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from hocket.cost.calibration import Calibration, calibrated_s
 from hocket.cost.kernels import check_rate, moving_s
 from hocket.hardware.cluster import DeviceType
-from hocket.profile.model import Layer, ModelProfile
+from hocket.profile.model import WORKED_OUT, Layer, ModelProfile
 from hocket.profile.work import Sketch, Work
 
 
@@ -40,7 +40,7 @@ def costed(sketch: Sketch, device: DeviceType, calibration: Calibration | None =
         device_type=device.name,
         layers=tuple(layers),
         source=f"{plain.source} for {device.name}",
-        notes=(*plain.notes, "seconds are worked out from sizes, not measured", *taught),
+        notes=(*plain.notes, WORKED_OUT, *taught),
         step_call_s=slower * device.launch_s * len(sketch.step) / sketch.parameters,
     )
 

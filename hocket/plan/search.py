@@ -137,7 +137,8 @@ def _notes(profile: ModelProfile, cluster: Cluster, batch_size: int) -> Iterator
         others.pop(known, None)
     if others:
         names = ", ".join(others)
-        yield f"measured on {here}, scaled to {names} by their peak rates: rough; measure where it matters"
+        made = "worked out for" if profile.worked_out else "measured on"
+        yield f"{made} {here}, scaled to {names} by their peak rates: rough; measure where it matters"
     normalised = [layer.name for layer in profile.layers if BATCH_STATISTICS in layer.notes]
     if normalised:
         yield (

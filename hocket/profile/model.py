@@ -22,6 +22,8 @@ from hocket.typed import as_data, read_as
 FORMAT = "hocket-profile-1"
 CPU = "cpu-core"
 """The type of device that processors' profiles and workers are of."""
+# A note of a profile.
+WORKED_OUT = "seconds are worked out from sizes, not measured"
 # Notes of a layer that planners act on.
 RANDOM, BATCH_STATISTICS = "random", "batch statistics"
 _REQUIRED = ("forward_s", "backward_s", "stash_bytes")
@@ -256,6 +258,11 @@ class ModelProfile:
             if any(not max(tensor.source, 0) <= layer < len(self.layers) for layer in tensor.kept_by):
                 limit = f"layers from {max(tensor.source, 0)} on, below {len(self.layers)}"
                 raise InputError(f"{where}.kept_by", str(tensor.kept_by), limit)
+
+    @property
+    def worked_out(self) -> bool:
+        """Whether seconds are worked out from sizes, and not measured."""
+        return WORKED_OUT in self.notes or self.source.startswith("worked out")
 
     @property
     def elsewhere(self) -> tuple[str, ...]:

@@ -17,11 +17,16 @@ from hocket.units import show_count, show_number, show_peaks, show_seconds
 _BAR_WIDTH = range(6, 41)
 # Steps over which the pace is taken, and after how many of them it counts as warm.
 _WINDOW, _WARM = 20, 3
+# Of the lines of a log: so many over a run, and one more where none was for so long.
+_LINES, _QUIET_S = 20, 30.0
 
 
 def listener(machine: bool) -> Listener:
-    """JSON lines on standard output, or a bar on standard error."""
-    return Lines(sys.stdout, sys.stderr) if machine else Bar()
+    """JSON lines on standard output, or a bar on standard error; with lines on standard output where one of both is no terminal."""
+    if machine:
+        return Lines(sys.stdout, sys.stderr)
+    watched = sys.stdout.isatty() and sys.stderr.isatty()
+    return Bar(log=None if watched else sys.stdout)
 
 
 class Lines:
@@ -56,15 +61,19 @@ class Lines:
 class Bar:
     """A line that moves: a bar, the loss, the pace, and the prediction beside the measurement once warm.
 
-    Where standard error is no terminal there is no such line, and what is said is not broken into lines.
+    Where standard error is no terminal there is no such line, and what is said is not broken into lines. A log gets a line of
+    its own every so often, and of the first and the last step.
     """
 
-    def __init__(self, console: Any = None, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, console: Any = None, clock: Callable[[], float] = time.monotonic, log: TextIO | None = None
+    ) -> None:
         from rich.console import Console
         from rich.live import Live
 
         self._console = console or Console(stderr=True, highlight=False)
         self._clock, self._times = clock, deque[tuple[float, int]](maxlen=_WINDOW)
+        self._log, self._logged_s, self._first = log, clock(), 0
         self._predicted_s: float | None = None
         self._done = self._steps = 0
         self._figures: tuple[str, ...] = ()
@@ -73,7 +82,7 @@ class Bar:
 
     def started(self, first: int, steps: int, predicted_iteration_s: float | None) -> None:
         """Show the line."""
-        self._predicted_s, self._done, self._steps = predicted_iteration_s, first, steps
+        self._predicted_s, self._done, self._steps, self._first = predicted_iteration_s, first, steps, first
         if self._console.is_terminal:
             self._live.start()
 
@@ -82,6 +91,16 @@ class Bar:
         self._times.append((self._clock(), int(line["samples"])))
         self._done = line["step"]
         self._figures = self.figures(line)
+        if self._log is not None:
+            self._write(self._log)
+
+    def _write(self, log: TextIO) -> None:
+        """A line of a log, where it is time for one."""
+        now_s, each = self._clock(), max(1, (self._steps - self._first) // _LINES)
+        ends = self._done in (self._first + 1, self._steps)
+        if ends or self._done % each == 0 or now_s - self._logged_s >= _QUIET_S:
+            self._logged_s = now_s
+            print("  ".join([f"step {self._done}/{self._steps}", *self._figures]), file=log, flush=True)
 
     def saved(self, step: int, path: str) -> None:
         """Shown in the line until the end, which names the folder."""

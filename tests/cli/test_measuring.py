@@ -2,11 +2,13 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from hocket.hardware.cluster import Cluster
 from hocket.profile.model import ModelProfile
 
 
@@ -90,4 +92,37 @@ def test_calibrating(run: Callable[..., Any], folder: Path) -> None:
     assert run(*words).err.startswith("error: --calibration: found c.yaml")
     assert run(*words, "--device-type", "k80").err.startswith("error: calibration: found factors of cpu-core")
     assert run("calibrate", "job.py", "w.json", "-o", "d.yaml", "--device-type", "k80").code == 2
+    found = run("calibrate", "job.py", "w.json", "-o", "d.yaml")
+    assert (found.code, found.err.startswith("error: w.json: found seconds that are worked out")) == (2, True)
     assert not Path("d.yaml").exists()
+
+
+def test_nothing_of_the_users_is_replaced(run: Callable[..., Any], folder: Path) -> None:
+    """A cluster that was written by hand, or a job's source, is not what a measurement may take the place of."""
+    before = {name: Path(name).read_bytes() for name in ("cluster.yaml", "job.py")}
+    for words in (
+        ("links", "-n", 2),
+        ("links", "-n", 2, "-o", "job.py"),
+        ("profile", "job.py", "-o", "job.py"),
+        ("profile", "job.py", "-o", "cluster.yaml", "--device-type", "a100-80gb"),
+        ("calibrate", "job.py", "profile.json", "-o", "job.py"),
+    ):
+        found = run(*words)
+        assert found.code == 2
+        assert "Nothing was changed" in found.err
+    assert before == {name: Path(name).read_bytes() for name in before}
+
+
+def test_links_are_measured_again(run: Callable[..., Any], folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was measured is replaced, until somebody edits it."""
+    cluster = Cluster.read("cluster.yaml")
+    monkeypatch.setattr(
+        "hocket.run.local_links.measure_local", lambda workers: replace(cluster, name=f"local {workers}")
+    )
+    for workers in (2, 3):
+        assert run("links", "-n", workers, "-o", "new.yaml").code == 0
+        assert Cluster.read("new.yaml").name == f"local {workers}"
+    Path("new.yaml").write_text(Path("new.yaml").read_text().replace("local 3", "mine"))
+    found = run("links", "-n", 2, "-o", "new.yaml")
+    assert (found.code, Cluster.read("new.yaml").name) == (2, "mine")
+    assert "was edited" in found.err

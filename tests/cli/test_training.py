@@ -171,6 +171,14 @@ def test_a_closed_standard_output(folder: Path) -> None:
     assert (folder / "t.json").exists()
 
 
+def test_a_plan_is_there_though_its_reader_has_left(folder: Path) -> None:
+    """`hocket plan ... -o new.yaml | true`: what is to be written is written before it is shown."""
+    command = f"{sys.executable} -u -m hocket plan profile.json cluster.yaml --batch 8 -o new.yaml | true"
+    done = subprocess.run(command, shell=True, cwd=folder, capture_output=True, timeout=60, env=ENVIRONMENT)
+    assert b"Traceback" not in done.stderr
+    assert (folder / "new.yaml").exists()
+
+
 def test_the_installed_command_is_the_one_that_is_tested() -> None:
     """`hocket` and `python -m hocket` start the same function, which takes SIGTERM for an interrupt."""
     top = Path(__file__).resolve().parents[2]
@@ -189,14 +197,15 @@ def test_two_searches_in_two_processes_write_the_same_bytes(folder: Path) -> Non
 
 def test_the_next_plan_knows_the_run(run: Run, profiled: Path) -> None:
     """What a run took is kept beside its plan; the next plan reckons with it, says so, and does not where it is told not to."""
-    # As if layers took longer than they do: however busy the machine is, a run takes seconds of that size.
+    # As if layers took longer than they do, and nobody waits for another: a run takes seconds of that size on a busy machine, too.
     profile = ModelProfile.read("tiny.json")
     slower = [
         replace(one, **{way: tuple(10 * s for s in getattr(one, way)) for way in ("forward_s", "backward_s")})
         for one in profile.layers
     ]
     replace(profile, layers=tuple(slower)).save("tiny.json")
-    words = ("plan", "tiny.json", "cluster.yaml", "--batch", 4, "-s", "flush", "-b", 2)
+    Cluster("one", (Level("server", 1, 1e9, 1e-5),), "cpu-core").save("one.yaml")
+    words = ("plan", "tiny.json", "one.yaml", "--batch", 4, "-s", "data_parallel", "-b", 2)
     assert run(*words, "-o", "tiny.yaml").code == 0
     short = hocket("train", "job.py", "tiny.yaml", "--steps", "8", folder=profiled)
     assert "not kept for the next plan: 6 steps after warm-up; expected at least 20" in short.stderr
@@ -208,6 +217,7 @@ def test_the_next_plan_knows_the_run(run: Run, profiled: Path) -> None:
     found = hocket("train", "job.py", "tiny.yaml", "--steps", "24", folder=profiled)
     assert found.returncode == 0, found.stderr
     assert "kept in tiny.experience.yaml" in found.stderr
+    assert found.stdout.splitlines()[-1].startswith("step 24/24  loss ")
     assert "peak memory by device" in found.stderr
     assert found.stderr.count("predicted") >= 2
     before, path = Plan.read("tiny.yaml"), Path("tiny.experience.yaml")
@@ -216,7 +226,7 @@ def test_the_next_plan_knows_the_run(run: Run, profiled: Path) -> None:
     replace(kept, slowdown=3.0).save(path)
     found = run(*words, "-o", "tiny.yaml")
     assert found.code == 0, found.err
-    assert "a run of 24 steps (flush)" in found.out
+    assert "a run of 24 steps (data_parallel)" in found.out
     after = Plan.read("tiny.yaml")
     assert after.profile == "tiny.profile.json"
     assert ModelProfile.read("tiny.profile.json").correction.slowdown == 3.0

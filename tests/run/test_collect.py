@@ -213,3 +213,20 @@ def test_what_is_said_of_a_run_that_was_ended() -> None:
     )
     collector.take(0, {"event": "saved", "step": 1, "path": "saved/step-00000001"})
     assert "after step 1; the newest checkpoint is saved/step-00000001; --resume" in collector.stopped_at_once("saved")
+
+
+def test_a_log_has_a_line_every_so_often() -> None:
+    """Of the first and the last step, of twenty between them, and where nothing was said for long."""
+    from rich.console import Console
+
+    now_s, out = [0.0], io.StringIO()
+    bar = Bar(Console(file=io.StringIO(), force_terminal=False), clock=lambda: now_s[0], log=out)
+    bar.started(0, 1000, 0.5)
+    for step in range(1, 1001):
+        now_s[0] += 40.0 if step == 77 else 0.25
+        bar.step({"step": step, "loss": 2.0 / step, "samples": step * 8})
+    lines = out.getvalue().splitlines()
+    assert lines[0] == "step 1/1000  loss 2.0000"
+    assert lines[1].startswith("step 50/1000  loss 0.0400  250 ms a step  0:03:58 left  500 ms predicted  32 samples/s")
+    steps = [int(line.split()[1].partition("/")[0]) for line in lines]
+    assert steps == sorted([1, 77, *range(50, 1001, 50)])
