@@ -54,7 +54,7 @@ def compare(mbit_per_s: int, folder: Path) -> dict[str, Any]:
         cluster = Cluster(f"two workers, {mbit_per_s} Mbit/s", (level,), "cpu-core")
         profile = measure(load_job(JOB), (2, 4, 8, 16), budget_s=20)
         profile.save(folder / "profile.json")
-        found = search(profile, cluster, 32, profile_path="profile.json")
+        found = search(profile, cluster, 32, profile_path="profile.json", synchronous=False)
         plan = found.best.plan
         plan.save(folder / "plan.yaml")
         steps = str(STEPS[mbit_per_s])

@@ -92,7 +92,7 @@ def run_demo(text: Path | None, output: Path, workers: int, steps: int, json: bo
     say(f"   {link.bandwidth_bytes_per_s / 1e9:.2f} GB/s, {show_seconds(link.latency_s)} latency")
 
     say("3  plan: every strategy's choices, simulated")
-    found = search(profile, cluster, job.batch_size, profile_path="profile.json")
+    found = search(profile, cluster, job.batch_size, profile_path="profile.json", synchronous=False)
     best = _one_each(found.candidates, workers)
     say(f"   {found.considered} choices in {show_seconds(found.search_s)}")
 

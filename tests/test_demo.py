@@ -10,7 +10,9 @@ from hocket.plan.search import search
 from hocket.profile.synthetic import chain
 
 PROFILE = chain(4, forward_s=0.01, backward_s=0.02, device_type="cpu-core")
-CANDIDATES = search(PROFILE, Cluster("two", (Level("server", 2, 1e9, 1e-5),), "cpu-core"), 8).candidates
+CANDIDATES = search(
+    PROFILE, Cluster("two", (Level("server", 2, 1e9, 1e-5),), "cpu-core"), 8, synchronous=False
+).candidates
 
 
 def usable(candidate: Candidate) -> bool:

@@ -72,6 +72,8 @@ class Explained:
         if self.runner_up:
             yield self.runner_up
         yield self.verdict.text
+        if self.verdict.stale:
+            yield self.verdict.stale_text
         yield f"limits: of the critical path {', '.join(parts)}; memory {share:.0%} of {what} {device}"
 
     def print(self) -> None:
@@ -92,6 +94,7 @@ class Explained:
         }
         kinds = {"winner": self.verdict.winner, "other": self.verdict.other, "loses": self.verdict.loses}
         kinds |= {"sharded": self.verdict.sharded, "sharded_loses": self.verdict.sharded_loses}
+        kinds |= {"stale": self.verdict.stale, "stale_gains": self.verdict.stale_gains}
         verdict = {**kinds, "reason": self.verdict.why, "text": self.verdict.text}
         return {"verdict": verdict, "limits": limits, "what_if": [answer_json(one) for one in self.answers]}
 
@@ -176,13 +179,14 @@ def explained_sizes(found: Any, options: Mapping[str, Any]) -> Explained:
 
 def explained_profile(profiles: "Mapping[str, ModelProfile]", found: Any, options: Mapping[str, Any]) -> Explained:
     """Of the best plan of a profiled job."""
-    from hocket.plan.verdict import of_profile
+    from hocket.plan.verdict import of_profile, with_stale
     from hocket.plan.what_if import ask_profile, usual
 
     plan = found.best.plan
     profile = next(one for one in profiles.values() if one.digest == plan.profile_digest)
     answers = [ask_profile(profiles, found, question, options, search=False) for question in usual(plan.cluster)]
-    return Explained(plan, profile, answers, of_profile(found, profile), _runner_up(found))
+    verdict = with_stale(of_profile(found, profile), profiles, found, options)
+    return Explained(plan, profile, answers, verdict, _runner_up(found))
 
 
 def _runner_up(found: Any) -> str:

@@ -64,9 +64,7 @@ def print_search(found: "Search", limit: int, width: int | None = None) -> None:
             print(f"  a wider terminal shows {', '.join(name.partition(' (')[0] for name in left_out)} as well")
         first = found.candidates[0]
         if not first.updates.same:
-            print(
-                f"  note: {first.updates.sentence(first.strategy)}; `--synchronous` keeps to the mathematics of one process"
-            )
+            print(f"  note: {first.updates.sentence(first.strategy)}")
     else:
         print(title)
     for line in _refusals(found):

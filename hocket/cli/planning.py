@@ -39,8 +39,14 @@ def plan(
     ] = None,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="Where to write the best plan.")] = None,
     synchronous: Annotated[
-        bool, typer.Option("--synchronous", help="Only strategies with the mathematics of one process.")
-    ] = False,
+        bool | None,
+        typer.Option(
+            "--synchronous/--stale",
+            help="Only strategies with the mathematics of one process, or those that compute with old weights, too. The first, "
+            "where -s names no other.",
+            show_default=False,
+        ),
+    ] = None,
     shard: Annotated[
         str | None,
         typer.Option(
@@ -138,9 +144,9 @@ def plan(
         return
     if tensor_profile:
         raise InputError("--tensor-profile", "a model by its sizes", "a profile: by sizes all widths are considered")
-    if strategy:
+    if strategy or synchronous is False:
         expected = "a profile: by sizes data_parallel, flush and interleaved are compared, and all that divides"
-        raise InputError("--strategy", "a model by its sizes", expected)
+        raise InputError("--strategy" if strategy else "--stale", "a model by its sizes", expected)
 
     from dataclasses import replace
 

@@ -33,7 +33,7 @@ def search(
     microbatch_sizes: tuple[int, ...] = (),
     profile_path: str = "",
     bucket_bytes: float | None = None,
-    synchronous: bool = False,
+    synchronous: bool | None = None,
     shard: str | None = None,
     progress: Callable[[int, int, str], None] | None = None,
     clock: Callable[[], float] = time.perf_counter,
@@ -44,9 +44,9 @@ def search(
 
     Arguments:
         batch_size: samples of one update.
-        strategies: names to consider; all when empty.
+        strategies: names to consider; those with the mathematics of one process when empty.
         microbatch_sizes: to consider; those of the profile when empty.
-        synchronous: consider only strategies with the mathematics of one process.
+        synchronous: False: where none is named, those that compute with old weights as well; True: refuse such a name.
         shard: what replicas divide in every plan (docs/sharding.md); None: nothing, but under `fully_sharded` all.
         progress: called with (done, total, what).
 
@@ -62,7 +62,7 @@ def search(
         raise InputError(
             "batch_size", str(batch_size), expected, "Profile larger microbatches with `hocket profile -b`."
         )
-    chosen = tuple(strategies) or (synchronous_strategies() if synchronous else members())
+    chosen = tuple(strategies) or (members() if synchronous is False else synchronous_strategies())
     for name in chosen:
         if name not in members():
             raise InputError("strategy", repr(name), f"one of {', '.join(members())}", nearest(name, members()))

@@ -12,9 +12,12 @@ from hocket.plan.candidates import TIE, Candidate, Search
 from hocket.plan.mesh import Mesh
 from hocket.plan.mesh_search import search_meshes
 from hocket.plan.plan import Plan
+from hocket.plan.search import search_widths
 from hocket.plan.sharded import sharded_profile, sharded_sizes
 from hocket.plan.sized import SizedSearch, asked
+from hocket.plan.updates import synchronous_strategies
 from hocket.profile.model import ModelProfile
+from hocket.strategies._common import members
 from hocket.units import show_bytes
 
 PLAIN, SHARDED, TENSOR, PIPELINE = (
@@ -34,6 +37,8 @@ class Verdict:
         loses: by what share of the winner's seconds it takes longer. why: there is none of the other kind.
         sharded, sharded_loses: data parallelism whose replicas share optimizer state and step (docs/sharding.md), which the searches do
             not look at; empty where it does not fit.
+        stale, stale_gains, stale_updates: the best of the strategies that compute with old weights, where nobody asked for them and it is
+            quicker: by what share of the winner's seconds, and how its updates differ, in a sentence.
     """
 
     winner: str
@@ -42,6 +47,9 @@ class Verdict:
     why: str = ""
     sharded: str = ""
     sharded_loses: float = 0.0
+    stale: str = ""
+    stale_gains: float = 0.0
+    stale_updates: str = ""
 
     @property
     def text(self) -> str:
@@ -52,6 +60,11 @@ class Verdict:
         return (
             f"{self._first}; {SHARDED} is better still: {self.sharded} with `shard: optimizer` in its plan takes {less}"
         )
+
+    @property
+    def stale_text(self) -> str:
+        """What old weights would gain, in a sentence."""
+        return f"--stale would find {self.stale}, which takes {self.stale_gains:.1%} less; {self.stale_updates}"
 
     @property
     def _first(self) -> str:
@@ -126,6 +139,29 @@ def _of_profile(found: Search) -> Verdict:
     reasons = [one for one in found.refused if one.strategy in names]
     near = min(reasons, key=lambda one: (not one.missing_bytes, one.missing_bytes), default=None)
     return Verdict(winner, why=f"for {near.strategy} {near.config}: {near.reason}" if near else "none was considered")
+
+
+def with_stale(
+    verdict: Verdict, profiles: Mapping[str, ModelProfile], found: Search, options: Mapping[str, Any]
+) -> Verdict:
+    """With the best of what computes with old weights, where the options of the search leave that out without a word.
+
+    Arguments:
+        profiles: of the search.
+    """
+    if options.get("strategies") or options.get("synchronous") is not None:
+        return verdict
+    names = [name for name in members() if name not in synchronous_strategies()]
+    best = found.best
+    others = search_widths(
+        profiles, best.plan.cluster, best.plan.batch_size, **{**options, "strategies": names}
+    ).candidates
+    quickest = min(others, key=lambda one: one.iteration_s, default=best)
+    gains = 1 - quickest.iteration_s / best.iteration_s
+    if gains <= TIE or quickest.updates.same:
+        return verdict
+    sentence = quickest.updates.sentence(quickest.strategy)
+    return replace(verdict, stale=quickest.label, stale_gains=gains, stale_updates=sentence)
 
 
 def _kind_of(one: Candidate) -> str:

@@ -20,6 +20,7 @@ from hocket.plan.predict import predict_iteration
 from hocket.plan.search import search_widths
 from hocket.plan.sized import SizedSearch, asked, search_sizes
 from hocket.plan.tailor import Tailor, plane_of
+from hocket.plan.updates import synchronous_strategies
 from hocket.profile.model import ModelProfile
 from hocket.units import show_bytes
 
@@ -189,7 +190,8 @@ def ask_plan(plan: Plan, profile: ModelProfile, question: Question, search: bool
             )
         if not search:
             return same
-        one = search_widths({plan.profile: profile}, cluster, batch_size).best
+        stale = plan.strategy not in synchronous_strategies()
+        one = search_widths({plan.profile: profile}, cluster, batch_size, synchronous=False if stale else None).best
     except HocketError as error:
         return Answer(question, why=str(error))
     return _anew(same, one.samples_per_s / now.samples_per_s - 1, one.label, plan.strategy)

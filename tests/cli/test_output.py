@@ -16,7 +16,7 @@ from hocket.strategies._common import members
 def found() -> Search:
     """A search in which every strategy has its say, on four devices."""
     profile = chain(6, forward_s=0.01, backward_s=0.02, device_type="cpu-core")
-    return search(profile, Cluster("four", (Level("server", 4, 1e9, 1e-6),), "cpu-core"), 30)
+    return search(profile, Cluster("four", (Level("server", 4, 1e9, 1e-6),), "cpu-core"), 30, synchronous=False)
 
 
 @pytest.mark.parametrize("width", [60, 80, 100, 140])

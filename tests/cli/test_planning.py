@@ -49,7 +49,7 @@ def test_the_best_plan_says_when_its_mathematics_are_others(folder: Path, capsys
     words = ("plan", "profile.json", "cluster.yaml", "-B", "16", "-b", "2", "-s")
     late = said(capsys, *words, "two_bw")
     assert "1 update old" in late
-    assert "note: two_bw computes gradients on weights 1 update old; `--synchronous`" in late
+    assert "note: two_bw computes gradients on weights 1 update old\n" in late
     same = said(capsys, *words, "flush")
     assert " same\n" in same
     assert "note" not in same
@@ -78,12 +78,33 @@ def test_what_replicas_divide(folder: Path, capsys: pytest.CaptureFixture[str]) 
 
 
 def test_only_synchronous_plans(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """With --synchronous every candidate is the same as one process; asking for another strategy is refused."""
-    words = ("plan", "profile.json", "cluster.yaml", "-B", "16", "--synchronous")
-    found = document(capsys, *words)
-    assert {c["strategy"] for c in found["candidates"]} >= {"flush", "gpipe", "data_parallel"}
-    assert all(c["update_rule"]["same_as_one_process"] for c in found["candidates"])
-    assert "two_bw, which is not synchronous" in said(capsys, *words, "-s", "two_bw", code=2)
+    """Every candidate is the same as one process, unless --stale admits others; with --synchronous their names are refused."""
+    words = ("plan", "profile.json", "cluster.yaml", "-B", "16")
+    for asked in (words, (*words, "--synchronous")):
+        found = document(capsys, *asked)
+        assert {c["strategy"] for c in found["candidates"]} >= {"flush", "gpipe", "data_parallel"}
+        assert all(c["update_rule"]["same_as_one_process"] for c in found["candidates"])
+    every = document(capsys, *words, "--stale")["candidates"]
+    assert {c["strategy"] for c in every} >= {"two_bw", "pipedream", "flush"}
+    assert "two_bw, which is not synchronous" in said(capsys, *words, "--synchronous", "-s", "two_bw", code=2)
+    assert "--stale: found a model by its sizes" in said(
+        capsys, "plan", "gpt3-175b", "cluster.yaml", "-B", "8", "--stale", code=2
+    )
+
+
+def test_what_old_weights_would_gain(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Told in a line, with how the updates differ, where nobody asked and it is quicker; of who has asked, nothing."""
+    words = ("plan", "profile.json", "cluster.yaml", "-B", "4", "-b", "1")
+    best, *_ = document(capsys, *words)["candidates"]
+    stale = document(capsys, *words, "-s", "two_bw", "-s", "pipedream")["candidates"]
+    quickest_s = min(one["iteration_s"] for one in stale)
+    verdict = document(capsys, *words)["verdict"]
+    assert verdict["stale"].startswith(("two_bw ", "pipedream "))
+    assert verdict["stale_gains"] == pytest.approx(1 - quickest_s / best["iteration_s"])
+    told = said(capsys, *words)
+    assert f"--stale would find {verdict['stale']}, which takes {verdict['stale_gains']:.1%} less; " in told
+    for asked in ("--stale", "--synchronous"):
+        assert "--stale would" not in said(capsys, *words, asked)
 
 
 def test_nothing_that_fits_is_one_document_with_the_reason(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

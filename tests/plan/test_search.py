@@ -15,6 +15,7 @@ from hocket.plan.open import Opened, problems_of
 from hocket.plan.plan import Plan
 from hocket.plan.predict import predict_choice, predict_iteration, proven_peaks
 from hocket.plan.search import search
+from hocket.plan.updates import synchronous_strategies
 from hocket.profile.model import ModelProfile
 from hocket.profile.synthetic import chain
 from hocket.program.instruction import Kind
@@ -118,7 +119,7 @@ def test_faster_links_never_give_a_worse_plan(
 @pytest.mark.parametrize("batch_size", [8, 7])
 def test_the_same_answer_to_the_byte(batch_size: int) -> None:
     """Two searches, and a search in another order of strategies, write the same plans; time is an argument."""
-    first, second = (search(PROFILE, CLUSTER, batch_size, clock=ticks) for _ in range(2))
+    first, second = (search(PROFILE, CLUSTER, batch_size, synchronous=False, clock=ticks) for _ in range(2))
     assert first == second
     assert [c.plan.to_yaml() for c in first.candidates] == [c.plan.to_yaml() for c in second.candidates]
     turned = search(PROFILE, CLUSTER, batch_size, strategies=members()[::-1], clock=ticks)
@@ -128,7 +129,7 @@ def test_the_same_answer_to_the_byte(batch_size: int) -> None:
 
 def test_candidates_are_in_order_and_say_what_their_plans_do() -> None:
     """Best first but for ties; every plan compiles, predicts what the candidate says, and fits."""
-    found = search(PROFILE, CLUSTER, 8)
+    found = search(PROFILE, CLUSTER, 8, synchronous=False)
     assert {c.strategy for c in found.candidates} == set(members())
     seconds = [c.iteration_s for c in found.candidates]
     near = [s for s in seconds if s <= min(seconds) * (1 + TIE)]
@@ -146,7 +147,7 @@ def test_candidates_are_in_order_and_say_what_their_plans_do() -> None:
 
 def test_one_strategy_alone_gives_the_same_best_of_its_own() -> None:
     """Among all strategies each is searched until its own best is known, or enough of its best are."""
-    together = search(PROFILE, CLUSTER, 8)
+    together = search(PROFILE, CLUSTER, 8, synchronous=False)
     for name in members():
         alone = search(PROFILE, CLUSTER, 8, strategies=(name,))
         own = [c for c in together.candidates if c.strategy == name]
@@ -323,7 +324,7 @@ def test_a_batch_beyond_all_measure_is_refused() -> None:
 def test_who_clips_gets_strategies_that_can() -> None:
     """Stages that update at different moments are refused with the reason; the best of the others has a norm in its program."""
     profile = replace(PROFILE, clip_grad_norm=1.0)
-    found = search(profile, CLUSTER, 4)
+    found = search(profile, CLUSTER, 4, synchronous=False)
     assert found.candidates
     assert all(c.plan.compile(profile).rule.at_one_moment for c in found.candidates)
     said = [r for r in found.refused if "clip_grad_norm" in r.reason]
@@ -353,3 +354,14 @@ def test_only_stages_that_must_make_their_stashes_again() -> None:
     cluster = Cluster("two", (Level("server", 2, 1e9, 1e-5, False),), "v100-16gb", memory_bytes=0.35e9)
     best = search(profile, cluster, 8, strategies=("flush",)).best
     assert [stage.recompute for stage in best.plan.stages] == [True, False]
+
+
+def test_old_weights_are_asked_for() -> None:
+    """Who says nothing gets the mathematics of one process; who names a strategy, or asks for all, gets it."""
+    found = search(PROFILE, CLUSTER, 8)
+    assert {one.strategy for one in found.candidates} == set(synchronous_strategies())
+    assert all(one.updates.same for one in found.candidates)
+    assert found == replace(search(PROFILE, CLUSTER, 8, synchronous=True), search_s=found.search_s)
+    assert {one.strategy for one in search(PROFILE, CLUSTER, 8, strategies=("two_bw",)).candidates} == {"two_bw"}
+    with pytest.raises(InputError, match="not synchronous"):
+        search(PROFILE, CLUSTER, 8, strategies=("two_bw",), synchronous=True)
