@@ -50,7 +50,8 @@ def plan(
     shard: Annotated[
         str | None,
         typer.Option(
-            help="What replicas divide, none, optimizer (state and step) or, of a profile, full (weights, too)."
+            help="Only replicas that divide none, optimizer (state and step) or, of a profile, full (weights, too). By sizes "
+            "none and optimizer are considered by default."
         ),
     ] = None,
     sequence: Annotated[

@@ -181,7 +181,9 @@ def _reasons(found: "SizedSearch") -> Iterator[str]:
         )
     elif meshes.behind:
         mesh, least_s = meshes.behind
-        yield f"runner-up: {mesh}, by its bound at least {least_s / best.iteration_s - 1:.1%} more"
+        more = least_s / best.iteration_s - 1
+        by = f"at least {more:.1%} more" if more >= 0 else f"at most {-more:.1%} less, which counts as equal"
+        yield f"runner-up: {mesh}, by its bound {by}"
     if meshes.quicker:
         miss = meshes.quicker
         yield (

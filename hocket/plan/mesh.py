@@ -7,7 +7,7 @@ Source: dissertation sections 4.2.2 (bubble), 4.3 (trade-offs, equation 4.1), 3.
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
 from typing import Any, Protocol
@@ -22,6 +22,7 @@ from hocket.hardware.cluster import Cluster
 from hocket.hardware.groups import Grouped, grouped
 from hocket.passes.borders import StageCut
 from hocket.passes.gradients import DEFAULT_BUCKET_BYTES, buckets_of
+from hocket.plan.bound_chunks import interleaved_s
 from hocket.plan.ground import Ground, Places
 from hocket.profile.model import ModelProfile
 from hocket.program.instruction import Kind
@@ -211,33 +212,47 @@ class Plane:
         return widths if mesh.sharded else 1
 
     @cached_property
+    def _balancer(self) -> Balancer:
+        return Balancer(self.profile, self.sizes[0], _MOST_PLACES)
+
+    @cached_property
     def ends(self) -> list[Ends]:
         """Balanced cuts into 1, 2, ... stages."""
-        return Balancer(self.profile, self.sizes[0], _MOST_PLACES).cuts(len(self.profile.layers))
+        return self._balancer.cuts(len(self.profile.layers))
 
     def meshes(self, batch_size: int) -> Iterator[Mesh]:
         """All that divide devices, batch and layers."""
-        devices = self.group.cluster.devices
+        for mesh, chunks in self.uncut(batch_size):
+            yield from self.cut(mesh, chunks)
+
+    def uncut(self, batch_size: int) -> Iterator[tuple[Mesh, tuple[int, ...]]]:
+        """Meshes without layers, each with the numbers of chunks that it may have: these share their first bounds."""
+        devices, most = self.group.cluster.devices, len(self._balancer.places) - 1
         for width, samples in product(_divisors(devices), self.sizes):
             microbatches, rest = divmod(batch_size, width * samples)
             depth = devices // width
-            if rest or not microbatches or depth > len(self.ends):
+            if rest or not microbatches or depth > most:
                 continue
-            for chunks in range(1, len(self.ends) // depth + 1):
-                if chunks == 1 or (depth > 1 and microbatches % depth == 0):
-                    for shard in self.shards_of(width):
-                        yield Mesh(
-                            self.tensor,
-                            depth,
-                            width,
-                            chunks,
-                            samples,
-                            microbatches,
-                            self.recompute,
-                            self.ends[depth * chunks - 1],
-                            sequence_parallel=self.sequence_parallel,
-                            shard=shard,
-                        )
+            chunks = range(2, most // depth + 1) if depth > 1 and microbatches % depth == 0 else ()
+            for shard in self.shards_of(width):
+                own = Mesh(
+                    self.tensor,
+                    depth,
+                    width,
+                    1,
+                    samples,
+                    microbatches,
+                    self.recompute,
+                    (),
+                    sequence_parallel=self.sequence_parallel,
+                    shard=shard,
+                )
+                yield own, (1, *chunks)
+
+    def cut(self, mesh: Mesh, chunks: Iterable[int]) -> Iterator[Mesh]:
+        """A mesh without layers, with balanced stages of each of these numbers of chunks."""
+        for number in chunks:
+            yield replace(mesh, chunks=number, ends=self.ends[mesh.depth * number - 1])
 
     def shards_of(self, width: int) -> tuple[str, ...]:
         """What so many columns may divide of their state."""
@@ -275,18 +290,9 @@ class Plane:
         beyond_s = ways[-1] + least_s[-1] - ways[-p:] - least_s[-p:]
         between_s = ((turns - counts) * ground.slowest(both_s).reshape(counts.shape)).sum(axis=0)
         spent_s = np.maximum(spent_s, again * (ways[-1] + least_s[-1] + beyond_s + between_s))
-        reduced_s = 0.0
-        if ground.widths[0] > 1:
-            # What stages share is summed once, or beside the rest by all that have it.
-            sizes = (float(self._weights[cut[1]] - self._shared[0]), float(self._gradients[cut[1]] - self._shared[1]))
-            weights, gradients = (max(0.0, size) for size in sizes)
-            cluster, place = self.group.cluster, mesh.stands[0]
-            kind = Kind.REDUCE_SCATTER if mesh.sharded else Kind.ALL_REDUCE
-            ring_s = sum(collective(cluster, kind, place, gradients))
-            reduced_s = max(0.0, ring_s - ground.slowest(backward_s)[0])
-            if mesh.sharded:  # new weights are whole when all have their parts of them
-                reduced_s += sum(collective(cluster, Kind.ALL_GATHER, place, weights))
-        seconds = float(spent_s.max()) + self._step_s(mesh, ground) + reduced_s
+        first, last_s = range(mesh.ends[0]), float(ground.slowest(backward_s)[0])
+        seconds = float(spent_s.max()) + max(0.0, self._summed_s(mesh, ground, first) - last_s)
+        seconds += self._step_s(mesh, ground, first) + self._gathered_s(mesh, ground)
         held, kept = np.diff(self._held[cut]), np.diff(tables.stash_bytes[cut])
         # What crosses a border is kept where it was received, as long as the stash there.
         kept[1:] += crossing
@@ -303,6 +309,40 @@ class Plane:
             most -= self._twice(mesh)
         lacks = int((most - ground.room_bytes).argmax())
         return Bound(seconds, float(most[lacks]), float(ground.room_bytes[lacks]))
+
+    def closer_s(self, mesh: Mesh) -> float:
+        """Seconds that no simulation of a mesh with chunks is below: as `bound`, and chunks need not be alike."""
+        tables, ground = self._tables_of(mesh), self._ground(mesh)
+        cut, shape = np.array((0, *mesh.ends)), (mesh.chunks, mesh.depth)
+        forward_s, backward_s = np.diff(tables.forward_s[:, cut]), np.diff(tables.backward_s[:, cut])
+        forth_s, back_s = (ground.quickest(seconds).reshape(shape) for seconds in (forward_s, backward_s))
+        message_s = ground.message_s(self._outputs(mesh.samples)[cut[1:-1] - 1]) / 2
+        ends_s = interleaved_s(forth_s, back_s, message_s, mesh.microbatches)
+        # The first device's sums begin with a chunk's last backward, one after the other, and then all its steps.
+        slowest_s = ground.slowest(backward_s)
+        summed_s, steps_s = 0.0, 0.0
+        for c in reversed(range(mesh.chunks)):
+            layers = range(cut[c * mesh.depth], cut[c * mesh.depth + 1])
+            summed_s = max(summed_s, float(ends_s[c] - slowest_s[c * mesh.depth])) + self._summed_s(
+                mesh, ground, layers
+            )
+            steps_s += self._step_s(mesh, ground, layers)
+        return max(float(ends_s[0]), summed_s) + max(
+            steps_s, self._step_s(mesh, ground, layers) + self._gathered_s(mesh, ground)
+        )
+
+    def _summed_s(self, mesh: Mesh, ground: Ground, layers: range) -> float:
+        """Of the gradients of some of the first device's layers."""
+        gradients = float(self._gradients[layers.stop] - self._gradients[layers.start])
+        if layers.start == 0:  # what stages share is summed once, or beside the rest by all that have it
+            gradients = max(0.0, gradients - float(self._shared[1]))
+        kind = Kind.REDUCE_SCATTER if mesh.sharded else Kind.ALL_REDUCE
+        return sum(collective(self.group.cluster, kind, mesh.stands[0], gradients)) if ground.widths[0] > 1 else 0.0
+
+    def _gathered_s(self, mesh: Mesh, ground: Ground) -> float:
+        """Of the first stage's new weights, of which each replica has a part."""
+        weights = max(0.0, float(self._weights[mesh.ends[0]] - self._shared[0]))
+        return sum(collective(self.group.cluster, Kind.ALL_GATHER, mesh.stands[0], weights)) if mesh.sharded else 0.0
 
     def choice(self, mesh: Mesh, batch_size: int) -> tuple[Situation, Choice]:
         """A mesh as the planner's choice."""
@@ -359,11 +399,11 @@ class Plane:
             self._grounds[key] = Ground.of(self.group.cluster, mesh.stands, self.types[1], self.room_bytes)
         return self._grounds[key]
 
-    def _step_s(self, mesh: Mesh, ground: Ground) -> float:
-        """Of the first stage, on its quickest replica."""
+    def _step_s(self, mesh: Mesh, ground: Ground, layers: range) -> float:
+        """Of some layers on the first stage's quickest replica."""
         on = zip(self._on, ground.has[:, 0], strict=True)
         share = 1 / self._parts(mesh, int(ground.widths[0]))
-        return min(step_s(one, range(mesh.ends[0]), share=share) for one, has in on if has)
+        return min(step_s(one, layers, share=share) for one, has in on if has)
 
     @cached_property
     def _on(self) -> list[ModelProfile]:

@@ -117,17 +117,18 @@ def search_meshes(
     """Simulate in the order of the bounds whatever may be the best, or as good within the tolerance of a tie.
 
     Arguments:
-        ceiling_s: what takes longer by its bound is not simulated: it is of no use. only: the meshes that are looked at.
+        ceiling_s: what takes longer by its bound is not simulated: it is of no use. only: the meshes that are looked at, which have
+            no layers and no chunks yet.
     """
     several = list(with_tailors(planes))
     unlike = any(mixed(plane.group.cluster) for plane, _ in several[:1])
     hunt, simple = _Hunt(ceiling_s, _SLACK if unlike else 0.0), _Hunt(ceiling_s, _SLACK)
     for plane, tailor in several:
-        for mesh in plane.meshes(batch_size):
+        for mesh, chunks in plane.uncut(batch_size):
             if only is None or only(mesh):
-                hunt.offer(plane, mesh, None if unlike else tailor)
+                hunt.offer(plane, mesh, chunks, None if unlike else tailor)
                 if unlike:
-                    simple.offer(plane, mesh, None)
+                    simple.offer(plane, mesh, chunks, None)
         for mesh, least_s in mixes(plane, batch_size) if unlike and tailor else ():
             if only is None or only(mesh):
                 hunt.offer_uncut(plane, mesh, tailor, least_s)
@@ -153,7 +154,9 @@ class _Job:
     """What waits: a mesh to be simulated, or one to be cut to measure by `tailor` before (`cut`).
 
     Attributes:
-        rough: whether its bound knows nothing of its stages. excess_bytes: by device, what was simulated beyond its memory; tries: how often.
+        rough: whether its bound knows nothing of its stages; chunks: that it may have then, if it shall be cut into balanced stages.
+        close: whether its bound knows of chunks that are not alike.
+        excess_bytes: by device, what was simulated beyond its memory; tries: how often.
     """
 
     plane: Plane
@@ -161,6 +164,8 @@ class _Job:
     tailor: Tailor | None
     cut: bool = False
     rough: bool = False
+    chunks: tuple[int, ...] = ()
+    close: bool = False
     excess_bytes: float | np.ndarray = 0.0
     tries: int = 0
 
@@ -178,30 +183,31 @@ class _Hunt:
         self._number = self._considered = self._too_large = 0
         self._found: list[Meshed] = []
         self._misses: list[Miss] = []
-        self._far: list[tuple[Plane, Mesh]] = []
+        self._far: list[_Job] = []
         self._jobs: dict[Mesh, _Job] = {}
         self._best_s = inf
 
-    def offer(self, plane: Plane, mesh: Mesh, tailor: Tailor | None) -> None:
-        """Take in a mesh."""
-        self._considered += 1
+    def offer(self, plane: Plane, mesh: Mesh, chunks: tuple[int, ...], tailor: Tailor | None) -> None:
+        """Take in a mesh without layers, for each of these numbers of chunks."""
+        self._considered += len(chunks)
+        job = _Job(plane, mesh, tailor, rough=True, chunks=chunks)
         if plane.least_bytes(mesh) > plane.room_bytes.max():
-            self._too_large += 1
-            self._far.append((plane, mesh))
+            self._too_large += len(chunks)
+            self._far.append(job)
         else:
-            self._wait(plane.least_s(mesh), _Job(plane, mesh, tailor, rough=True))
+            self._wait(plane.least_s(mesh), job)
 
     def _look(self, job: _Job) -> None:
         """What has a rough bound waits for its turn with a closer one."""
-        if not job.mesh.ends and job.tailor:
+        if not job.chunks and job.tailor:
             self._wait(job.tailor.floor_s(job.mesh), replace(job, rough=False))
-            return
-        bound = job.plane.bound(job.mesh)
-        if not bound.fits:
-            self._too_large += 1
-            self._misses.append(Miss(job.mesh, bound.bytes, bound.room_bytes, bound.seconds))
-        if bound.fits or job.tailor:
-            self._wait(bound.seconds, replace(job, cut=not bound.fits, rough=False))
+        for mesh in job.plane.cut(job.mesh, job.chunks):
+            bound = job.plane.bound(mesh)
+            if not bound.fits:
+                self._too_large += 1
+                self._misses.append(Miss(mesh, bound.bytes, bound.room_bytes, bound.seconds))
+            if bound.fits or job.tailor:
+                self._wait(bound.seconds, _Job(job.plane, mesh, job.tailor, cut=not bound.fits))
 
     def offer_uncut(self, plane: Plane, mesh: Mesh, tailor: Tailor | None, least_s: float) -> None:
         """Take in a mesh without layers, with seconds that it is not below."""
@@ -210,7 +216,9 @@ class _Hunt:
 
     def _wait(self, bound_s: float, job: _Job) -> None:
         # Of bounds that are nearly the same the simpler mesh goes first: then the others need not be simulated.
-        near = floor(log(max(bound_s, _LEAST_S)) / log(1 + _NEAR))
+        # What takes long to simulate goes behind what may be as good: then it need not be, either.
+        late = 1 + TIE if job.close else 1.0
+        near = floor(log(max(bound_s * late, _LEAST_S)) / log(1 + _NEAR))
         heappush(self._waiting, (near, _simplicity(job.mesh), self._number, bound_s, job))
         self._number += 1
 
@@ -224,7 +232,9 @@ class _Hunt:
     def _go_on(self) -> None:
         """What is cut to measure waits for its turn again: its bound is known only then."""
         late: list[_Waiting] = []
-        while self._waiting and (1 + _NEAR) ** self._waiting[0][0] <= min(self._best_s * (1 + TIE), self._ceiling_s):
+        while self._waiting and (1 + _NEAR) ** self._waiting[0][0] <= min(self._best_s * (1 + TIE), self._ceiling_s) * (
+            1 + TIE
+        ):
             one = heappop(self._waiting)
             *_, bound_s, job = one
             if bound_s > self._ceiling_s or not self._matters(bound_s, job):
@@ -233,6 +243,8 @@ class _Hunt:
                 self._look(job)
             elif job.cut:
                 self._cut(job)
+            elif job.mesh.chunks > 1 and not job.close:
+                self._wait(max(bound_s, job.plane.closer_s(job.mesh)), replace(job, close=True))
             else:
                 self._simulate(job)
         self._waiting += late
@@ -256,7 +268,9 @@ class _Hunt:
         for one in (mesh, turned(mesh, tailor) if mesh and first else None):
             bound = tailor.bound(one) if one else None
             if one and bound and bound.fits:
-                self._wait(bound.seconds, replace(job, plane=tailor, mesh=one, cut=False, tries=job.tries + 1))
+                self._wait(
+                    bound.seconds, replace(job, plane=tailor, mesh=one, cut=False, close=False, tries=job.tries + 1)
+                )
 
     def _simulate(self, job: _Job) -> None:
         one = simulated(job.plane, job.mesh)
@@ -300,7 +314,9 @@ class _Hunt:
         least = min(self._waiting, key=lambda one: one[3], default=None)
         behind = (least[-1].mesh, float(least[3])) if least else None
         if not self._found and behind is None:  # how far these are from fitting matters now
-            bounds = [(mesh, plane.bound(mesh)) for plane, mesh in self._far]
+            bounds = [
+                (mesh, far.plane.bound(mesh)) for far in self._far for mesh in far.plane.cut(far.mesh, far.chunks)
+            ]
             misses += [Miss(mesh, bound.bytes, bound.room_bytes, bound.seconds) for mesh, bound in bounds]
         little = [miss for miss in misses if miss.seconds < best_s and miss.bytes <= _LITTLE * miss.capacity_bytes]
         return Meshes(

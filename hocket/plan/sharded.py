@@ -1,5 +1,5 @@
-"""Sharded data parallelism: what replicas that share optimizer state and step (docs/sharding.md) would take, for a job whose search does
-not look at them.
+"""Sharded data parallelism: what replicas that share optimizer state and step (docs/sharding.md) would take, for a profiled job, whose
+search does not look at them.
 
 Rules of this file: simulated, not guessed; one stage on all devices of one type, every microbatch size, what fits.
 """
@@ -10,31 +10,12 @@ from math import ceil
 
 from hocket.errors import HocketError
 from hocket.plan.hunt import make_plan
-from hocket.plan.mesh_search import Meshed
 from hocket.plan.plan import Plan, Predicted
 from hocket.plan.predict import predict_iteration
-from hocket.plan.sized import SizedSearch
 from hocket.profile.model import ModelProfile
 from hocket.strategies._choices import Choice, Situation, cut
 
 SHARD = "optimizer"
-
-
-def sharded_sizes(found: SizedSearch) -> tuple[str, Plan] | None:
-    """The best of a model by its sizes, in a few words, with its prediction; None where nothing fits."""
-    best = found.best
-
-    def plans() -> Iterator[tuple[str, Plan, ModelProfile]]:
-        for plane in found.planes(found.cluster, best.plane.sizes, (1,), (), (False,)):
-            held = sum(layer.weights_bytes + layer.gradients_bytes for layer in plane.profile.layers)
-            if held > 2 * plane.room_bytes.min():  # gradients and weights alone are too large, though some are shared
-                continue
-            for mesh in plane.meshes(found.batch_size):
-                if mesh.depth == 1 and mesh.width > 1:
-                    one = Meshed(plane, mesh, best.predicted)
-                    yield str(mesh), found.plan(one), found.profile_of(one)
-
-    return _best(plans())
 
 
 def sharded_profile(profile: ModelProfile, of: Plan) -> tuple[str, Plan] | None:

@@ -126,7 +126,7 @@ class SizedSearch:
         tensors: Sequence[int] = (),
         recomputes: Sequence[str] = (),
         sequence_parallel: Sequence[bool] = (False, True),
-        shards: Sequence[str] = SHARDS[:1],
+        shards: Sequence[str] = SHARDS,
     ) -> Iterator[Plane]:
         """All that a search looks at, on this cluster or on one of the same devices; arguments as of `search_sizes`."""
         widths = tuple(tensors) or divisors(cluster.devices)
@@ -255,7 +255,7 @@ def search_sizes(
     recomputes: Sequence[str] = (),
     microbatch_sizes: Sequence[int] = (),
     sequence_parallel: Sequence[bool] = (False, True),
-    shards: Sequence[str] = SHARDS[:1],
+    shards: Sequence[str] = SHARDS,
     precision: Precision = IN_16_BITS,
     calibration: Calibration | None = None,
     ceiling_s: float = inf,
@@ -267,7 +267,8 @@ def search_sizes(
     Arguments:
         tensors: widths of tensor-parallel groups to consider; all that fit when empty. recomputes: what blocks make again;
             "none", "selective" and "full" when empty. microbatch_sizes: 1 to 16 when empty. sequence_parallel: whether
-            members of groups work on slices of the sequence. shards: whether columns divide the optimizer's state and step.
+            members of groups work on slices of the sequence. shards: what columns divide of their state;
+            all of `SHARDS` when nothing is said.
         ceiling_s: iterations that take longer are of no use. like: a search for the same model, whose profiles will do.
 
     Raises:

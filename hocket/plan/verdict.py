@@ -13,7 +13,7 @@ from hocket.plan.mesh import Mesh
 from hocket.plan.mesh_search import search_meshes
 from hocket.plan.plan import Plan
 from hocket.plan.search import search_widths
-from hocket.plan.sharded import sharded_profile, sharded_sizes
+from hocket.plan.sharded import sharded_profile
 from hocket.plan.sized import SizedSearch, asked
 from hocket.plan.updates import synchronous_strategies
 from hocket.profile.model import ModelProfile
@@ -39,6 +39,8 @@ class Verdict:
             not look at; empty where it does not fit.
         stale, stale_gains, stale_updates: the best of the strategies that compute with old weights, where nobody asked for them and it is
             quicker: by what share of the winner's seconds, and how its updates differ, in a sentence.
+        sharded, sharded_loses: data parallelism whose replicas share optimizer state and step (docs/sharding.md), which searches of a
+            profile do not look at; empty where it does not fit, and by sizes.
     """
 
     winner: str
@@ -84,10 +86,6 @@ def of_sizes(found: SizedSearch, options: Mapping[str, Any]) -> Verdict:
     Arguments:
         options: of the search.
     """
-    return _with_sharded(_of_sizes(found, options), sharded_sizes(found), found.best.iteration_s)
-
-
-def _of_sizes(found: SizedSearch, options: Mapping[str, Any]) -> Verdict:
     best = found.best
     wanted = best.mesh.depth == 1
     all_planes = found.planes(found.cluster, best.plane.sizes, **asked(options))
