@@ -1,12 +1,13 @@
 """hocket whatif: questions about a plan, or about the best plan of a model, on a cluster as it is not. No file is edited."""
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hocket.cli.planning import Json
+from hocket.cli.planning import Json, known_run
 
 if TYPE_CHECKING:
     from hocket.plan.what_if import Question
@@ -24,7 +25,7 @@ def whatif(
     latency: Annotated[list[str] | None, typer.Option(help="Likewise, such as cluster=0.5x; repeat.")] = None,
     memory: Annotated[list[str] | None, typer.Option(help="Of each device, such as +10%; repeat.")] = None,
     rate: Annotated[
-        list[str] | None, typer.Option(help="Of arithmetic and memory of devices, such as 2x; repeat.")
+        list[str] | None, typer.Option(help="Of arithmetic and memory of devices, not of links, such as 2x; repeat.")
     ] = None,
     batch: Annotated[list[str] | None, typer.Option(help="Samples of an update, such as 2x or 3072; repeat.")] = None,
     devices: Annotated[list[int] | None, typer.Option(help="So many devices; repeat.")] = None,
@@ -60,6 +61,8 @@ def whatif(
         return
     from hocket.units import show_number
 
+    if asked.of_profile and any(question.change.rate != 1 for question in questions):
+        print("  note: rates: all seconds of a profile's layers are divided, those of launching kernels as well")
     print(f"now: {asked.now}, {show_number(asked.samples_per_s)} samples/s on {asked.cluster.name}")
     print_answers(found, "what if: samples per second, against now")
 
@@ -77,17 +80,23 @@ class _Asked:
         from hocket.profile.sizes import open_model
 
         self.answer: Any
+        self.of_profile = False
         self.cluster: Cluster
         if cluster is None:
             opened = open_plan(model)
-            from hocket.plan.what_if import ask_plan
+            from hocket.plan.what_if import ask_plan, ask_plan_of_sizes, sizes_of
 
             if batch is not None:
                 raise InputError("--planned-batch", "a plan, which has its own", "a model and a cluster")
             self.cluster, self.batch_size = opened.plan.cluster, opened.plan.batch_size
             self.now = f"{opened.plan.strategy} of {opened.plan.model}"
             self.samples_per_s = opened.predicted.samples_per_s
-            self.answer = lambda question: ask_plan(opened.plan, opened.profile, question, anew)
+            if anew and opened.profile.source.startswith("worked out for"):
+                model_of = sizes_of(opened.plan, opened.profile)
+                self.answer = lambda question: ask_plan_of_sizes(opened.plan, opened.profile, model_of, question)
+            else:
+                self.answer = lambda question: ask_plan(opened.plan, opened.profile, question, anew)
+            self.of_profile = True
             return
         if batch is None:
             raise InputError(
@@ -98,7 +107,12 @@ class _Asked:
         self.cluster, self.batch_size = Cluster.read(cluster), batch
         loaded = open_model(model)
         if isinstance(loaded, ModelProfile):
+            past = known_run(loaded, self.cluster, None)
+            if past is not None:
+                print(f"note: {past.line}", file=sys.stderr)
+                loaded = past.applied(loaded)
             profiles = {model: loaded}
+            self.of_profile = True
             search = search_widths(profiles, self.cluster, batch)
             self.now, self.samples_per_s = search.best.label, search.best.samples_per_s
             self.answer = lambda question: ask_profile(profiles, search, question, {})

@@ -122,7 +122,7 @@ def plan(
                 raise InputError(name, "a profile", "a model by its sizes: a profile's layers are measured as they are")
         read = {Path(model): loaded, **{path: ModelProfile.read(path) for path in tensor_profile or ()}}
         known = Cluster.read(cluster)
-        past = _experience(loaded, known, output) if experience else None
+        past = known_run(loaded, known, output) if experience else None
         if past is not None:
             profiles = {_corrected_path(output, one): past.applied(one) for one in read.values()}
         else:
@@ -173,7 +173,7 @@ def plan(
     report(planned, output, rows, json, why)
 
 
-def _experience(profile: "ModelProfile", cluster: "Cluster", output: Path | None) -> "Experience | None":
+def known_run(profile: "ModelProfile", cluster: "Cluster", output: Path | None) -> "Experience | None":
     """What a run of an earlier plan took, kept where the plan is to be written."""
     from hocket.plan.experience import experience_of
 

@@ -11,6 +11,8 @@ from functools import cached_property
 import numpy as np
 
 from hocket.errors import InputError
+from hocket.hardware import catalog
+from hocket.hardware.cluster import Cluster
 from hocket.profile.model import Layer, ModelProfile
 
 
@@ -145,6 +147,21 @@ def least_factor(profile: ModelProfile, other: ModelProfile) -> float:
     pairs = [(np.ravel([getattr(layer, name) for layer in one.layers]) for one in (profile, other)) for name in names]
     quotients = [there / here for own in pairs for here, there in zip(*own, strict=True) if here > 0]
     return float(min(quotients, default=1.0))
+
+
+def type_factor(profile: ModelProfile, cluster: Cluster, name: str) -> float:
+    """How many times as long a profiled second takes on a type of a cluster that the profile does not know.
+
+    Raises:
+        InputError: as `flops_factor`.
+    """
+    described = {kind.name: kind.flops_per_s for kind in cluster.types}
+
+    def rates_of(kind: str) -> dict[str, float] | None:
+        known = described.get(kind)
+        return known or (catalog.device_type(kind).flops_per_s if kind in catalog.names() else None)
+
+    return flops_factor(profile.device_type, rates_of(profile.device_type), rates_of(name), profile.dtype)
 
 
 def flops_factor(profile_type: str, rates: dict[str, float] | None, own: dict[str, float] | None, dtype: str) -> float:

@@ -5,6 +5,8 @@ A member waits for each of these, so that they are part of its forward and backw
 
 from dataclasses import replace
 
+from hocket.cost.compute import type_factor
+from hocket.hardware.cluster import Cluster
 from hocket.hardware.groups import Grouped
 from hocket.profile.model import Elsewhere, Layer, ModelProfile
 
@@ -17,10 +19,30 @@ def of_group(profile: ModelProfile, group: Grouped) -> ModelProfile:
     """
     if profile.tensor == 1:
         return profile
+    profile = _known_on(profile, group.cluster)
     layers = tuple(_reducing(layer, group) for layer in profile.layers)
     # Where each member sends all that it has, it does not matter whether others have the same.
     tensors = profile.tensors if group.slices else tuple(replace(tensor, own=False) for tensor in profile.tensors)
     return replace(profile, layers=layers, tensors=tensors)
+
+
+def _known_on(profile: ModelProfile, cluster: Cluster) -> ModelProfile:
+    """With seconds on every type of the cluster: only computing takes another time there, and not what members exchange."""
+    names = {node.device_type: None for node in cluster.nodes} or {cluster.device_type: None}
+    found = [profile.on(name) for name in profile.elsewhere]
+    for name in names:
+        if name not in (profile.device_type, *profile.elsewhere):
+            found.append(_scaled(profile, name, type_factor(profile, cluster, name)))
+    return profile.knowing(found) if len(found) > len(profile.elsewhere) else profile
+
+
+def _scaled(profile: ModelProfile, name: str, factor: float) -> ModelProfile:
+    def of(layer: Layer) -> Layer:
+        forward_s, backward_s = (tuple(factor * s for s in own) for own in (layer.forward_s, layer.backward_s))
+        step_s, copy_s = factor * layer.step_s, factor * layer.copy_s
+        return replace(layer, forward_s=forward_s, backward_s=backward_s, step_s=step_s, copy_s=copy_s, elsewhere=())
+
+    return replace(profile, device_type=name, layers=tuple(of(layer) for layer in profile.layers))
 
 
 def _reducing(layer: Layer, group: Grouped) -> Layer:

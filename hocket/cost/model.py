@@ -5,12 +5,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from math import ceil
 
-from hocket.cost.compute import Columns, copy_s, flops_factor, least_factor, ready_fractions, step_s
+from hocket.cost.compute import Columns, copy_s, least_factor, ready_fractions, step_s, type_factor
 from hocket.cost.contention import Use, collective_uses, compute_uses, transfer_uses
 from hocket.cost.memory import Memory
 from hocket.cost.transfer import TransferTime, collective, message, swap
 from hocket.errors import InputError
-from hocket.hardware import catalog
 from hocket.hardware.cluster import Cluster
 from hocket.passes.borders import StageCut, check_cuts
 from hocket.profile.model import ModelProfile
@@ -110,14 +109,7 @@ class CostModel:
     def _quotient(self, name: str) -> float:
         if name in self._known:
             return least_factor(self._columns.profile, self._known[name].profile)
-        described = {kind.name: kind for kind in self.cluster.types}
-
-        def rates(kind: str) -> dict[str, float] | None:
-            if kind in described:
-                return described[kind].flops_per_s
-            return catalog.device_type(kind).flops_per_s if kind in catalog.names() else None
-
-        return flops_factor(self.profile.device_type, rates(self.profile.device_type), rates(name), self.profile.dtype)
+        return type_factor(self.profile, self.cluster, name)
 
     def factor(self, device: int) -> float:
         """Seconds on a device per profiled second; the least of all layers, where the profile knows the type.

@@ -18,10 +18,12 @@ from hocket.plan.mesh_search import Meshed, simulated, with_tailors
 from hocket.plan.plan import Plan, Predicted
 from hocket.plan.predict import predict_iteration
 from hocket.plan.search import search_widths
-from hocket.plan.sized import SizedSearch, asked, search_sizes
+from hocket.plan.sized import IN_16_BITS, SizedSearch, asked, search_sizes
 from hocket.plan.tailor import Tailor, plane_of
 from hocket.plan.updates import synchronous_strategies
 from hocket.profile.model import ModelProfile
+from hocket.profile.sizes import names, published
+from hocket.profile.transformer import Transformer
 from hocket.units import show_bytes
 
 MEMORY = 1.1  # times as much: what the usual question of memory asks
@@ -182,12 +184,7 @@ def ask_plan(plan: Plan, profile: ModelProfile, question: Question, search: bool
     try:
         now = predict_iteration(plan, profile)
         cluster, batch_size = question.change.of(plan.cluster), question.samples(plan.batch_size)
-        if cluster.devices != plan.cluster.devices:
-            same = Answer(question, why=f"{cluster.devices} devices are divided otherwise")
-        else:
-            same = _same_plan(
-                replace(plan, cluster=cluster, batch_size=batch_size, predicted=None), profile, question, now
-            )
+        same = _same_plan(plan, cluster, batch_size, profile, question, now)
         if not search:
             return same
         stale = plan.strategy not in synchronous_strategies()
@@ -197,8 +194,49 @@ def ask_plan(plan: Plan, profile: ModelProfile, question: Question, search: bool
     return _anew(same, one.samples_per_s / now.samples_per_s - 1, one.label, plan.strategy)
 
 
-def _same_plan(changed: Plan, profile: ModelProfile, question: Question, now: Predicted) -> Answer:
-    there = predict_iteration(changed, profile)
+def ask_plan_of_sizes(plan: Plan, profile: ModelProfile, model: Transformer, question: Question) -> Answer:
+    """The same with a search, of a plan that was made by sizes: which searches by sizes."""
+    same = ask_plan(plan, profile, question)
+    try:
+        now = predict_iteration(plan, profile).samples_per_s
+        cluster, batch_size = question.change.of(plan.cluster), question.samples(plan.batch_size)
+        one = search_sizes(model, cluster, batch_size).best
+    except HocketError as error:
+        return replace(same, why=same.why or str(error))
+    return _anew(same, batch_size / one.iteration_s / now - 1, one.label, plan.strategy)
+
+
+def sizes_of(plan: Plan, profile: ModelProfile) -> Transformer:
+    """The published model that a plan by sizes was made of.
+
+    Raises:
+        InputError: it is of another, or worked out otherwise (with a calibration, say).
+    """
+    step = f"Ask of the model: hocket whatif MODEL CLUSTER -B {plan.batch_size}"
+    refusal = InputError(
+        "--anew", f"a plan of {plan.model} by sizes", "a plan of a profile, or a published model", step
+    )
+    if plan.model not in names():
+        raise refusal
+    model, sizes = published(plan.model), profile.microbatch_sizes
+    own = SizedSearch(model, plan.cluster, plan.batch_size, IN_16_BITS)
+    same = own.profile(plan.tensor, "none", sizes, plan.sequence_parallel)
+    seconds = ([layer.forward_s for layer in one.layers] for one in (profile, same))
+    if profile.correction is not None or len({str(one) for one in seconds}) > 1:
+        raise refusal
+    return model
+
+
+def _same_plan(
+    plan: Plan, cluster: Cluster, batch_size: int, profile: ModelProfile, question: Question, now: Predicted
+) -> Answer:
+    if cluster.devices != plan.cluster.devices:
+        return Answer(question, why=f"{cluster.devices} devices are divided otherwise")
+    try:
+        changed = replace(plan, cluster=cluster, batch_size=batch_size, predicted=None)
+        there = predict_iteration(changed, profile)
+    except HocketError as error:
+        return Answer(question, why=str(error))
     why = _lacks(there.peak_memory_bytes, changed.group.cluster)
     return Answer(question, None if why else there.samples_per_s / now.samples_per_s - 1, why=why)
 

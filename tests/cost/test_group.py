@@ -5,6 +5,7 @@ import pytest
 from hocket.cost.analytic import analytic
 from hocket.cost.group import of_group
 from hocket.hardware import catalog
+from hocket.hardware.change import Change
 from hocket.hardware.cluster import Cluster, Level
 from hocket.hardware.groups import grouped
 from hocket.profile.transformer import Transformer
@@ -50,3 +51,19 @@ def test_a_device_alone_reduces_nothing() -> None:
     """The same profile."""
     own = analytic(GPT, catalog.device_type("a100-80gb"))
     assert of_group(own, grouped(Cluster("server", (Level("server", 4, 100e9),), "a100-80gb"), 1)) is own
+
+
+def test_other_devices_exchange_as_quickly() -> None:
+    """What members compute takes another time on devices that the profile does not know; what they reduce takes the same."""
+    a100 = catalog.device_type("a100-80gb")
+    server = Cluster("server", (Level("server", 4, 100e9, 1e-6),), "a100-80gb")
+    group = grouped(Change(rate=2.0).of(server), 4)
+    own = analytic(GPT, a100, tensor=4)
+    whole = of_group(own, grouped(server, 4))
+    for plain, here, layer in zip(own.layers, whole.layers, of_group(own, group).layers, strict=True):
+        there = layer.elsewhere[0]
+        assert there.device_type == group.cluster.device_type
+        for k in range(len(own.microbatch_sizes)):
+            for way in ("forward_s", "backward_s"):
+                alone, with_others, quicker = (getattr(one, way)[k] for one in (plain, here, there))
+                assert quicker == pytest.approx(alone / 2 + (with_others - alone))

@@ -4,13 +4,15 @@ from dataclasses import replace
 
 import pytest
 
+from hocket.errors import InputError
 from hocket.hardware.change import Change
 from hocket.hardware.cluster import Cluster, Level
 from hocket.plan.predict import predict_iteration
 from hocket.plan.refusals import refused_meshes
 from hocket.plan.search import search_widths
 from hocket.plan.sized import SizedSearch, search_sizes
-from hocket.plan.what_if import Question, ask_plan, ask_profile, ask_sizes, usual
+from hocket.plan.what_if import Question, ask_plan, ask_plan_of_sizes, ask_profile, ask_sizes, sizes_of, usual
+from hocket.profile.sizes import published
 from hocket.profile.synthetic import chain
 from tests.plan.test_mesh import GPT, SERVERS
 
@@ -105,3 +107,28 @@ def test_refused_meshes_have_reasons(sized: SizedSearch) -> None:
     assert "are no multiple of 8 stages (section 4.2.2)" in odd["p8 t1 d1 b1"]
     none = search_sizes(GPT, replace(SERVERS, memory_bytes=1e8), 16)
     assert all(one.missing_bytes > 0 for one in refused_meshes(none, {}) if one.reason.startswith("needs"))
+
+
+def test_what_the_same_plan_cannot_do_is_searched_all_the_same() -> None:
+    """A batch that is smaller than the plan's microbatches: no answer of the same plan, and the search's."""
+    plan = search_widths({"": PROFILE}, SERVER, 16, microbatch_sizes=(16,)).best.plan
+    answer = ask_plan(plan, PROFILE, Question("less", batch=0.5), search=True)
+    now = predict_iteration(plan, PROFILE).samples_per_s
+    assert answer.same is None
+    assert answer.anew == pytest.approx(search_widths({"": PROFILE}, SERVER, 8).best.samples_per_s / now - 1)
+
+
+def test_a_plan_by_sizes_is_searched_by_sizes() -> None:
+    """Of a published model as `hocket plan` does there; of what was worked out otherwise the way to ask is told."""
+    eight = replace(SERVERS, levels=(Level("server", 8, 1e11, 1e-6),))
+    found = search_sizes(published("bert-large"), eight, 64)
+    plan, profile = found.plan(found.best, "p.json"), found.profile_of(found.best)
+    question = Question("twice", batch=2.0)
+    answer = ask_plan_of_sizes(plan, profile, sizes_of(plan, profile), question)
+    there = search_sizes(published("bert-large"), eight, 128).best
+    gain = 128 / there.iteration_s * found.best.iteration_s / 64 - 1
+    assert answer.anew == pytest.approx(max(gain, answer.same or 0.0), abs=0.0101)
+    slower = replace(profile, layers=tuple(replace(one, forward_s=one.backward_s) for one in profile.layers))
+    for other in (replace(plan, model="mine"), plan):
+        with pytest.raises(InputError, match="hocket whatif MODEL CLUSTER -B 64"):
+            sizes_of(other, slower)
