@@ -54,7 +54,7 @@ class Level:
         all_reduce: measured alpha-beta of one step of a ring all-reduce among its components, when it differs from
             point-to-point (hardware/links.py says how both are fitted).
         members: measured alpha-beta of what devices of one tensor-parallel group give each other in one step, where these
-            share memory.
+            share memory; of devices that share cores, what it keeps a core busy, as others work while members wait.
     """
 
     name: str

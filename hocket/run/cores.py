@@ -14,21 +14,28 @@ _TOPOLOGY = Path("/sys/devices/system/cpu")
 
 
 def cores_of(
-    workers: int, threads: int = 1, pin: bool | None = None, topology: Path = _TOPOLOGY
+    workers: int, threads: int = 1, pin: bool | None = None, topology: Path = _TOPOLOGY, group: int = 1
 ) -> tuple[tuple[int, ...], ...] | None:
-    """The cores of each worker, no core twice; None where there are too few, or workers shall not or cannot stay on cores.
+    """The cores of each worker; None where there are too few, or workers shall not or cannot stay on cores.
+
+    No core has two workers, but for tensor-parallel groups that have as many on every core: members wait for each other, and a
+    kernel that moves them leaves cores idle.
 
     Arguments:
         threads: of each worker, and so its cores. Hardware threads of one core are given out last, to whoever is left.
+        group: workers of a tensor-parallel group.
         pin: whether workers stay on cores. Unasked they do where they need more than half of them: where they need fewer,
             another run on the same machine would take the same.
         topology: where the kernel tells of cores.
     """
     needed, there = workers * threads, usable_cores()
-    if not hasattr(os, "sched_getaffinity") or needed > there or not (2 * needed > there if pin is None else pin):
+    if not hasattr(os, "sched_getaffinity") or not (2 * needed > there if pin is None else pin):
+        return None
+    if needed > there and (group == 1 or group * threads % there or there % threads):
         return None
     order = sorted(os.sched_getaffinity(0), key=lambda core: (_place_among_siblings(core, topology), core))
-    return tuple(tuple(sorted(order[w * threads : (w + 1) * threads])) for w in range(workers))
+    starts = [w * threads % len(order) for w in range(workers)]
+    return tuple(tuple(sorted(order[start : start + threads])) for start in starts)
 
 
 def stay_on(cores: tuple[int, ...] | None) -> None:

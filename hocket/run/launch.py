@@ -70,7 +70,7 @@ def launch(job: Job | Path, plan: Plan, folder_of_plan: Path | None, options: Op
         raise InputError("plan", f"{len(devices)} devices", f"at most {MAX_LOCAL_WORKERS} local workers", hint)
     places = None
     if options.device != "cuda":
-        places = cores_of(len(devices), options.threads, options.pin)
+        places = cores_of(len(devices), options.threads, options.pin, group=plan.tensor)
         if len(devices) * options.threads > usable_cores():
             listener.note(f"{len(devices)} workers of {options.threads} threads share {usable_cores()} cores")
     with tempfile.TemporaryDirectory(prefix="hocket-run-") as name:

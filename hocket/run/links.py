@@ -85,7 +85,7 @@ def measure_links(
         if mail.shared:
             groups = [pair, *([other] for other in range(workers) if other not in pair)]
             total = members_of(groups, device, True).total
-            kinds.append(_Kind(MEMBERS, pair, 1, middle_mean, between, partial(_totals, total)))
+            kinds.append(_Kind(MEMBERS, pair, 1, middle_mean, between, partial(_totals, total), time.thread_time))
         for kind in kinds:
             for size, seconds, cores in _series(kind, rank in kind.among, sizes_bytes, repeats, share_s, device, clock):
                 samples.append(LinkSample(level, kind.name, len(kind.among), size, seconds, cores))
@@ -101,6 +101,7 @@ class _Kind:
     Attributes:
         among: members that take part. together: transfers between two looks at the clock.
         usual: what one takes, of many. between: what is done with a message before each look. make: a transfer of a message.
+        busy: seconds of the processors that do it.
     """
 
     name: str
@@ -109,6 +110,7 @@ class _Kind:
     usual: Callable[[list[float]], float]
     between: Callable[[torch.Tensor], None]
     make: Callable[[torch.Tensor], Transfer]
+    busy: Clock = time.process_time
 
 
 def _nothing(message: torch.Tensor) -> None:
@@ -153,23 +155,24 @@ def _series(
             return
         message = torch.zeros(max(1, size // 4), dtype=torch.float32, device=device)
         transfer = kind.make(message)
-        size_start_s, measured_s, processor_s = clock(), list[float](), 0.0
+        size_start_s, measured_s, processor_s = clock(), list[float](), list[float]()
         while len(measured_s) < max(_LEAST_REPEATS, repeats):
             kind.between(message)
             # Agreeing is the barrier as well: all leave it together and start.
             spent_s = _largest(clock() - size_start_s, device)
             if len(measured_s) >= _LEAST_REPEATS and spent_s > limit_s / len(sizes_bytes):
                 break
-            before_s, processor_before_s = clock(), time.process_time()
+            before_s, processor_before_s = clock(), kind.busy()
             if active:
                 transfer(kind.together)
                 if device.type == "cuda":
                     torch.cuda.synchronize(device)
             measured_s.append((clock() - before_s) / kind.together)
-            processor_s += (time.process_time() - processor_before_s) / kind.together
-        usual_s = kind.usual(measured_s[1:])
-        busy_cores = processor_s / sum(measured_s) if active else 0.0
-        yield size, _largest(usual_s if active else 0.0, device), _largest(busy_cores, device)
+            processor_s.append((kind.busy() - processor_before_s) / kind.together)
+        usual_s, busy_s = (
+            _largest(kind.usual(found[1:]) if active else 0.0, device) for found in (measured_s, processor_s)
+        )
+        yield size, usual_s, busy_s / usual_s
 
 
 def _largest(value: float, device: torch.device) -> float:

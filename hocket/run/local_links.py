@@ -21,7 +21,7 @@ from hocket.errors import InputError, WorkerLost
 from hocket.files import read_bytes, write_atomic
 from hocket.hardware.catalog import device_type
 from hocket.hardware.cluster import Cluster, Level, Link
-from hocket.hardware.links import POINT_TO_POINT, LinkSample, fit_samples, ring_all_reduce_s, with_fits
+from hocket.hardware.links import MEMBERS, POINT_TO_POINT, LinkSample, fit_samples, ring_all_reduce_s, with_fits
 from hocket.profile.companions import usable_cores
 from hocket.run.cores import cores_of, stay_on
 from hocket.typed import read_as
@@ -54,7 +54,8 @@ def measure_local(workers: int, threads: int = 1, limit_s: float = 10.0, timeout
     # A single worker has nobody to talk to: its level's figures are its own memory's, and never used.
     level = Level("local", workers, device_type(DEVICE_TYPE).memory_bandwidth_bytes_per_s)
     found = _measured(workers, threads, limit_s, timeout_s) if workers > 1 else _Found()
-    levels = with_fits((level,), fit_samples(found.samples))
+    alone = workers * threads <= usable_cores()
+    levels = with_fits((level,), fit_samples(found.samples if alone else _without_waiting(found.samples)))
     # Between workers that compute, a message takes longer than one of workers that do nothing else.
     size_bytes, seconds = found.message
     seen_s = seconds - size_bytes / levels[0].bandwidth_bytes_per_s
@@ -78,6 +79,11 @@ def measure_local(workers: int, threads: int = 1, limit_s: float = 10.0, timeout
         post_s=found.post_s,
         instruction_s=found.instruction_s,
     )
+
+
+def _without_waiting(samples: Sequence[LinkSample]) -> tuple[LinkSample, ...]:
+    """What members' exchanges take of a core that others use while members wait for each other; other samples as they are."""
+    return tuple(replace(s, seconds=s.seconds * s.busy_cores) if s.kind == MEMBERS else s for s in samples)
 
 
 def _seen(level: Level, reduced: tuple[int, float]) -> Link | None:

@@ -46,3 +46,12 @@ def test_hardware_threads_of_one_core_are_given_out_last(eight: None, tmp_path: 
     topology = siblings(tmp_path, {core: text.format(a=a, b=b) for a, b in pairs for core in (a, b)})
     assert cores_of(4, pin=True, topology=topology) == ((0,), (2,), (4,), (6,))
     assert cores_of(3, 2, topology=topology) == ((0, 2), (4, 6), (1, 3))
+
+
+def test_groups_that_have_as_many_members_on_every_core_share_cores(eight: None, tmp_path: Path) -> None:
+    """Sixteen workers in groups of eight: member k of each is on core k; groups of four, or no groups, go where they like."""
+    assert cores_of(16, topology=tmp_path, group=8) == tuple((core,) for core in (*range(8), *range(8)))
+    assert cores_of(8, 2, topology=tmp_path, group=4) == tuple((k, k + 1) for k in (0, 2, 4, 6, 0, 2, 4, 6))
+    assert cores_of(16, topology=tmp_path, group=4) is None
+    assert cores_of(16, topology=tmp_path) is None
+    assert cores_of(16, pin=False, topology=tmp_path, group=8) is None

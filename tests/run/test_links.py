@@ -14,7 +14,7 @@ from hocket.hardware.cluster import Cluster, Level, Link
 from hocket.hardware.links import ALL_REDUCE, MEMBERS, POINT_TO_POINT, LinkSample, ring_all_reduce_s
 from hocket.profile.companions import usable_cores
 from hocket.run import local_links
-from hocket.run.local_links import _seen, measure_local
+from hocket.run.local_links import _seen, _without_waiting, measure_local
 
 WORKER = """
 import json, sys
@@ -109,6 +109,14 @@ def test_an_all_reduce_takes_at_least_what_it_takes_in_training() -> None:
     assert _seen(level, (4_000_000, alone_s / 2)) == level.all_reduce
     assert _seen(level, (0, 0.0)) == level.all_reduce
     assert _seen(replace(level, all_reduce=None), (4_000_000, 1.0)) is None
+
+
+def test_members_that_wait_leave_their_core_to_others() -> None:
+    """Where workers outnumber cores, an exchange counts with what it keeps a core busy; a message as long as it takes."""
+    exchange = LinkSample(0, MEMBERS, 2, 4096, 4e-3, 0.05)
+    message = LinkSample(0, POINT_TO_POINT, 2, 4096, 4e-3, 0.05)
+    found = _without_waiting((exchange, message))
+    assert found == (replace(exchange, seconds=pytest.approx(2e-4)), message)
 
 
 def test_one_worker_needs_no_link() -> None:
