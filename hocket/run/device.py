@@ -23,12 +23,14 @@ from hocket.profile.capture import Captured, Stage
 from hocket.program.instruction import Instruction, Kind, Value, What
 from hocket.program.order import heir_of
 from hocket.program.program import Program
+from hocket.run.buckets import Bucket
 from hocket.run.clipping import Clipping
 from hocket.run.data import Stream
 from hocket.run.scale import Scale
 from hocket.run.sharding import Gather, check_sharing
+from hocket.run.slots import Slot
 from hocket.run.split import StagePart, split
-from hocket.run.weights import MASTER, Bucket, Slot, StageWeights
+from hocket.run.weights import MASTER, StageWeights
 
 Store = MutableMapping[Value, Any]
 Publish = Callable[[Value, Any], None]
@@ -185,7 +187,7 @@ class Device:
             elif value.what is What.GATHERED:
                 self.stages[value.stage].weights.dropped(value)
             elif value.what in (What.ACCUMULATOR, What.REDUCED, What.PART):
-                self.stages[value.stage].weights.recycle(found)
+                self.stages[value.stage].weights.buckets.recycle(found)
 
     # -- the kinds
 
@@ -262,10 +264,10 @@ class Device:
         if publish is not None:
             ready = _publisher(publish, accumulators)
         # A slot that `naive` has updated since the forward is the newest one: gradients arrive at the same leaves.
-        weights.begin(slot, sums, ready)
+        weights.gradients.begin(slot, sums, ready)
         if roots:
             torch.autograd.backward(roots, gradients)
-        for bucket in weights.end(slot):
+        for bucket in weights.gradients.end(slot):
             store[accumulators[bucket.number]] = bucket
         for value in instruction.writes:
             if value.what is What.GRADIENT:
@@ -276,7 +278,7 @@ class Device:
         gradients = (
             (value.stage, value.part, name, gradient)
             for value in instruction.reads
-            for name, gradient in self.stages[value.stage].weights.named(store[value])
+            for name, gradient in self.stages[value.stage].weights.buckets.named(store[value])
         )
         squares = self.clipping.squares(gradients, self.device)
         store.update(dict.fromkeys(instruction.writes, squares))

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from hocket.errors import InputError, InternalError
 from hocket.run.engines.inline import add_up, gather_parts, scatter_sums
-from hocket.run.weights import Slot, StageWeights
+from hocket.run.slots import Slot
+from hocket.run.weights import StageWeights
 
 
 def adam(parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
@@ -52,12 +53,12 @@ def train(stage: StageWeights, slot: Slot, passes: int = 1, in_place: bool = Tru
     """One update."""
     buckets = ()
     for _ in range(passes):
-        stage.begin(slot, buckets)
+        stage.gradients.begin(slot, buckets)
         loss(slot.leaves, skip).backward()
-        buckets = stage.end(slot)
+        buckets = stage.gradients.end(slot)
     new = stage.step(slot, buckets, in_place)
     for bucket in buckets:
-        stage.recycle(bucket)
+        stage.buckets.recycle(bucket)
     return new
 
 
@@ -94,13 +95,13 @@ def test_slots_and_flat_buckets_are_used_again():
     stage = weights(summed=True)
     slot, seen, flats = stage.newest, set(), set()
     for _ in range(6):
-        stage.begin(slot, ())
+        stage.gradients.begin(slot, ())
         loss(slot.leaves).backward()
-        buckets = stage.end(slot)
+        buckets = stage.gradients.end(slot)
         flats |= {flat.data_ptr() for bucket in buckets for flat in bucket.flats}
         new = stage.step(slot, buckets, in_place=False)
         for bucket in buckets:
-            stage.recycle(bucket)
+            stage.buckets.recycle(bucket)
         stage.release(slot)
         slot = new
         seen.add(id(slot))
@@ -124,9 +125,9 @@ def test_buckets_lie_flat_and_gradients_are_views():
     """A bucket that is summed over devices is one tensor: changing it changes the gradients."""
     stage = weights(summed=True)
     slot = stage.newest
-    stage.begin(slot, ())
+    stage.gradients.begin(slot, ())
     loss(slot.leaves).backward()
-    buckets = stage.end(slot)
+    buckets = stage.gradients.end(slot)
     assert [len(bucket.flats) for bucket in buckets] == [1, 1]
     before = [g.clone() for bucket in buckets for g in bucket.gradients]
     for bucket in buckets:
@@ -144,11 +145,11 @@ def test_buckets_are_ready_in_order_and_early():
     train(stage, slot)
     order: list[str] = []
     slot.leaves["a"].register_post_accumulate_grad_hook(lambda _: order.append("gradient a"))
-    stage.begin(slot, (), lambda bucket: order.append(f"bucket {bucket.number}"))
+    stage.gradients.begin(slot, (), lambda bucket: order.append(f"bucket {bucket.number}"))
     # The later layer uses c, so that its gradient comes first.
     ((slot.leaves["a"] * slot.leaves["b"]).sum() * slot.leaves["c"].exp()).sum().backward()
     assert order == ["bucket 0", "bucket 1", "gradient a"] or order == ["bucket 0", "gradient a", "bucket 1"]
-    stage.end(slot)
+    stage.gradients.end(slot)
     assert [entry for entry in order if entry.startswith("bucket")] == ["bucket 0", "bucket 1"]
 
 
@@ -157,7 +158,7 @@ def test_an_unexpected_gradient_is_refused():
     stage = weights(summed=True)
     slot = stage.newest
     train(stage, slot, skip="b")
-    stage.begin(slot, ())
+    stage.gradients.begin(slot, ())
     with pytest.raises(InputError, match="parameter b"):
         loss(slot.leaves).backward()
 
@@ -168,12 +169,12 @@ def test_a_graph_in_flight_sees_an_update_in_place():
     slot = stage.newest
     x = torch.tensor([3.0], requires_grad=True)
     y = (x * slot.leaves["a"]).sum()
-    stage.begin(slot, ())
+    stage.gradients.begin(slot, ())
     slot.leaves["a"].sum().backward()
-    stage.step(slot, stage.end(slot), in_place=True)
-    stage.begin(slot, ())
+    stage.step(slot, stage.gradients.end(slot), in_place=True)
+    stage.gradients.begin(slot, ())
     y.backward()
-    stage.end(slot)
+    stage.gradients.end(slot)
     assert x.grad == torch.tensor([1.0])  # 2 - 1, not 2
 
 
@@ -192,8 +193,8 @@ def test_state_goes_on_in_another_stage():
 def test_a_stage_without_parameters():
     """It has versions like any other, with nothing in them."""
     stage = StageWeights({}, ((),), (False,), adam)
-    stage.begin(stage.newest, ())
-    buckets = stage.end(stage.newest)
+    stage.gradients.begin(stage.newest, ())
+    buckets = stage.gradients.end(stage.newest)
     slot = stage.step(stage.newest, buckets, in_place=False)
     assert slot is stage.newest
     assert stage.optimizer is None
@@ -228,9 +229,9 @@ def test_replicas_that_share_the_step_are_one(parts: int, in_place: bool) -> Non
     for _ in range(steps):
         backward = []
         for stage in replicas:
-            stage.begin(stage.newest, ())
+            stage.gradients.begin(stage.newest, ())
             (loss(stage.newest.leaves) / parts).backward()
-            backward.append(stage.end(stage.newest))
+            backward.append(stage.gradients.end(stage.newest))
         add_up([buckets[0] for buckets in backward])
         scatter_sums([buckets[1] for buckets in backward])
         old = [stage.newest for stage in replicas]
@@ -241,7 +242,7 @@ def test_replicas_that_share_the_step_are_one(parts: int, in_place: bool) -> Non
             if not in_place:
                 stage.release(before)
             for bucket in buckets:
-                stage.recycle(bucket)
+                stage.buckets.recycle(bucket)
     alone = weights()
     for _ in range(steps):
         train(alone, alone.newest)
@@ -293,8 +294,8 @@ def test_a_state_goes_into_parts_and_back() -> None:
 def test_replicas_without_parameters_have_nothing_to_sum(scattered: tuple[bool, ...], gathers: bool) -> None:
     """A stage of layers without weights has a bucket of nothing."""
     stage = StageWeights({}, ((),), (True,), adam, scattered, (0, 2), gathers and bool(scattered))
-    stage.begin(stage.newest, ())
-    (bucket,) = stage.end(stage.newest)
+    stage.gradients.begin(stage.newest, ())
+    (bucket,) = stage.gradients.end(stage.newest)
     assert bucket.flats == bucket.parts == ()
     assert stage.step(stage.newest, [bucket], True) is stage.newest
     assert stage.state(lambda tensor: [tensor]) == {} == stage.whole(lambda tensor: [tensor])

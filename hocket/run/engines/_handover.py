@@ -11,8 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hocket.run.buckets import Bucket
 from hocket.run.clipping import Squares
-from hocket.run.weights import Bucket, Slot
+from hocket.run.slots import Slot
 
 _NOTHING = nullcontext()
 

@@ -18,10 +18,11 @@ from hocket.profile.capture import Captured
 from hocket.program.instruction import COLLECTIVES, COMPUTE, Instruction, Kind, Value, receive_lane, send_lane
 from hocket.program.program import Lane, Program
 from hocket.program.window import consumed, windows
+from hocket.run.buckets import Bucket
 from hocket.run.clipping import Squares
 from hocket.run.device import Device
 from hocket.run.sharding import Gather, made_by, over
-from hocket.run.weights import Bucket, Slot
+from hocket.run.slots import Slot
 
 
 @dataclass
