@@ -14,7 +14,7 @@ from hocket.hardware.cluster import Cluster, Level, Link
 from hocket.hardware.links import ALL_REDUCE, MEMBERS, POINT_TO_POINT, LinkSample, ring_all_reduce_s
 from hocket.profile.companions import usable_cores
 from hocket.run import local_links
-from hocket.run.local_links import _seen, _without_waiting, measure_local
+from hocket.run.local_links import _Found, _seen, _without_waiting, measure_local
 
 WORKER = """
 import json, sys
@@ -117,6 +117,25 @@ def test_members_that_wait_leave_their_core_to_others() -> None:
     message = LinkSample(0, POINT_TO_POINT, 2, 4096, 4e-3, 0.05)
     found = _without_waiting((exchange, message))
     assert found == (replace(exchange, seconds=pytest.approx(2e-4)), message)
+
+
+def test_times_that_make_no_sense_are_taken_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that was busy with something else is looked at once more, for longer; then it is an error."""
+    looks: list[float] = []
+
+    def measured(workers: int, threads: int, limit_s: float, timeout_s: float) -> _Found:
+        looks.append(limit_s)
+        grows = 1e-9 if len(looks) == 2 else -1e-9
+        sizes = (1024, 4096, 16384)
+        return _Found(
+            tuple(LinkSample(0, kind, 2, n, 1e-3 + grows * n) for kind in (POINT_TO_POINT, ALL_REDUCE) for n in sizes)
+        )
+
+    monkeypatch.setattr(local_links, "_measured", measured)
+    assert measure_local(2, limit_s=2.0).levels[0].bandwidth_bytes_per_s == pytest.approx(1e9)
+    assert looks == [2.0, 6.0]
+    with pytest.raises(InputError, match="do not grow"):
+        measure_local(2)
 
 
 def test_one_worker_needs_no_link() -> None:
