@@ -50,8 +50,8 @@ def plan(
     shard: Annotated[
         str | None,
         typer.Option(
-            help="Only replicas that divide none, optimizer (state and step) or, of a profile, full (weights, too). By sizes "
-            "none and optimizer are considered by default."
+            help="Only replicas that divide none, optimizer (state and step) or full (weights, too). By sizes all are considered "
+            "by default."
         ),
     ] = None,
     sequence: Annotated[

@@ -23,6 +23,7 @@ from hocket.hardware.groups import Grouped, grouped
 from hocket.passes.borders import StageCut
 from hocket.passes.gradients import DEFAULT_BUCKET_BYTES, buckets_of
 from hocket.plan.bound_chunks import interleaved_s
+from hocket.plan.bound_units import Units, units_s
 from hocket.plan.ground import Ground, Places
 from hocket.profile.model import ModelProfile
 from hocket.program.instruction import Kind
@@ -30,6 +31,7 @@ from hocket.strategies._balance import Balancer, Ends, runs
 from hocket.strategies._choices import Choice, Situation
 
 WAITING = 6  # borders' messages of a chunk that can wait at either side of it
+_STAGES: dict[str, list[str]] = {"none": [], "optimizer": ["z1"], "full": ["z3"]}  # of ZeRO
 _MOST_PLACES = 512  # to cut a model at: blocks are alike, so that none may be left out
 
 
@@ -53,7 +55,8 @@ class Mesh:
         places: groups of each stage, where they do not stand side by side in columns. Where their numbers differ, `width` is 1
             and `microbatches` counts all.
         sequence_parallel: whether blocks work on slices of the sequence.
-        shard: what columns divide of their state, "none" or "optimizer" (docs/sharding.md).
+        shard: what columns divide of their state (docs/sharding.md): "none", "optimizer", or "full" of one stage, whose layers are
+            units then.
     """
 
     tensor: int
@@ -86,6 +89,11 @@ class Mesh:
         return self.shard != "none"
 
     @property
+    def units(self) -> bool:
+        """Whether each layer is a unit of `fully_sharded`."""
+        return self.shard == "full"
+
+    @property
     def again_by_stage(self) -> tuple[dict[str, int], ...]:
         """How many layers of each stage are made again in each way, where not all do the same."""
         return tuple(dict(Counter(self.again[i] for i in run)) for run in runs(self.ends)) if self.again else ()
@@ -93,18 +101,20 @@ class Mesh:
     @property
     def strategy(self) -> str:
         """The schedule's name."""
+        if self.units:
+            return "fully_sharded"
         return "data_parallel" if self.depth == 1 else "flush" if self.chunks == 1 else "interleaved"
 
     @property
     def config(self) -> str:
-        """Stages, members of a group (s: on slices of the sequence), columns, chunks and z1 where columns divide optimizer state,
-        such as "p8 t8s d2 v3 z1"; unlike numbers of columns "d2-2-4"."""
+        """Stages, members of a group (s: on slices of the sequence), columns, chunks and z1 where columns divide optimizer state, z3 where
+        they divide weights, too, such as "p8 t8s d2 v3 z1"; unlike numbers of columns "d2-2-4"."""
         widths = list(dict.fromkeys(len(place) for place in self.places)) if self.width == 1 else []
         columns = (
             "-".join(str(len(place)) for place in self.places) if len(widths) > 1 else max(widths, default=self.width)
         )
         members = f"t{self.tensor}{'s' if self.sequence_parallel else ''}"
-        more = [f"v{self.chunks}"] * (self.chunks > 1) + ["z1"] * self.sharded
+        more = [f"v{self.chunks}"] * (self.chunks > 1) + _STAGES[self.shard]
         return " ".join((f"p{self.depth} {members} d{columns}", *more))
 
     def __str__(self) -> str:
@@ -234,7 +244,7 @@ class Plane:
             if rest or not microbatches or depth > most:
                 continue
             chunks = range(2, most // depth + 1) if depth > 1 and microbatches % depth == 0 else ()
-            for shard in self.shards_of(width):
+            for shard in self.shards_of(width, depth):
                 own = Mesh(
                     self.tensor,
                     depth,
@@ -254,12 +264,17 @@ class Plane:
         for number in chunks:
             yield replace(mesh, chunks=number, ends=self.ends[mesh.depth * number - 1])
 
-    def shards_of(self, width: int) -> tuple[str, ...]:
-        """What so many columns may divide of their state."""
-        return self.shards if width > 1 else ("none",)
+    def shards_of(self, width: int, depth: int) -> tuple[str, ...]:
+        """What so many columns of so many stages may divide of their state."""
+        if width == 1:
+            return ("none",)
+        # Units are those of one stage, and none has weights of another's.
+        return tuple(shard for shard in self.shards if shard != "full" or (depth == 1 and not self._shared.any()))
 
     def least_bytes(self, mesh: Mesh) -> float:
         """State and gradients on the fullest device at least: quicker than `bound`, and never above its bytes."""
+        if mesh.units:
+            return self._units_bytes(mesh)
         optimizer = self._optimizer[-1] / self._parts(mesh, max(map(len, mesh.places), default=mesh.width))
         whole = float(self._held[-1] + self._gradients[-1] + optimizer)
         return whole / mesh.depth if mesh.depth > 1 else whole - self._twice(mesh)
@@ -273,6 +288,8 @@ class Plane:
 
     def bound(self, mesh: Mesh) -> Bound:
         """Seconds and bytes, in closed form."""
+        if mesh.units:
+            return self._bound_of_units(mesh)
         tables, ground = self._tables_of(mesh), self._ground(mesh)
         cut = np.array((0, *mesh.ends))
         p, rank = mesh.depth, np.arange(len(cut) - 1) % mesh.depth
@@ -309,6 +326,27 @@ class Plane:
             most -= self._twice(mesh)
         lacks = int((most - ground.room_bytes).argmax())
         return Bound(seconds, float(most[lacks]), float(ground.room_bytes[lacks]))
+
+    def _bound_of_units(self, mesh: Mesh) -> Bound:
+        tables, ground = self._tables_of(mesh), self._ground(mesh)
+        whole_s = tables.forward_s + tables.backward_s
+        slowest = int(whole_s[:, -1].argmax())  # of the types, whose replicas all others wait for
+        units = Units(
+            np.diff(self._weights),
+            np.diff(self._gradients),
+            np.diff(whole_s[slowest]),
+            np.diff(tables.backward_s).max(axis=0),
+            [self._step_s(mesh, ground, range(k, k + 1)) for k in range(len(self.profile.layers))],
+        )
+        seconds = units_s(units, self.group.cluster, mesh.stands[0], mesh.microbatches)
+        # Of several microbatches gradients are whole until the last.
+        more = float(tables.stash_bytes[-1] + (self._gradients[-1] if mesh.microbatches > 1 else 0.0))
+        return Bound(seconds, self._units_bytes(mesh) + more, float(ground.room_bytes.min()))
+
+    def _units_bytes(self, mesh: Mesh) -> float:
+        """State of a replica, which has a part of all weights."""
+        whole, divided = self._held[-1] - self._weights[-1], self._weights[-1] + self._optimizer[-1]
+        return float(whole + divided / mesh.width)
 
     def closer_s(self, mesh: Mesh) -> float:
         """Seconds that no simulation of a mesh with chunks is below: as `bound`, and chunks need not be alike."""
@@ -348,7 +386,7 @@ class Plane:
         """A mesh as the planner's choice."""
         gradients = [layer.gradients_bytes for layer in self.profile.layers]
         cuts, stands = [], mesh.stands
-        for s, layers in enumerate(runs(mesh.ends)):
+        for s, layers in enumerate(runs(mesh.ends) if not mesh.units else [(k,) for k in range(mesh.ends[-1])]):
             place = stands[s % mesh.depth]
             buckets: tuple[tuple[int, ...], ...] = ()
             if len(place) > 1:

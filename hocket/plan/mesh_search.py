@@ -18,6 +18,7 @@ from hocket.plan.mixed import alone, mixed, mixes, turned
 from hocket.plan.plan import Predicted
 from hocket.plan.predict import predict_choice, proven_peaks
 from hocket.plan.tailor import Tailor
+from hocket.program.program import SHARDS
 
 _COLUMNS = 2  # so many show all that several do
 _MOST_FORWARDS = 4096  # of what is proved
@@ -337,7 +338,7 @@ def _rank(one: Meshed, best_s: float) -> tuple[float, int, int, int, int, float]
 
 
 def _simplicity(mesh: Mesh) -> tuple[int, int, int, int]:
-    return mesh.depth * mesh.chunks, mesh.tensor, bool(mesh.again), mesh.sharded
+    return mesh.depth * mesh.chunks, mesh.tensor, bool(mesh.again), SHARDS.index(mesh.shard)
 
 
 def simulated(plane: Plane, mesh: Mesh) -> Meshed:
@@ -355,7 +356,7 @@ def proven(one: Meshed) -> Mapping[int, float]:
     waiting = one.plane.waiting_bytes(mesh)
     more = {group: float(size) for place, size in zip(mesh.stands, waiting, strict=True) for group in place}
     most = {group: size + more[group] for group, size in peaks.items()}
-    if one.fullest(most)[0] <= 0:
+    if one.fullest(most)[0] <= 0 and not mesh.units:  # of which two are gathered at a time
         return peaks
     short = _short(mesh)
     if short.microbatches * short.width * mesh.depth * mesh.chunks > _MOST_FORWARDS:

@@ -43,7 +43,7 @@ def mixes(plane: Plane, batch_size: int) -> Iterator[tuple[Mesh, float]]:
                     used = sum(
                         len(groups) // width * width * pace[k] for k, (groups, width) in zip(order, pairs, strict=True)
                     )
-                    for shard in plane.shards_of(max(map(len, places))):
+                    for shard in plane.shards_of(max(map(len, places)), len(plane.profile.layers)):
                         yield _mesh(plane, places, samples, total, shard), total / used
 
 

@@ -28,10 +28,10 @@ from hocket.plan.predict import predict_iteration
 from hocket.plan.tailor import woven
 from hocket.profile.model import ModelProfile
 from hocket.profile.transformer import Transformer
+from hocket.program.program import SHARDS
 from hocket.units import show_bytes
 
 SIZES = (1, 2, 4, 8, 16)  # of microbatches
-SHARDS = ("none", "optimizer")  # what columns divide of their state
 IN_16_BITS = Precision()
 
 
@@ -231,7 +231,7 @@ class SizedSearch:
             return busy_s / sum(map(len, stands))
 
         whole_s, alone_s, compute_s = busy_s(group), busy_s(own), busy_s(plain)
-        step_s = sum(layer.step_s for layer in own.layers) / mesh.depth
+        step_s = sum(layer.step_s for layer in own.layers) / mesh.depth / (mesh.width if mesh.sharded else 1)
         bubble_s = whole_s * (mesh.depth - 1) / (mesh.microbatches * mesh.chunks)
         rest_s = max(0.0, found.iteration_s - whole_s - step_s)
         bubble_s = min(bubble_s, rest_s)

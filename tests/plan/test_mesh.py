@@ -35,6 +35,12 @@ def source(tensor: int, recompute: str, sizes: tuple[int, ...], sequence_paralle
     return analytic(GPT, A100, tensor=tensor, recompute=recompute, microbatch_sizes=sizes, sequence_parallel=along)
 
 
+def untied(tensor: int, recompute: str, sizes: tuple[int, ...], sequence_parallel: bool = False) -> ModelProfile:
+    """The same, whose output has words of its own."""
+    model, along = replace(GPT, tied=False), sequence_parallel
+    return analytic(model, A100, tensor=tensor, recompute=recompute, microbatch_sizes=sizes, sequence_parallel=along)
+
+
 def plane(
     tensor: int, recompute: str = "none", sequence_parallel: bool = False, shards: tuple[str, ...] = ("none",)
 ) -> Plane:
@@ -162,6 +168,31 @@ def test_chunks_that_are_not_alike_are_bounded_closely(microbatches: int) -> Non
             assert 0.98 * found.iteration_s <= close_s <= found.iteration_s * (1 + 1e-9), mesh
             gains.append(close_s / own.bound(mesh).seconds - 1)
     assert max(gains) > 0.01
+
+
+@pytest.mark.parametrize("recompute", ["none", "full"])
+@pytest.mark.parametrize("bandwidth_bytes_per_s", [5e9, 300e9])
+@pytest.mark.parametrize("tensor", [1, 2])
+def test_layers_that_are_units(tensor: int, bandwidth_bytes_per_s: float, recompute: str) -> None:
+    """Of one stage in columns, where no layers share words: bounds of seconds and bytes are never above the simulation."""
+    levels = tuple(
+        replace(level, bandwidth_bytes_per_s=bandwidth_bytes_per_s, all_reduce=None) for level in SERVERS.levels
+    )
+    cluster = replace(SERVERS, levels=levels)
+    own = Plane(untied, cluster, tensor, recompute, (1, 2), shards=("none", "full"))
+    units = [mesh for mesh in own.meshes(16) if mesh.units]
+    assert {(mesh.depth, mesh.chunks, mesh.strategy) for mesh in units} == {(1, 1, "fully_sharded")}
+    assert {mesh.width for mesh in units} == {8 // tensor}
+    for mesh in units:
+        situation, choice = own.choice(mesh, 16)
+        assert [stage.layers for stage in choice.stages] == [(k,) for k in range(8)]
+        bound, found = own.bound(mesh), predict_choice(situation, mesh.strategy, choice)
+        assert 0.45 * found.iteration_s <= bound.seconds <= found.iteration_s * (1 + 1e-9), mesh
+        assert own.least_bytes(mesh) <= bound.bytes <= max(found.peak_memory_bytes.values()) + 1, mesh
+        whole = own.bound(replace(mesh, shard="none"))
+        assert own.least_bytes(mesh) < whole.bytes / 2
+    tied = Plane(source, SERVERS, tensor, recompute, (1, 2), shards=("none", "full"))
+    assert not any(mesh.units for mesh in tied.meshes(16))
 
 
 @settings(max_examples=60, deadline=None)

@@ -4,17 +4,18 @@ from dataclasses import replace
 
 import pytest
 
-from hocket.plan.mesh import Plane, planes
+from hocket.plan.mesh import Plane, Source, planes
 from hocket.plan.mesh_search import search_meshes, simulated
 from hocket.plan.predict import predict_choice, proven_peaks
-from tests.plan.test_mesh import SERVERS, plane, source
+from hocket.program.program import SHARDS
+from tests.plan.test_mesh import SERVERS, plane, source, untied
 
 
-@pytest.mark.parametrize("memory_gb", [80.0, 1.2])
-def test_the_best_of_all_simulated(memory_gb: float) -> None:
+@pytest.mark.parametrize(("profiles", "memory_gb"), [(source, 80.0), (source, 1.2), (untied, 1.2)])
+def test_the_best_of_all_simulated(profiles: Source, memory_gb: float) -> None:
     """No mesh that fits is faster than the best found by more than the tolerance of a tie."""
     cluster = replace(SERVERS, memory_bytes=memory_gb * 1e9)
-    all_planes = list(planes(source, cluster, (1, 2, 4, 8), ("none", "full"), (1, 2, 4), shards=("none", "optimizer")))
+    all_planes = list(planes(profiles, cluster, (1, 2, 4, 8), ("none", "full"), (1, 2, 4), shards=SHARDS))
     found = search_meshes(all_planes, 16)
     every = [simulated(plane, mesh) for plane in all_planes for mesh in plane.meshes(16)]
     fitting = [one for one in every if one.bytes <= memory_gb * 1e9]

@@ -140,7 +140,7 @@ def test_a_profile_is_woven_of_its_ways() -> None:
 def test_the_search_takes_what_is_cut_to_measure() -> None:
     """Where nothing fits without, it is quicker than making all of it again, and its plan is proved and predicted."""
     cluster = Cluster("c", (Level("server", 2, 300e9, 3e-6, False),), "a100-80gb")
-    options = {"tensors": (1,), "microbatch_sizes": (4,)}
+    options = {"tensors": (1,), "microbatch_sizes": (4,), "shards": ("none",)}
     full = search_sizes(GPT, cluster, 32, **options, recomputes=("full",))  # type: ignore[arg-type]
     small = replace(cluster, memory_bytes=1.02 * full.best.bytes)
     found = search_sizes(GPT, small, 32, **options)  # type: ignore[arg-type]

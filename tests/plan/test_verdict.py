@@ -8,6 +8,7 @@ from hocket.hardware import catalog
 from hocket.hardware.cluster import Cluster, Level
 from hocket.plan.candidates import TIE
 from hocket.plan.mesh_search import search_meshes
+from hocket.plan.open import Opened, problems_of
 from hocket.plan.search import search
 from hocket.plan.sharded import sharded_profile
 from hocket.plan.sized import search_sizes
@@ -125,3 +126,21 @@ def test_replicas_that_share_the_step() -> None:
         assert ("better still" in told.text) == (told.sharded_loses < -TIE)
     plan = search(profiled, Cluster("one", (Level("server", 1, 1e9),), "v100-16gb"), 8).best.plan
     assert sharded_profile(profiled, plan) is None
+
+
+def test_replicas_that_divide_everything() -> None:
+    """Where whole weights leave too little room for more than one sample, those that gather them win; the plan is proved."""
+    found = search_sizes(published("llama-2-7b"), server("a100-80gb"), 16)
+    assert str(found.best.mesh) == "p1 t1 d8 z3 b2"
+    verdict = of_sizes(found, {})
+    assert verdict.text.startswith(f"sharded data parallelism wins: the best pipeline, {verdict.other}, takes ")
+    plan = found.plan(found.best, "p.json")
+    assert (plan.strategy, plan.shard, len(plan.stages)) == ("fully_sharded", "full", 34)
+    assert plan.predicted is not None
+    assert plan.predicted.iteration_s == pytest.approx(found.best.iteration_s, rel=1e-9)
+    opened = Opened(plan, found.profile_of(found.best))
+    assert problems_of(opened, opened.program) == ()
+    less = search_sizes(published("llama-2-7b"), server("a100-80gb"), 16, shards=("none", "optimizer"))
+    assert less.best.iteration_s > found.best.iteration_s * (1 + TIE)
+    shares = found.limits(found.best).shares()
+    assert sum(shares.values()) == pytest.approx(1)
