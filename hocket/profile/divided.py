@@ -12,18 +12,32 @@ from torch import Tensor, nn
 
 from hocket.errors import InputError
 from hocket.profile.along import Along
+from hocket.profile.logits import Words
 from hocket.profile.members import Members
-from hocket.profile.tensor_split import BlockSplit, Cut, DividedDraws, DividedLinear, DividedPart, TensorSplit
-from hocket.profile.traits import Asking, Claims, Column, Drawing, Edge, Row, Shared, Summing, become
+from hocket.profile.tensor_split import (
+    BlockSplit,
+    Cut,
+    DividedDraws,
+    DividedEmbedding,
+    DividedLinear,
+    DividedPart,
+    TensorSplit,
+)
+from hocket.profile.traits import Asking, Claims, Column, Drawing, Edge, Lookup, Row, Scoring, Shared, Summing, become
 
 
 def part_of(tensor: Tensor, cut: Cut, width: int, rank: int) -> Tensor:
     """The part of a whole tensor that belongs to a device; a view where pieces allow it.
 
     Raises:
-        InputError: the tensor cannot be divided into equal parts.
+        InputError: the tensor cannot be divided into equal parts, or is not of so many words.
     """
     size = tensor.shape[cut.dim]
+    if cut.words:
+        if size != cut.words:
+            raise InputError("vocabulary", f"{size} words", f"{cut.words}")
+        own = cut.words_of(width, rank)
+        return tensor.narrow(cut.dim, own.start, len(own))
     if size % (cut.pieces * width):
         fused = f"{cut.pieces} pieces of " if cut.pieces > 1 else ""
         raise InputError("width", str(width), f"a divisor of {fused}{size // cut.pieces} features")
@@ -33,7 +47,13 @@ def part_of(tensor: Tensor, cut: Cut, width: int, rank: int) -> Tensor:
 
 
 def whole_of(parts: list[Tensor], cut: Cut) -> Tensor:
-    """The inverse of `part_of`: the parts of all devices, by rank, as one tensor."""
+    """The inverse of `part_of`: the parts of all devices, by rank, as one tensor.
+
+    Arguments:
+        parts: those of words may all be as long as the longest, whatever is behind their words.
+    """
+    if cut.words:
+        return torch.cat(parts, cut.dim).narrow(cut.dim, 0, cut.words)
     return torch.cat([p.chunk(cut.pieces, cut.dim)[k] for k in range(cut.pieces) for p in parts], cut.dim)
 
 
@@ -60,6 +80,49 @@ def divide(model: nn.Module, split: TensorSplit, rank: int, members: Members) ->
             module._entering = sliced.inputs if path == run[0] else ()
             module._leaving = sliced.outputs if path == run[-1] else ()
             become(module, Edge)
+    divide_words(model, split.embedding, split.output, split.width, rank, members)
+
+
+def divide_words(
+    model: nn.Module,
+    embedding: DividedEmbedding | None,
+    output: DividedLinear | None,
+    width: int,
+    rank: int,
+    members: Members,
+) -> None:
+    """Divide an embedding and an output layer, and whatever else has their weights, see `divide`."""
+    ends = [end for end in (embedding, output) if end is not None]
+    for end in ends:
+        if isinstance(_module(model, end.path), Lookup | Scoring):
+            raise InputError(f"module {end.path}", "divided already", "a model that is whole")
+    divided = cuts_of_words(model, embedding, output)
+    for name, whole in list(model.named_parameters()):
+        if name in divided:
+            part = part_of(whole.detach(), divided[name], width, rank).clone(memory_format=torch.contiguous_format)
+            exchange(model, whole, nn.Parameter(part, requires_grad=whole.requires_grad))
+    for end in ends:
+        module = _module(model, end.path)
+        module._words = words = Words.of(end.cut, width, rank, members)
+        if isinstance(end, DividedEmbedding):
+            if isinstance(module, nn.Embedding):
+                own, padding = words.own, module.padding_idx
+                module.num_embeddings = len(own)
+                module.padding_idx = padding - own.start if padding is not None and padding in own else None
+            become(module, Lookup)
+        else:
+            module._shared, module._features_out = Shared(1, members), end.cut.dim
+            if isinstance(module, nn.Linear):
+                module.out_features = len(words.own)
+            become(module, Scoring)
+
+
+def exchange(model: nn.Module, old: nn.Parameter, new: nn.Parameter) -> None:
+    """Put a parameter in the place of another, wherever a model has it."""
+    for module in model.modules():
+        for key, p in module._parameters.items():
+            if p is old:
+                module._parameters[key] = new
 
 
 def divide_block(block: nn.Module, split: BlockSplit, width: int, rank: int, members: Members) -> None:
@@ -154,14 +217,28 @@ def cuts_in_block(block: nn.Module, parts: tuple[DividedPart, ...]) -> dict[str,
     }
 
 
+def cuts_of_words(model: nn.Module, embedding: DividedEmbedding | None, output: DividedLinear | None) -> dict[str, Cut]:
+    """The same of an embedding and an output layer, by each name that their parameters have in the model."""
+    found: dict[int, Cut] = {}
+    for end in (embedding, output):
+        if end is not None:
+            module = _module(model, end.path)
+            found[id(module._parameters["weight"])] = end.cut
+            if end is output and module._parameters.get("bias") is not None:
+                found[id(module._parameters["bias"])] = Cut(0, words=end.cut.words)
+    names = model.named_parameters(remove_duplicate=False) if found else ()
+    return {name: found[id(p)] for name, p in names if id(p) in found}
+
+
 def cuts(model: nn.Module, split: TensorSplit) -> dict[str, Cut]:
     """How each divided parameter is cut, by its name in the model, which may be divided already."""
-    return {
+    in_blocks = {
         f"{path}.{name}": cut
         for block in split.blocks
         for path in block.paths
         for name, cut in cuts_in_block(_module(model, path), block.parts).items()
     }
+    return in_blocks | cuts_of_words(model, split.embedding, split.output)
 
 
 def _module(model: nn.Module, path: str) -> Any:

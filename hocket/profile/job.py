@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -151,6 +151,22 @@ class Job:
         to_model = {key: value for key, value in batch.items() if self._accepts(key)}
         to_loss = {key: value for key, value in batch.items() if key not in to_model}
         return (), to_model, (), to_loss
+
+    def loss_of(self, batch: Batch) -> "Tensor":
+        """Run the model and its loss on a batch.
+
+        Raises:
+            InputError: there is neither.
+        """
+        args, kwargs, loss_args, loss_kwargs = self.split(batch)
+        output = self.model(*args, **kwargs)
+        if self.loss is not None:
+            return self.loss(output, *loss_args, **loss_kwargs)
+        found = output.get("loss") if isinstance(output, dict) else getattr(output, "loss", None)
+        if found is None:
+            hint = "Give Job.loss, or put the labels into the samples."
+            raise InputError("Job.loss", "None, and the output has no `loss`", "an output with a loss", hint)
+        return cast("Tensor", found)
 
     def batch_of_step(self, step: int) -> Batch:
         """The whole batch of one optimizer step."""

@@ -153,13 +153,14 @@ def pieces(graph: Graph) -> list[Segment]:
 
 
 def _unit(trace: Trace, node: Node) -> int:
-    """The call that an operation is, or the call of the loss around it; -1 for operations between modules."""
-    call = node.call
+    """The call that an operation is, or the call of the loss around it, or one that is one piece; -1 for operations between modules."""
+    call, unit = node.call, node.call if isinstance(node.target, str) else -1
     while call >= 0:
         if trace.calls[call].path == LOSS:
             return call
+        unit = call if trace.calls[call].as_one else unit
         call = trace.calls[call].parent
-    return node.call if isinstance(node.target, str) else -1
+    return unit
 
 
 def _begun(trace: Trace, index: int, unit: int) -> Segment:

@@ -94,7 +94,11 @@ class Node:
 
 @dataclasses.dataclass
 class Call:
-    """One call of a module: nodes start <= index < end belong to it and to the calls inside it."""
+    """One call of a module: nodes start <= index < end belong to it and to the calls inside it.
+
+    Attributes:
+        as_one: they make one piece, though each is recorded.
+    """
 
     path: str
     kind: str
@@ -102,6 +106,7 @@ class Call:
     start: int
     end: int = 0
     container: bool = False
+    as_one: bool = False
 
 
 @dataclasses.dataclass

@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from hocket.errors import CaptureError
 from hocket.profile.aten import flops_of_call
 from hocket.profile.fake import changed_unsaid, draws, is_fake
+from hocket.profile.logits import LogitsPart
 from hocket.profile.operations import Call, Context, Node, Ref, Value, flatten, function_name
 
 # Modules of torch.nn that only call their children: these are looked into, the other modules of torch.nn are not.
@@ -193,6 +194,9 @@ class Recorder(TorchFunctionMode):
         kwargs = kwargs or {}
         if self.busy:
             return func(*args, **kwargs)
+        if any(issubclass(kind, LogitsPart) for kind in types):
+            with self:  # what is done with the part is seen
+                return LogitsPart.__torch_function__(func, types, args, kwargs)
         name = function_name(func)
         if name == "__iter__" and args and isinstance(args[0], Tensor):
             return iter(self._run(Tensor.unbind, torch.Tensor.unbind, (args[0], 0), {}))
@@ -278,6 +282,8 @@ class Recorder(TorchFunctionMode):
         self.calls.append(call)
         self.stack.append(len(self.calls) - 1)
         whole = is_leaf(module) or path in self.opaque
+        if whole and any(isinstance(x, LogitsPart) for _, x in flatten((args, kwargs))):
+            call.as_one, whole = True, False  # so that what it does with the part is seen
         result = self._run(path, _Bound(plain, module), args, kwargs) if whole else plain(module, *args, **kwargs)
         self.busy += 1
         for _, tensor in flatten(result):

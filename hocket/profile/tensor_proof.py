@@ -175,9 +175,9 @@ class Proof:
             own = _slice_of(sliced, width, rank)
             expected = {n: part_of(g, cuts[n], width, rank) if n in cuts else g for n, g in whole.weights.items()}
             problem = (
-                _differs("output", _sliced(whole.outputs, outputs, own), run.outputs)
-                or _differs("gradient of input", _sliced(whole.inputs, inputs, own), run.inputs)
-                or _differs("gradient of", expected, run.weights)
+                differs("output", _sliced(whole.outputs, outputs, own), run.outputs)
+                or differs("gradient of input", _sliced(whole.inputs, inputs, own), run.inputs)
+                or differs("gradient of", expected, run.weights)
             )
             if problem is not None:
                 return problem
@@ -197,7 +197,10 @@ def told(error: Exception) -> str:
     return f"{type(error).__name__}: {error}".splitlines()[0][:200] if str(error) else type(error).__name__
 
 
-def _differs(what: str, expected: Mapping[Any, Tensor], found: Mapping[Any, Tensor]) -> Problem | None:
+def differs(
+    what: str, expected: Mapping[Any, Tensor], found: Mapping[Any, Tensor], tolerance: float = TOLERANCE
+) -> Problem | None:
+    """What is not equal, relative to the largest number."""
     if expected.keys() != found.keys():
         return Problem(f"{what}: {len(found)} tensors instead of {len(expected)}")
     largest = max((float(x.abs().max()) for x in expected.values() if x.numel()), default=0.0)
@@ -208,7 +211,7 @@ def _differs(what: str, expected: Mapping[Any, Tensor], found: Mapping[Any, Tens
         if x.numel():
             scale = max(float(x.abs().max()), 1e-3 * largest)
             difference = float((x - y).abs().max())
-            if not difference <= TOLERANCE * scale:
+            if not difference <= tolerance * scale:
                 text = f"{what} {name} differs by {difference / scale if scale else difference:.1g}"
                 return Problem(text, name if isinstance(name, str) else "")
     return None

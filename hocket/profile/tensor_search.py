@@ -220,7 +220,7 @@ class _Search:
         except Exception as error:
             raise RefusedError(self.name, told(error), "a block that runs alone, on the CPU in float64") from error
         once = {path: runs[0] for path, runs in seen.items() if len(runs) == 1}
-        ways = {path: _features_out(block.get_submodule(path), *run) for path, run in once.items()}
+        ways = {path: features_out(block.get_submodule(path), *run) for path, run in once.items()}
         nodes = {once[path][1].grad_fn: path for path, way in ways.items() if way is not None}
         return {
             path: _Linear(way, once[path][0], _sources(once[path][0], nodes))
@@ -229,7 +229,7 @@ class _Search:
         }
 
 
-def _features_out(module: nn.Module, x: Tensor, y: Tensor) -> int | None:
+def features_out(module: nn.Module, x: Tensor, y: Tensor, tolerance: float = TOLERANCE) -> int | None:
     """The dimension of a matrix that counts features out, if all that the module does is to multiply with it."""
     weight, bias = module._parameters["weight"], module._parameters.get("bias")
     if weight is None or not x.is_floating_point() or not x.dim():
@@ -238,7 +238,7 @@ def _features_out(module: nn.Module, x: Tensor, y: Tensor) -> int | None:
         if x.shape[-1] == matrix.shape[0] and y.shape == (*x.shape[:-1], matrix.shape[1]):
             product = x.detach() @ matrix.detach()
             product = product if bias is None else product + bias.detach()
-            if torch.allclose(product, y.detach(), rtol=TOLERANCE, atol=TOLERANCE * float(product.abs().max())):
+            if torch.allclose(product, y.detach(), rtol=tolerance, atol=tolerance * float(product.abs().max())):
                 return dim
     return None
 

@@ -5,7 +5,7 @@ are followed by one whose rows (features in) are divided, so that only the sum a
 Rules of this file: plain data without torch; paths inside a block are relative to it, so that blocks alike are said once.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from hocket.errors import InputError
@@ -19,19 +19,36 @@ class Cut:
     Attributes:
         dim: the dimension that is divided.
         pieces: a fused tensor is this many equal pieces one behind the other (query, key, value: 3), each divided alone.
+        words: that the dimension counts, where it counts those of a vocabulary: parts are those of `torch.chunk` then, of which the
+            last is smaller where the width does not divide them; 0 where parts must be equal.
     """
 
     dim: int
     pieces: int = 1
+    words: int = 0
 
     def __post_init__(self) -> None:
-        if self.dim < 0 or self.pieces < 1:
-            raise InputError("cut", f"dim {self.dim}, pieces {self.pieces}", "dim >= 0 and pieces >= 1")
+        if self.dim < 0 or self.pieces < 1 or self.words < 0 or (self.words and self.pieces > 1):
+            found = f"dim {self.dim}, pieces {self.pieces}, words {self.words}"
+            raise InputError("cut", found, "dim >= 0, pieces >= 1, words >= 0, and one piece where words are counted")
+
+    def words_of(self, width: int, rank: int) -> range:
+        """Which words a device has."""
+        each = -(-self.words // width)
+        return range(min(rank * each, self.words), min((rank + 1) * each, self.words))
 
 
 @dataclass(frozen=True)
 class DividedLinear:
     """A linear layer and how its weight is divided; the dimension says which way round the weight lies."""
+
+    path: str
+    cut: Cut
+
+
+@dataclass(frozen=True)
+class DividedEmbedding:
+    """An embedding of which every device has the rows of some words."""
 
     path: str
     cut: Cut
@@ -164,9 +181,12 @@ class Collectives:
 class TensorSplit:
     """All blocks of a model for a tensor-parallel group of `width` devices.
 
-    What is not named here, embeddings and output layer included, every device has whole: a tied weight stays one weight.
+    What is not named here every device has whole.
 
     Attributes:
+        embedding, output: of the vocabulary's words each device looks up some, and makes some of the logits, whose cross-entropy is
+            computed without gathering them. A weight that both have is cut once.
+        undivided: embeddings and output layers that every device has whole, with the reason.
         runs: paths of blocks, one behind the other, that hand on slices: the first one takes its slice of what all have, the
             last one gathers.
     """
@@ -174,6 +194,9 @@ class TensorSplit:
     width: int
     blocks: tuple[BlockSplit, ...]
     runs: tuple[tuple[str, ...], ...] = ()
+    embedding: DividedEmbedding | None = None
+    output: DividedLinear | None = None
+    undivided: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.width < 2:
@@ -182,8 +205,12 @@ class TensorSplit:
     @property
     def collectives(self) -> Collectives:
         """What one microbatch takes."""
-        edges = Collectives(gathers=Ways(1, 1)) * len(self.runs)
-        return sum((_collectives(block) * len(block.paths) for block in self.blocks), edges)
+        found = Collectives(gathers=Ways(1, 1)) * len(self.runs)
+        if self.embedding is not None:
+            found += Collectives(Ways(1, 0))
+        if self.output is not None:
+            found += Collectives(Ways(0, 1), Ways(1, 0))
+        return sum((_collectives(block) * len(block.paths) for block in self.blocks), found)
 
     def as_data(self) -> dict[str, Any]:
         """Plain data, ready for JSON or YAML."""

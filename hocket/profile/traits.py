@@ -14,6 +14,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from hocket.profile.along import Again, Along, enter, gather, leave, product, scatter
 from hocket.profile.draws import Part
+from hocket.profile.logits import Words, as_part
 from hocket.profile.members import Members
 
 
@@ -92,9 +93,15 @@ class Shared:
 
 
 def share_among(modules: Iterable[nn.Module]) -> None:
-    """Columns that were copied into one stage share their input with those beside them there, and wait for no others."""
+    """Columns that were copied into one stage share their input with those beside them there, and wait for no others.
+
+    Arguments:
+        modules: what the stage calls, each as a step.
+    """
     together: dict[Shared, list[Column]] = {}
     for module in modules:
+        if isinstance(module, Scoring):
+            module._as_step = True
         for each in module.modules():
             if isinstance(each, Column):
                 together.setdefault(each._shared, []).append(each)
@@ -124,6 +131,40 @@ class Column:
         """(..., features in) to (..., features out / width)."""
         y = self._shared.product(x, _matrix(self))
         return y if self.bias is None else y + _local(self.bias)
+
+
+class Scoring(Column):
+    """An output layer that makes the logits of some words, which for those who call it are a part of all.
+
+    Attributes of an instance:
+        _as_step: it is called by itself, for what it makes, as a step of a captured stage.
+    """
+
+    _words: Words
+    _as_step = False
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """(..., features in) to (..., own words)."""
+        found = super().__call__(*args, **kwargs)  # type: ignore[misc]
+        return found if self._as_step else as_part(found, self._words, found.dim() - 1)
+
+
+class Lookup:
+    """An embedding that has some words; the sum over devices is its result."""
+
+    _words: Words
+    _parameters: dict[str, Any]
+
+    def forward(self, input: Tensor) -> Tensor:
+        """(...) numbers of words to (..., features)."""
+        weight = self._parameters["weight"]
+        at, known = self._words.sought(input)
+        self._parameters["weight"] = _local(weight)
+        try:
+            found: Tensor = super().forward(at)  # type: ignore[misc]
+        finally:
+            self._parameters["weight"] = weight
+        return _total(found.masked_fill(~known.unsqueeze(-1), 0.0), self._words.members)
 
 
 class Row:

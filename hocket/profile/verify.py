@@ -59,12 +59,7 @@ def _of_model(captured: Captured) -> tuple[Tensor, dict[str, Tensor]]:
     batch = {key: value.to(device) for key, value in _batch(captured).items()}
     with untouched(dict(job.model.named_modules()), device), torch.enable_grad():
         torch.manual_seed(0)
-        args, kwargs, loss_args, loss_kwargs = job.split(batch)
-        out = job.model(*args, **kwargs)
-        if job.loss is not None:
-            loss = job.loss(out, *loss_args, **loss_kwargs)
-        else:
-            loss = out["loss"] if isinstance(out, dict) else out.loss
+        loss = job.loss_of(batch)
         grads = torch.autograd.grad(loss, list(weights.values()), allow_unused=True)
     return loss.detach(), {name: g for name, g in zip(weights, grads, strict=True) if g is not None}
 

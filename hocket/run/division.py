@@ -18,11 +18,13 @@ from hocket.profile.along import enter, leave
 from hocket.profile.capture import Captured
 from hocket.profile.divided import cuts, divide, part_of, whole_of
 from hocket.profile.job import Job
+from hocket.profile.logits import cross_entropy, gathered
 from hocket.profile.members import Alone, Members
 from hocket.profile.sequence_search import with_slices
 from hocket.profile.tensor_search import find_split
-from hocket.profile.tensor_split import Collectives, TensorSplit, Ways
+from hocket.profile.tensor_split import Collectives, Cut, TensorSplit, Ways
 from hocket.profile.traits import Column, Row
+from hocket.profile.vocabulary_search import with_vocabulary
 from hocket.run.elementwise import check_optimizer
 
 State = Mapping[str, Mapping[str, Any]]
@@ -119,16 +121,16 @@ class Division:
             keeps: whether what was divided is among it; otherwise this member only helps the others to it.
         """
 
-        def gathered(name: str, part: Tensor) -> Tensor | None:
-            parts = gather(part.detach())
+        def together(name: str, part: Tensor) -> Tensor | None:
+            parts = gather(_evened(part.detach(), self._cuts[name], self.split.width))
             return whole_of(list(parts), self._cuts[name]) if keeps else None
 
         weights = dict(state["weights"])
         optimizer = {name: dict(entries) for name, entries in state["optimizer"].items()}
         for name in self._divided(state["weights"]):
             for key, value in self._alike(optimizer.get(name, {}), weights[name]):
-                optimizer[name][key] = gathered(name, value)
-            weights[name] = gathered(name, weights[name])
+                optimizer[name][key] = together(name, value)
+            weights[name] = together(name, weights[name])
             if not keeps:
                 del weights[name]
                 optimizer.pop(name, None)
@@ -160,26 +162,39 @@ class Division:
         return [(k, v) for k, v in entries.items() if isinstance(v, Tensor) and v.shape == weight.shape]
 
 
+def _evened(part: Tensor, cut: Cut, width: int) -> Tensor:
+    """A part of words, as long as the longest: what is gathered is of one size."""
+    missing = -(-cut.words // width) - part.shape[cut.dim] if cut.words else 0
+    if not missing:
+        return part
+    shape = (*part.shape[: cut.dim], missing, *part.shape[cut.dim + 1 :])
+    return torch.cat([part, part.new_zeros(shape)], cut.dim)
+
+
 def split_of(job: Job, width: int, sequence_parallel: bool = False) -> TensorSplit:
     """How a job's model is divided; along the sequence as well, where that is wanted and proved.
 
     Raises:
         RefusedError: it cannot be; says which module and why.
     """
-    args, kwargs, _, _ = job.split(job.batch(range(_SAMPLES)))
+    batch = job.batch(range(_SAMPLES))
+    args, kwargs, _, _ = job.split(batch)
     split = find_split(job.model, width, *args, **kwargs)
-    return with_slices(job.model, split, *args, **kwargs) if sequence_parallel else split
+    split = with_slices(job.model, split, *args, **kwargs) if sequence_parallel else split
+    return with_vocabulary(job.model, split, lambda: job.loss_of(batch))
 
 
 def divided_tensors(captured: Captured) -> frozenset[str]:
     """Of a divided model the tensors between layers that each member of a group has its own part of: what columns make, and
-    what is made of that before rows meet it, and slices. Others, and their gradients, are the same on all members."""
+    what is made of that before rows meet it or a cross-entropy is, and slices. Others, and their gradients, are the same on all members."""
     trace, own = captured.trace, set[int]()
     for node in trace.nodes:
         read = {*node.reads, *(before for before, _ in node.aliases)}
         module = captured.job.model.get_submodule(node.target) if isinstance(node.target, str) else nn.Identity()
         parts = list(module.modules())
-        if node.target is leave or any(isinstance(each, Row) and each._along is None for each in parts):
+        if node.target in (leave, cross_entropy, gathered) or any(
+            isinstance(each, Row) and each._along is None for each in parts
+        ):
             continue
         if node.target is enter or any(isinstance(each, Column) for each in parts) or not own.isdisjoint(read):
             own.update(node.writes)

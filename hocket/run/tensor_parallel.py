@@ -13,7 +13,7 @@ from torch.distributed.tensor import DTensor, Shard
 from torch.distributed.tensor.placement_types import Placement, _StridedShard
 
 from hocket.errors import InputError
-from hocket.profile.divided import cuts, divide
+from hocket.profile.divided import cuts, divide, exchange
 from hocket.profile.tensor_split import Cut, TensorSplit
 from hocket.run.members import ProcessMembers
 
@@ -32,15 +32,15 @@ def apply_split(model: nn.Module, split: TensorSplit, mesh: DeviceMesh, *, local
         raise InputError("mesh", f"shape {tuple(mesh.shape)}", f"one dimension of {split.width} devices")
     divide(model, split, mesh.get_local_rank(), ProcessMembers(mesh.get_group()))
     if not local:
+        parts = dict(model.named_parameters())
         for name, tensor in as_dtensors(model, split, mesh).items():
-            path, _, key = name.rpartition(".")
-            model.get_submodule(path)._parameters[key] = nn.Parameter(tensor, requires_grad=tensor.requires_grad)
+            exchange(model, parts[name], nn.Parameter(tensor, requires_grad=tensor.requires_grad))
 
 
 def as_dtensors(
     model: nn.Module, split: TensorSplit, mesh: DeviceMesh, tensors: Mapping[str, Tensor] | None = None
 ) -> dict[str, DTensor]:
-    """The divided parameters by name as DTensors that share memory with the local ones.
+    """The divided parameters by name, a tied one by its first, as DTensors that share memory with the local ones.
 
     Arguments:
         tensors: local tensors to take instead of the model's own parameters, such as gradients or optimizer state.
@@ -48,12 +48,14 @@ def as_dtensors(
     found: dict[str, DTensor] = {}
     given = dict(model.named_parameters()) if tensors is None else tensors
     for name, cut in cuts(model, split).items():
+        if name not in given:
+            continue
         part = given[name]
         if isinstance(part, DTensor):
             found[name] = part
             continue
         shape = list(part.shape)
-        shape[cut.dim] *= split.width
+        shape[cut.dim] = cut.words or shape[cut.dim] * split.width
         whole = torch.empty(shape, device="meta")
         placed = DTensor.from_local(
             part.detach(), mesh, [_placement(cut)], run_check=False, shape=whole.shape, stride=whole.stride()

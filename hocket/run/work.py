@@ -165,6 +165,11 @@ def _notes_of(division: Division, plan: Plan, captured: Captured) -> Iterator[st
             yield f"{kind.paths[0]}: {name} is whole on every member: {reason}"
         if plan.sequence_parallel and kind.sliced is None:
             yield f"{kind.paths[0]} works on whole sequences: {kind.unsliced}"
+    for end in (split.embedding, split.output):
+        if end is not None:
+            yield f"{end.path} is divided by its {end.cut.words} words"
+    for path, reason in split.undivided.items():
+        yield f"{path} is whole on every member: {reason}"
     if plan.slices:
         stage_of = {captured.index_of(layer): s for s, stage in enumerate(plan.stages) for layer in stage.layers}
         own = divided_tensors(captured)
@@ -179,7 +184,7 @@ def _notes_of(division: Division, plan: Plan, captured: Captured) -> Iterator[st
 def _together(done: Collectives, way: str) -> str:
     names = {"all_reduces": "all-reduces", "gathers": "gathers", "scatters": "reduce-scatters"}
     counts = {name: getattr(getattr(done, key), way) for key, name in names.items()}
-    return ", ".join(f"{count} {name}" for name, count in counts.items() if count)
+    return ", ".join(f"{count} {name if count > 1 else name[:-1]}" for name, count in counts.items() if count)
 
 
 def _check_model(job: Job, plan: Plan) -> None:

@@ -21,10 +21,17 @@ Made = tuple[nn.Module, Any, Any, int]
 
 
 def _gpt(
-    samples: int, seed: int, dtype: torch.dtype, *, seq: int = 128, text: str | None = None, **options: Any
+    samples: int,
+    seed: int,
+    dtype: torch.dtype,
+    *,
+    seq: int = 128,
+    text: str | None = None,
+    vocab: int = VOCAB,
+    **options: Any,
 ) -> Made:
     data = Text(seq, text, limit_bytes=max(samples, 1) * seq + 1)
-    return GPT(seq=seq, vocab=VOCAB, **options), language_loss, data, 1
+    return GPT(seq=seq, vocab=vocab, **options), language_loss, data, 1
 
 
 def _lstm(samples: int, seed: int, dtype: torch.dtype, *, seq: int = 20, vocab: int = 256, **options: Any) -> Made:

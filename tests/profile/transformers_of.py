@@ -9,7 +9,7 @@ from torch import nn
 from hocket.zoo.gpt import GPT
 
 NAMES = ("gpt", "gpt2 eager", "gpt2 sdpa", "bert eager", "bert sdpa", "llama eager", "llama sdpa")
-VOCAB, SEQ, SAMPLES = 32, 12, 2
+VOCAB, SEQ, SAMPLES = 33, 12, 2
 
 
 def model_of(name: str, dropout: float = 0.0, heads: int = 4, layers: int = 2) -> tuple[nn.Module, Any, Any]:

@@ -38,6 +38,8 @@ MODELS: dict[str, dict[str, Any]] = {
     "gpt plain": {"dropout": 0.0},
     "gpt plain untied": {"dropout": 0.0, "tied": False},
     "gpt clipped": {"dropout": 0.1, "clip_grad_norm": 0.25},
+    "gpt odd": {"dropout": 0.1, "vocab": 257, "clip_grad_norm": 0.25},
+    "gpt odd untied": {"dropout": 0.1, "vocab": 257, "tied": False},
     "gpt bfloat16": {"dropout": 0.1, "clip_grad_norm": 0.25, "precision": "bfloat16"},
     "gpt untied bfloat16": {"dropout": 0.1, "tied": False, "precision": "bfloat16"},
     "lstm": {"dropout": 0.1},

@@ -54,12 +54,12 @@ def _tensors(state: dict[str, dict[str, Any]]) -> list[Tensor]:
 
 
 def test_what_each_member_has_its_own_part_of(split: TensorSplit) -> None:
-    """What columns make until a row meets it; on the border of two stages the run says that it goes whole."""
+    """What columns make until a row meets it, or a cross-entropy; on the border of two stages the run says that it goes whole."""
     whole = captured("gpt", "adam")
     division = Division(JOB, split, 0)
     graph = capture(division.job, 2, like=whole)
     parts = [f"blocks.{k}.{name}" for k in range(2) for name in ("attn.qkv", "mlp.up", "mlp.act")]
-    assert divided_tensors(graph) == frozenset(parts)
+    assert divided_tensors(graph) == frozenset([*parts, "head"])
     assert divided_tensors(whole) == frozenset()
     plans = [
         replace(Case("interleaved", (1, 1), rounds=rounds).plan(whole), tensor=WIDTH, slices=True) for rounds in (1, 2)
@@ -77,7 +77,9 @@ def test_the_whole_job_stays_as_it_was(split: TensorSplit) -> None:
     assert type(JOB.model.get_submodule("blocks.0.mlp.up")) is nn.Linear
     own = dict(division.job.model.named_parameters())
     assert own.keys() == before.keys()
-    assert id(own["tok.weight"]) == before["tok.weight"][0]
+    assert id(own["pos.weight"]) == before["pos.weight"][0]
+    assert own["tok.weight"].shape == (128, 32)
+    assert division.job.model.get_submodule("head").weight is own["tok.weight"]
     assert own["blocks.0.mlp.up.weight"].shape == (64, 32)
 
 

@@ -92,8 +92,12 @@ def test_slices_of_the_sequence(gpt: Path, depth: int) -> None:
     assert listener.losses == pytest.approx(reference(gpt, groups(gpt, 1, 1, 1), 3), rel=1e-8)
     notes = [text for text in listener.notes if "block" in text]
     assert notes == [
-        "2 blocks are divided over groups of 2 workers: 5 gathers, 4 reduce-scatters forward and "
-        "4 all-reduces, 9 gathers, 4 reduce-scatters backward a microbatch"
+        "2 blocks are divided over groups of 2 workers: 1 all-reduce, 6 gathers, 4 reduce-scatters forward and "
+        "5 all-reduces, 9 gathers, 4 reduce-scatters backward a microbatch"
+    ]
+    assert [text for text in listener.notes if "words" in text] == [
+        "tok is divided by its 256 words",
+        "head is divided by its 256 words",
     ]
 
 

@@ -81,6 +81,15 @@ RUNS = {
     "1x2x2 clipped": Run(Case("data_parallel", (2,)), job=("gpt clipped", "momentum")),
     "2x2x1 between parts": Run(Case("interleaved", (1, 1), rounds=2), ends=_BETWEEN_PARTS),
 }
+# Words that the width does not divide: of a weight that two stages or one have; between the output layer and the loss.
+ODD = {
+    "2x2x1 odd": Run(Case("flush", (1, 1)), job=("gpt odd", "momentum")),
+    "1x2x2 odd sharded": Run(Case("data_parallel", (2,), shard="optimizer"), job=("gpt odd", "momentum")),
+    "2x2x1 odd apart": Run(
+        Case("interleaved", (1, 1), rounds=2), slices=True, ends=(7, 12, 23), job=("gpt odd untied", "adam")
+    ),
+    "2x2x1 odd sequence": Run(Case("flush", (1, 1)), sequence=True, job=("gpt odd", "momentum")),
+}
 # The same with slices; a border of `2x2x1 interleaved` is inside of a divided part.
 SLICED = {
     f"{name} slices": replace(RUNS[name], slices=True)
@@ -92,7 +101,7 @@ SEQUENCE = {
     for name in ("1x2x1", "2x2x1", "2x2x1 gloo", "2x2x1 interleaved", "2x2x1 two_bw", "2x2x2", "2x2x1 between parts")
 }
 SEQUENCE["2x2x1 ends sequence"] = replace(SEQUENCE["2x2x1 interleaved sequence"], ends=(2, 3, 21))
-RUNS |= SLICED | SEQUENCE
+RUNS |= SLICED | SEQUENCE | ODD
 # What tests/conformance/test_features.py asks for beside the others.
 PAIRS = {
     "vertical sync": Run(
@@ -189,7 +198,7 @@ def one(folder: Path, name: str, splits: dict[str, TensorSplit]) -> None:
     chosen = (RUNS | PAIRS)[KILLED.get(name, name)]
     whole = chosen.whole()
     job = whole.job.own or whole.job
-    kind = f"{chosen.dtype} {chosen.sequence}"
+    kind = f"{chosen.job[0]} {chosen.dtype} {chosen.sequence}"
     if kind not in splits:
         splits[kind] = TensorSplit.read(split_of(job, WIDTH, chosen.sequence).as_data())
     divisions = [Division(job, splits[kind], member) for member in range(WIDTH)]

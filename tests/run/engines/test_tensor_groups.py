@@ -109,9 +109,9 @@ def test_the_first_member_saves_what_is_divided(results: Found, name: str) -> No
 
 
 # Of two blocks, for each two either way. On slices of the sequence what columns read is gathered again in the backward, the ends
-# of the blocks gather once, and each norm's gradients are summed.
-PLAIN = {"all_reduces": (4, 4), "gathers": (0, 0), "scatters": (0, 0)}
-ALONG = {"all_reduces": (0, 4), "gathers": (4 + 1, 4 + 4 + 1), "scatters": (4, 4)}
+# of the blocks gather once, and each norm's gradients are summed. What the words' embeddings and their logits take: one each.
+PLAIN = {"all_reduces": (4 + 1, 4 + 1), "gathers": (1, 0), "scatters": (0, 0)}
+ALONG = {"all_reduces": (1, 4 + 1), "gathers": (4 + 1 + 1, 4 + 4 + 1), "scatters": (4, 4)}
 
 
 @pytest.mark.parametrize("name", RUNS)
