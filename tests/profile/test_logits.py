@@ -95,7 +95,7 @@ ODD: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
     "probabilities": (lambda x: loss_of(x[0], torch.full((5, WORDS), 1 / WORDS).double()), "cross_entropy"),
     "two of them": (lambda x: x + x * 2, "add"),
     "words apart": (lambda x: x.flatten().cumsum(0), "flatten"),
-    "rows": (lambda x: torch.stack(list(x)), "__iter__"),
+    "rows": (lambda x: torch.stack(list(x)), "unbind"),
 }  # fmt: skip
 
 

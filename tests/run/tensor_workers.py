@@ -24,6 +24,7 @@ from hocket.profile.divided import cuts, part_of
 from hocket.profile.job import Job
 from hocket.profile.sequence_search import with_slices
 from hocket.profile.tensor_search import find_split
+from hocket.profile.vocabulary_search import with_vocabulary
 from hocket.run.tensor_parallel import apply_split, as_dtensors
 from hocket.zoo.gpt import language_loss
 from tests.profile.transformers_of import NAMES, SEQ, VOCAB, logits_of, model_of
@@ -77,6 +78,7 @@ def compare(name: str, local: bool, dropout: float, sliced: bool, rank: int, wid
             p += 0.02 * torch.randn_like(p)
     split = find_split(whole, width, *args, **kwargs)
     split = with_slices(whole, split, *args, **kwargs) if sliced else split
+    split = with_vocabulary(whole, split, lambda: loss_of(whole, args, kwargs))
     model = copy.deepcopy(whole)
     apply_split(model, split, mesh, local=local)
     with Collectives() as forward:
@@ -85,7 +87,8 @@ def compare(name: str, local: bool, dropout: float, sliced: bool, rank: int, wid
         loss.backward()
     expected = loss_of(whole, args, kwargs)
     expected.backward()
-    divided = cuts(model, split)
+    originals = dict(whole.named_parameters())
+    divided = {key: cut for key, cut in cuts(model, split).items() if key in originals}
     gradients = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
     versions = {name: p.detach().clone().requires_grad_() for name, p in model.named_parameters()}
     loss_of(lambda *a, **k: torch.func.functional_call(model, versions, a, k), args, kwargs).backward()
@@ -93,7 +96,7 @@ def compare(name: str, local: bool, dropout: float, sliced: bool, rank: int, wid
     wrong, weights_equal, same = 0.0, True, hashlib.sha256()
     largest = max(float(p.grad.abs().max()) for p in whole.parameters() if p.grad is not None)
     for key, tensor in as_dtensors(model, split, mesh, gradients).items():
-        original = dict(whole.named_parameters())[key]
+        original = originals[key]
         wrong = max(wrong, error(tensor.full_tensor(), original.grad, largest))
         part = as_dtensors(model, split, mesh)[key]
         weights_equal &= torch.equal(part.full_tensor(), original)
@@ -115,6 +118,7 @@ def compare(name: str, local: bool, dropout: float, sliced: bool, rank: int, wid
         "weights_equal": weights_equal,
         "dtensors": sum(isinstance(p, DTensor) for p in model.parameters()),
         "divided": len(divided),
+        "vocabulary": [split.undivided, tuple(logits_of(model(*args, **kwargs)).softmax(-1).shape)],
     }
 
 
@@ -124,6 +128,7 @@ def stages(name: str, sliced: bool, rank: int, width: int) -> dict[str, Any]:
     model = copy.deepcopy(whole)
     split = find_split(whole, width, *args, **kwargs)
     split = with_slices(whole, split, *args, **kwargs) if sliced else split
+    split = with_vocabulary(whole, split, lambda: loss_of(whole, args, kwargs))
     apply_split(model, split, init_device_mesh("cpu", (width,)), local=True)
     tokens = torch.randint(0, VOCAB, (4, SEQ), generator=torch.Generator().manual_seed(1))
     loss = language_loss if name == "gpt" else None

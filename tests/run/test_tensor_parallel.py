@@ -5,19 +5,22 @@ from pathlib import Path
 
 import pytest
 
+from tests.profile.transformers_of import SAMPLES, SEQ, VOCAB
 from tests.run.tensor_workers import RUNS, run
 
-# Of two blocks: for each two of either forward; in the backward as many, and two of what columns read; and the norms.
+# Of two blocks: for each two of either forward; in the backward as many, and two of what columns read; and the norms. And of the
+# vocabulary: what was looked up, what the cross-entropy needs, what the output layer read.
 SLICED = {
-    "forward": {"scatters": 4, "gathers": 4 + 1},
-    "backward": {"scatters": 4, "gathers": 4 + 4 + 1, "all_reduces": 4},
+    "forward": {"scatters": 4, "gathers": 4 + 1 + 1, "all_reduces": 1},
+    "backward": {"scatters": 4, "gathers": 4 + 4 + 1, "all_reduces": 4 + 1},
 }
+PLAIN = {"forward": {"all_reduces": 4 + 1, "gathers": 1}, "backward": {"all_reduces": 4 + 1}}
 
 
 @pytest.mark.parametrize("width", [2, 4])
 def test_equal_to_one_process(width: int, tmp_path: Path) -> None:
-    """Unedited models over gloo: parity in float64, two all-reduces per block forward and two backward, and no other
-    collective; with the same dropout masks; names and whole weights are those of the undivided model.
+    """Unedited models over gloo: parity in float64, two all-reduces per block forward and two backward, those of
+    the vocabulary, and no other collective; with the same dropout masks; names and whole weights are those of the undivided model.
 
     On slices of the sequence as many reduce-scatters and gathers instead: in the backward what columns read is gathered
     again, and each norm's gradients are summed; the model gathers once more either way, at the ends of its blocks."""
@@ -27,7 +30,8 @@ def test_equal_to_one_process(width: int, tmp_path: Path) -> None:
     for results in found:
         for name, result in results.pop("stages").items():
             assert result["layers_equal"], name
-            assert max(result["loss"], result["gradients"]) <= 1e-9, name
+            # Those of Hugging Face make their losses in float32.
+            assert max(result["loss"], result["gradients"]) <= (1e-9 if "gpt'" in name else 1e-6), name
         assert len(results) == len(RUNS[width])
         for name, result in results.items():
             assert result["loss"] <= 1e-9, name
@@ -40,8 +44,9 @@ def test_equal_to_one_process(width: int, tmp_path: Path) -> None:
             )  # a dictionary of weights, DTensors or local, as well as the model's own
             assert result["weights_equal"], name
             _, local, _, sliced = literal_eval(name)
+            assert result["vocabulary"] == [{}, [SAMPLES, SEQ, VOCAB]], name  # by hand the whole is gathered
             assert result["dtensors"] == (0 if local else result["divided"]), name
             for way in ("forward", "backward"):
-                counts = SLICED[way] if sliced else {"all_reduces": 4}
+                counts = (SLICED if sliced else PLAIN)[way]
                 assert result[way] == counts, name
                 assert {kind: ways[way] for kind, ways in result["expected"].items() if ways[way]} == counts, name
