@@ -36,6 +36,7 @@ TORCH = (
             "draws",
             "fake",
             "layers",
+            "logits",
             "measure",
             "members",
             "memory",
@@ -55,6 +56,7 @@ TORCH = (
             "trace",
             "traits",
             "verify",
+            "vocabulary_search",
         )
     ),
 )

@@ -246,7 +246,7 @@ def test_a_model_without_numbers_is_refused() -> None:
 
 
 def test_a_divided_weight_that_is_shared_is_refused() -> None:
-    """Parts of it in two layers would be two weights; embedding and output, which stay whole, may share theirs."""
+    """Parts of it in two layers would be two weights; embedding and output layer, which are cut alike, may share theirs."""
     model = in_rows(Pair(nn.GELU()), Pair(nn.GELU()))
     model[1].up.weight = model[0].up.weight  # type: ignore[index, union-attr]
     with pytest.raises(RefusedError, match=r"parameter 0\.up\.weight: found shared with 1\.up\.weight"):
