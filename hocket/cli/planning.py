@@ -145,9 +145,8 @@ def plan(
         return
     if tensor_profile:
         raise InputError("--tensor-profile", "a model by its sizes", "a profile: by sizes all widths are considered")
-    if strategy or synchronous is False:
-        expected = "a profile: by sizes data_parallel, flush and interleaved are compared, and all that divides"
-        raise InputError("--strategy" if strategy else "--stale", "a model by its sizes", expected)
+    if synchronous is False:
+        raise InputError("--stale", "a model by its sizes", "a profile: by sizes all weights are of one version")
 
     from dataclasses import replace
 
@@ -158,6 +157,7 @@ def plan(
 
     sized = replace(loaded, sequence=sequence) if sequence else loaded
     options = {"tensors": tensor or (), "recomputes": recompute or (), "microbatch_sizes": microbatch or ()}
+    options["strategies"] = strategy or ()
     if sequence_parallel is not None:
         options["sequence_parallel"] = (sequence_parallel,)
     if shard:

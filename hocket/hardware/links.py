@@ -93,7 +93,10 @@ def fit_alpha_beta(sizes_bytes: Sequence[float], seconds: Sequence[float]) -> Li
         latency_s, per_byte_s = _line(sizes[sizes >= least], times[sizes >= least])
     if not per_byte_s > 0:
         raise InputError(
-            "link samples", "times that do not grow with the size", "growing times", "Measure larger messages, or when nothing else runs."
+            "link samples",
+            "times that do not grow with the size",
+            "growing times",
+            "Measure larger messages, or when nothing else runs.",
         )
     relative = np.abs(latency_s + per_byte_s * sizes - times) / times
     link = Link(bandwidth_bytes_per_s=1 / per_byte_s, latency_s=latency_s)

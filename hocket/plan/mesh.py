@@ -30,6 +30,7 @@ from hocket.program.instruction import Kind
 from hocket.strategies._balance import Balancer, Ends, runs
 from hocket.strategies._choices import Choice, Situation
 
+STRATEGIES = ("data_parallel", "fully_sharded", "flush", "interleaved")
 WAITING = 6  # borders' messages of a chunk that can wait at either side of it
 _STAGES: dict[str, list[str]] = {"none": [], "optimizer": ["z1"], "full": ["z3"]}  # of ZeRO
 _MOST_PLACES = 512  # to cut a model at: blocks are alike, so that none may be left out
@@ -142,7 +143,7 @@ class Plane:
     """Meshes of one tensor-parallel width and one way to recompute: what they share is worked out once.
 
     Arguments:
-        shards: what columns may divide of their state; a single column divides nothing.
+        shards: what columns may divide of their state; a single column divides nothing. strategies: of `STRATEGIES`, what meshes may be.
     """
 
     def __init__(
@@ -155,11 +156,12 @@ class Plane:
         slices: bool = True,
         sequence_parallel: bool = False,
         shards: tuple[str, ...] = ("none",),
+        strategies: tuple[str, ...] = STRATEGIES,
     ) -> None:
         slices = slices and not sequence_parallel  # or borders are slices already
         group = grouped(cluster, tensor, slices)
         profile = of_group(source(tensor, recompute, sizes, sequence_parallel), group)
-        self._set(tensor, recompute, sizes, slices, sequence_parallel, group, profile, shards)
+        self._set(tensor, recompute, sizes, slices, sequence_parallel, group, profile, (shards, strategies))
 
     def _set(
         self,
@@ -170,9 +172,9 @@ class Plane:
         sequence_parallel: bool,
         group: Grouped,
         profile: ModelProfile,
-        shards: tuple[str, ...],
+        open_: tuple[tuple[str, ...], tuple[str, ...]],
     ) -> None:
-        self.shards = shards
+        self.shards, self.strategies = open_
         self.tensor, self.recompute, self.sizes, self.slices = tensor, recompute, sizes, slices
         self.sequence_parallel, self.group, self.profile = sequence_parallel, group, profile
         layers = self.profile.layers
@@ -243,7 +245,8 @@ class Plane:
             depth = devices // width
             if rest or not microbatches or depth > most:
                 continue
-            chunks = range(2, most // depth + 1) if depth > 1 and microbatches % depth == 0 else ()
+            whole_rounds = depth > 1 and microbatches % depth == 0
+            several = range(2, most // depth + 1) if whole_rounds and "interleaved" in self.strategies else ()
             for shard in self.shards_of(width, depth):
                 own = Mesh(
                     self.tensor,
@@ -257,7 +260,8 @@ class Plane:
                     sequence_parallel=self.sequence_parallel,
                     shard=shard,
                 )
-                yield own, (1, *chunks)
+                if chunks := (1,) * (own.strategy in self.strategies) + tuple(several):
+                    yield own, chunks
 
     def cut(self, mesh: Mesh, chunks: Iterable[int]) -> Iterator[Mesh]:
         """A mesh without layers, with balanced stages of each of these numbers of chunks."""
@@ -496,11 +500,21 @@ def planes(
     sizes: tuple[int, ...],
     sequence_parallel: Iterable[bool] = (False, True),
     shards: tuple[str, ...] = ("none",),
+    strategies: tuple[str, ...] = STRATEGIES,
 ) -> Iterator[Plane]:
     """One for every width that fits model and cluster, on slices of the sequence and not, as far as that divides."""
     for tensor, recompute, along in product(tensors, recomputes, sequence_parallel):
         try:
-            yield Plane(source, cluster, tensor, recompute, sizes, sequence_parallel=along, shards=shards)
+            yield Plane(
+                source,
+                cluster,
+                tensor,
+                recompute,
+                sizes,
+                sequence_parallel=along,
+                shards=shards,
+                strategies=strategies,
+            )
         except InputError:
             continue
 

@@ -43,8 +43,11 @@ def mixes(plane: Plane, batch_size: int) -> Iterator[tuple[Mesh, float]]:
                     used = sum(
                         len(groups) // width * width * pace[k] for k, (groups, width) in zip(order, pairs, strict=True)
                     )
-                    for shard in plane.shards_of(max(map(len, places)), len(plane.profile.layers)):
-                        yield _mesh(plane, places, samples, total, shard), total / used
+                    # Units are not the tailor's, who cuts all of these.
+                    for shard in plane.shards_of(max(map(len, places)), max(2, len(places))):
+                        mesh = _mesh(plane, places, samples, total, shard)
+                        if mesh.strategy in plane.strategies:
+                            yield mesh, total / used
 
 
 def alone(mesh: Mesh, plane: Plane) -> bool:

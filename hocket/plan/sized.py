@@ -21,7 +21,7 @@ from hocket.errors import InputError, RefusedError, nearest
 from hocket.hardware.cluster import Cluster, DeviceType, Node
 from hocket.hardware.groups import grouped
 from hocket.plan.hunt import make_plan
-from hocket.plan.mesh import Plane, planes
+from hocket.plan.mesh import STRATEGIES, Plane, planes
 from hocket.plan.mesh_search import Meshed, Meshes, search_meshes
 from hocket.plan.plan import Plan
 from hocket.plan.predict import predict_iteration
@@ -127,6 +127,7 @@ class SizedSearch:
         recomputes: Sequence[str] = (),
         sequence_parallel: Sequence[bool] = (False, True),
         shards: Sequence[str] = SHARDS,
+        strategies: Sequence[str] = (),
     ) -> Iterator[Plane]:
         """All that a search looks at, on this cluster or on one of the same devices; arguments as of `search_sizes`."""
         widths = tuple(tensors) or divisors(cluster.devices)
@@ -134,7 +135,16 @@ class SizedSearch:
         ways = tuple(dict.fromkeys(recomputes)) or tuple(
             word for word in RECOMPUTE if word != "selective" or not self.model.fused_attention
         )
-        return planes(self.profile, cluster, widths, ways, sizes, sequence_parallel, tuple(shards))
+        return planes(
+            self.profile,
+            cluster,
+            widths,
+            ways,
+            sizes,
+            sequence_parallel,
+            tuple(shards),
+            tuple(strategies) or STRATEGIES,
+        )
 
     def profile_of(self, found: Meshed) -> ModelProfile:
         """The profile that a plan of a mesh names: of one of its tensor-parallel devices."""
@@ -256,6 +266,7 @@ def search_sizes(
     microbatch_sizes: Sequence[int] = (),
     sequence_parallel: Sequence[bool] = (False, True),
     shards: Sequence[str] = SHARDS,
+    strategies: Sequence[str] = (),
     precision: Precision = IN_16_BITS,
     calibration: Calibration | None = None,
     ceiling_s: float = inf,
@@ -268,7 +279,7 @@ def search_sizes(
         tensors: widths of tensor-parallel groups to consider; all that fit when empty. recomputes: what blocks make again;
             "none", "selective" and "full" when empty. microbatch_sizes: 1 to 16 when empty. sequence_parallel: whether
             members of groups work on slices of the sequence. shards: what columns divide of their state;
-            all of `SHARDS` when nothing is said.
+            all of `SHARDS` when nothing is said. strategies: of `STRATEGIES`, all when empty.
         ceiling_s: iterations that take longer are of no use. like: a search for the same model, whose profiles will do.
 
     Raises:
@@ -288,6 +299,11 @@ def search_sizes(
     for word in shards:
         if word not in SHARDS:
             raise InputError("shard", repr(word), f"one of {', '.join(SHARDS)}", nearest(word, SHARDS))
+    for word in strategies:
+        if word not in STRATEGIES:
+            raise InputError(
+                "strategy", repr(word), f"by sizes one of {', '.join(STRATEGIES)}", nearest(word, STRATEGIES)
+            )
     for width in tensors:
         model.check_tensor(width)
         grouped(cluster, width)
@@ -295,7 +311,7 @@ def search_sizes(
     if like is not None:
         found.share(like)
     found.profile(tensors[0] if tensors else 1, "none", sizes)  # says what is wrong with the device type
-    every = found.planes(cluster, sizes, tensors, recomputes, sequence_parallel, shards)
+    every = found.planes(cluster, sizes, tensors, recomputes, sequence_parallel, shards, strategies)
     found.meshes = search_meshes(every, batch_size, ceiling_s)
     found.search_s = clock() - began
     return found
@@ -303,7 +319,8 @@ def search_sizes(
 
 def asked(options: Mapping[str, Any]) -> dict[str, Any]:
     """Of a search's options those that say which planes it looks at."""
-    return {name: options[name] for name in ("tensors", "recomputes", "sequence_parallel", "shards") if name in options}
+    names = ("tensors", "recomputes", "sequence_parallel", "shards", "strategies")
+    return {name: options[name] for name in names if name in options}
 
 
 def divisors(devices: int) -> tuple[int, ...]:

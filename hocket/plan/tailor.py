@@ -31,7 +31,7 @@ class Tailor(Plane):
     def __init__(self, ways: Sequence[Plane]) -> None:
         first = ways[0]
         kind = first.tensor, SOME, first.sizes, first.slices, first.sequence_parallel
-        self._set(*kind, first.group, first.profile, first.shards)
+        self._set(*kind, first.group, first.profile, (first.shards, first.strategies))
         self.ways = tuple(ways)
         self._figures: dict[int, _Figures] = {}
         self._woven: dict[tuple[str, ...], ModelProfile] = {}

@@ -95,6 +95,8 @@ def of_sizes(found: SizedSearch, options: Mapping[str, Any]) -> Verdict:
         second = others.found[0]
         return Verdict(winner, second.label, second.iteration_s / best.iteration_s - 1)
     if others.nearest is None:
+        if options.get("strategies"):
+            return Verdict(winner, why="none was considered")
         alone = found.cluster.devices == 1
         return Verdict(winner, why="which one device cannot have" if alone else "which this batch does not allow")
     miss = others.nearest

@@ -70,6 +70,26 @@ def test_a_longer_sample(folder: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert document(capsys, *words, "--sequence", "1024", code=2)["error"]["place"] == "sequence"
 
 
+def test_strategies_that_are_asked_for(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Only these are found, one or several; what is alone of its kind says so; of words that two layers share nothing is a unit."""
+    words = ("plan", "gpt.yaml", "cluster.yaml", "-B", "16")
+    every = document(capsys, *words)
+    counts = []
+    for names in (("interleaved",), ("flush",), ("data_parallel",), ("flush", "data_parallel")):
+        found = document(capsys, *words, *(word for name in names for word in ("-s", name)))
+        assert {one["strategy"] for one in found["candidates"]} <= set(names)
+        assert found["candidates"][0]["iteration_s"] >= every["candidates"][0]["iteration_s"] / 1.01
+        counts.append(found["considered"])
+    assert sum(counts[:3]) == every["considered"]
+    assert counts[3] == counts[1] + counts[2]
+    assert document(capsys, *words, "-s", "fully_sharded", code=2)["considered"] == 0
+    Path("gpt.yaml").write_text(GPT + "tied: false\n")
+    found = document(capsys, *words, "-s", "fully_sharded", "-o", "plan.yaml")
+    assert {one["shard"] for one in found["candidates"]} == {"full"}
+    assert Plan.read("plan.yaml").strategy == "fully_sharded"
+    assert "legal for every number of periods" in said(capsys, "check", "plan.yaml")
+
+
 def test_published_models_by_name(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The name will do; a name that is none is told with the nearest."""
     found = document(capsys, "plan", "gpt2-xl", "cluster.yaml", "-B", "16", "--recompute", "full")
@@ -82,7 +102,9 @@ def test_published_models_by_name(folder: Path, capsys: pytest.CaptureFixture[st
 @pytest.mark.parametrize(
     ("words", "place", "found"),
     [
-        ("gpt.yaml cluster.yaml -B 16 -s flush", "--strategy", "a model by its sizes"),
+        ("gpt.yaml cluster.yaml -B 16 -s two_bw", "strategy", "'two_bw'"),
+        ("gpt.yaml cluster.yaml -B 16 --stale", "--stale", "a model by its sizes"),
+        ("gpt.yaml cluster.yaml -B 16 --shard all", "shard", "'all'"),
         ("profile.json cluster.yaml -B 16 --sequence 8", "--sequence", "a profile"),
         ("profile.json cluster.yaml -B 16 -t 2", "--tensor", "a profile"),
         ("profile.json cluster.yaml -B 16 --recompute full", "--recompute", "a profile"),

@@ -61,6 +61,14 @@ def test_a_pipeline_only_where_it_is_better(batch_size: int, bandwidth_bytes_per
     assert verdict.loses == pytest.approx(min(one.iteration_s for one in others) / found.best.iteration_s - 1, abs=TIE)
 
 
+def test_one_kind_alone() -> None:
+    """Where no strategy of the other kind was asked for, that is the reason; where one was, it is compared."""
+    for strategies, why in ((("flush",), "none was considered"), (("flush", "data_parallel"), "")):
+        found = search_sizes(SMALL["a tiny one"], server("a100-40gb"), 64, strategies=strategies)
+        verdict = of_sizes(found, {"strategies": strategies})
+        assert (verdict.winner == PIPELINE, verdict.why) == (len(strategies) == 1, why)
+
+
 def test_launches_are_charged() -> None:
     """Kernels that take longer to launch cost a pipeline of small microbatches more than plain data parallelism."""
     kind = catalog.device_type("a100-40gb")
