@@ -42,39 +42,19 @@ class Along:
         return self.members.scattered(part.detach().reshape(shape).movedim(self.dim, 0).contiguous())
 
 
-class _Enter(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, whole: Tensor, along: Along) -> Tensor:
-        ctx.along = along
-        return along.slice_of(whole)
+class _Way(torch.autograd.Function):
+    """One way, of which the backward is another."""
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> Any:
-        return ctx.along.gathered(gradients[0]), None
-
-
-class _Leave(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, own: Tensor, along: Along) -> Tensor:
-        ctx.along = along
-        return along.gathered(own)
+    def forward(
+        ctx: Any, tensor: Tensor, there: Callable[[Tensor], Tensor], back: Callable[[Tensor], Tensor]
+    ) -> Tensor:
+        ctx.back = back
+        return there(tensor)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
-        # Behind this all members do the same, so that each has the gradient of the whole.
-        return ctx.along.slice_of(gradients[0]), None
-
-
-class _Gather(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, own: Tensor, along: Along) -> Tensor:
-        ctx.along = along
-        return along.gathered(own)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> Any:
-        # Each member knows the gradient through its own columns.
-        return ctx.along.scattered(gradients[0]), None
+        return ctx.back(gradients[0]), None, None
 
 
 class _Scatter(torch.autograd.Function):
@@ -130,8 +110,6 @@ class _Product(torch.autograd.Function):
         return of_whole, None, of_weight, None
 
 
-gather: Callable[[Tensor, Along], Tensor] = _Gather.apply  # type: ignore[assignment]
-"""Slices to the whole, before columns."""
 scatter: Callable[[Tensor, Tensor | None, Along], Tensor] = _Scatter.apply  # type: ignore[assignment]
 """A row's products to slices of their sum, and the bias, whose gradient is of the whole."""
 
@@ -142,19 +120,31 @@ def product(whole: Tensor, own: Tensor, weight: Tensor, again: Again) -> Tensor:
     return found
 
 
+def gather(own: Tensor, along: Along) -> Tensor:
+    """Slices to the whole, before columns: each member knows the gradient through its own."""
+    found: Tensor = _Way.apply(own, along.gathered, along.scattered)  # type: ignore[no-untyped-call]
+    return found
+
+
 def enter(whole: Tensor, along: Along) -> Tensor:
     """What all members have to this one's slice: one operation for whoever follows functions."""
-    return _as_one(enter, _Enter, whole, along)
+    return _as_one(enter, whole, along, along.slice_of, along.gathered)
 
 
 def leave(own: Tensor, along: Along) -> Tensor:
-    """Slices to the whole, which all members then have: one operation in the same way."""
-    return _as_one(leave, _Leave, own, along)
+    """Slices to the whole, which all members then have, as they have its gradient: one operation in the same way."""
+    return _as_one(leave, own, along, along.gathered, along.slice_of)
 
 
-def _as_one(function: Callable[..., Tensor], way: Any, tensor: Tensor, along: Along) -> Tensor:
+def _as_one(
+    function: Callable[..., Tensor],
+    tensor: Tensor,
+    along: Along,
+    there: Callable[[Tensor], Tensor],
+    back: Callable[[Tensor], Tensor],
+) -> Tensor:
     if torch.overrides.has_torch_function((tensor,)):
         found: Tensor = torch.overrides.handle_torch_function(function, (tensor,), tensor, along)
     else:
-        found = way.apply(tensor, along)
+        found = _Way.apply(tensor, there, back)  # type: ignore[no-untyped-call]
     return found
