@@ -73,5 +73,8 @@ class InternalError(HocketError):
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return a hint such as "did you mean 'gpipe'?", or an empty string when nothing is near, whatever the case of letters."""
     folded = {one.casefold(): one for one in known}
+    longer = sorted(one for one in folded if one.startswith(name.casefold()) and len(name) > 2)
+    if longer and name.casefold() not in folded:  # what somebody began to write
+        return f"Did you mean {' or '.join(repr(folded[one]) for one in longer)}?"
     match = difflib.get_close_matches(name.casefold(), folded, n=1, cutoff=0.5)
     return f"Did you mean {folded[match[0]]!r}?" if match else ""

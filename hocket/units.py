@@ -58,6 +58,13 @@ def show_count(count: int, noun: str) -> str:
     return f"{count:,} {noun if count == 1 else plural}"
 
 
+def show_gap(share: float) -> str:
+    """By what share of its seconds something takes longer, or less long: "takes 3.2% more", "takes as long"."""
+    if abs(share) < 0.0005:
+        return "takes as long"
+    return f"takes {abs(share):.1%} {'more' if share > 0 else 'less'}"
+
+
 def show_number(value: float) -> str:
     """Write a number with four digits that count, and no exponent where people expect none, such as '34,390'."""
     if not 1000 <= abs(value) < 1e15:

@@ -49,8 +49,10 @@ def test_every_error_can_be_caught_at_once() -> None:
         ("pipedrem", "Did you mean 'pipedream'?"),
         ("GPIPE", "Did you mean 'gpipe'?"),
         ("zzz", ""),
+        ("a100", "Did you mean 'a100-40gb' or 'a100-80gb'?"),
+        ("p10", "Did you mean 'p100'?"),
     ],
 )
 def test_nearest(name: str, hint: str) -> None:
     """A near name is offered; where nothing is near, nothing is."""
-    assert nearest(name, ["gpipe", "pipedream"]) == hint
+    assert nearest(name, ["gpipe", "pipedream", "p100", "a100-40gb", "a100-80gb"]) == hint

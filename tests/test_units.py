@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hocket.units import show_bytes, show_count, show_number, show_peaks, show_rate, show_seconds
+from hocket.units import show_bytes, show_count, show_gap, show_number, show_peaks, show_rate, show_seconds
 
 
 @pytest.mark.parametrize(
@@ -72,3 +72,12 @@ def test_counts_agree_with_their_noun() -> None:
 def test_peaks_are_short(peaks: dict[int, float], shown: str) -> None:
     """Devices that hold the same stand together; of many that differ only the extremes are told."""
     assert show_peaks(peaks) == shown
+
+
+@pytest.mark.parametrize(
+    ("share", "told"),
+    [(0.032, "takes 3.2% more"), (-0.1, "takes 10.0% less"), (-0.0004, "takes as long"), (0.0, "takes as long")],
+)
+def test_gaps_have_no_sign_of_zero(share: float, told: str) -> None:
+    """What is nothing when rounded is said to be nothing."""
+    assert show_gap(share) == told

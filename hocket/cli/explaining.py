@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hocket.cli.table import print_table
+from hocket.units import show_count, show_gap
 
 if TYPE_CHECKING:
     from hocket.plan.candidates import Refused
@@ -185,7 +186,7 @@ def explained_profile(profiles: "Mapping[str, ModelProfile]", found: Any, option
     plan = found.best.plan
     profile = next(one for one in profiles.values() if one.digest == plan.profile_digest)
     answers = [ask_profile(profiles, found, question, options, search=False) for question in usual(plan.cluster)]
-    verdict = with_stale(of_profile(found, profile), profiles, found, options)
+    verdict = with_stale(of_profile(found, profile, options.get("microbatch_sizes") or ()), profiles, found, options)
     return Explained(plan, profile, answers, verdict, _runner_up(found))
 
 
@@ -193,8 +194,11 @@ def _runner_up(found: Any) -> str:
     """The best, and the next candidate and by how much it is behind; by sizes the table's lines say it."""
     best, *rest = found.candidates
     if not rest:
+        if found.considered == 1:
+            return ""
         return f"{best.label} is the only choice of {found.considered} that fits and is not behind by its bound"
     more = rest[0].iteration_s / best.iteration_s - 1
-    if more >= 0:
-        return f"{best.label} is the quickest of {found.considered} choices; runner-up: {rest[0].label} takes {more:.1%} more"
-    return f"{best.label} goes first of equals, with fewer stages or devices; runner-up: {rest[0].label} takes {-more:.1%} less"
+    first = "is the quickest" if more >= 0 else "goes first of equals, with fewer stages or devices,"
+    return (
+        f"{best.label} {first} of {show_count(found.considered, 'choice')}; runner-up: {rest[0].label} {show_gap(more)}"
+    )

@@ -29,9 +29,15 @@ def goal_from(
     objective: str | None, tokens: float | None, samples: float | None, deadline: str | None, sequence: int = 0
 ) -> "Goal":
     """The goal that options mean, see `hocket.plan.goal.goal_of`."""
+    from math import inf
+
+    from hocket.errors import InputError
     from hocket.plan.goal import goal_of
     from hocket.units import read_duration_s
 
+    for place, value in (("--tokens", tokens), ("--samples", samples)):
+        if value is not None and not 0 < value < inf:
+            raise InputError(place, f"{value:g}", f"how many {place[2:]} to train on, more than 0")
     deadline_s = None if deadline is None else read_duration_s(deadline, "--deadline")
     return goal_of(objective or "", samples, tokens, deadline_s, sequence)
 

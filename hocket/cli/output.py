@@ -1,18 +1,29 @@
 """What commands print: JSON for machines, tables for people."""
 
 import json
+from collections import Counter
 from collections.abc import Iterator
 from math import isclose, isfinite
 from typing import TYPE_CHECKING, Any
 
-from hocket.cli.table import in_bytes, in_seconds, print_table
+from hocket.cli.table import in_bytes, in_seconds, print_legend, print_table
+from hocket.profile.model import AGAIN
 from hocket.units import show_bytes, show_count, show_number, show_peaks, show_ranges, show_seconds
 
 if TYPE_CHECKING:
     from hocket.plan.candidates import Refused, Search
     from hocket.plan.open import Opened
-    from hocket.plan.plan import Plan, Predicted
+    from hocket.plan.plan import Plan, PlanStage, Predicted
     from hocket.plan.updates import Updates
+
+
+_LEGEND = {
+    "config": "replicas of each stage, straight where each has one",
+    "micro": "samples of a microbatch",
+    "bubble": "idle by busy time",
+    "memory": "of the fullest device",
+    "as one process": "whether updates are those of one process, or how they differ",
+}
 
 
 def print_json(data: Any) -> None:
@@ -62,6 +73,7 @@ def print_search(found: "Search", limit: int, width: int | None = None) -> None:
         left_out = print_table(title, columns, rows, right=(2, 3, 4, 5, 6), drop=order, width=width)
         if left_out:
             print(f"  a wider terminal shows {', '.join(name.partition(' (')[0] for name in left_out)} as well")
+        print_legend(_LEGEND, columns, width)
         first = found.candidates[0]
         if not first.updates.same:
             print(f"  note: {first.updates.sentence(first.strategy)}")
@@ -79,6 +91,8 @@ def _refusals(found: "Search") -> Iterator[str]:
     for refusal in found.refused:
         groups.setdefault(refusal.strategy, []).append(refusal)
     for name, group in groups.items():
+        if found.candidates and not any(one.config for one in group) and group[0].reason.startswith("no choice"):
+            continue  # there is nothing to be done about it
         near = min((r for r in group if r.missing_bytes), key=lambda r: r.missing_bytes, default=group[0])
         example = f"{near.config}: {near.reason}" if near.config else near.reason
         count = f"{len(group)} choices refused, such as " if len(group) > 1 else ""
@@ -141,7 +155,7 @@ def print_plan(opened: "Opened") -> None:
                 span,
                 show_ranges(stage.devices),
                 str(max(1, len(stage.buckets))),
-                "yes" if stage.recompute else "no",
+                _again(opened, stage),
             ]
         )
     title = f"{plan.strategy} for {plan.model}: batch {plan.batch_size} as {_cut(plan)} on {plan.cluster.name}"
@@ -164,6 +178,21 @@ def print_plan(opened: "Opened") -> None:
             f"  note: the file says {show_seconds(then.iteration_s)} an iteration and at most "
             f"{show_bytes(max(then.peak_memory_bytes.values(), default=0))}: from before it was edited"
         )
+
+
+def _again(opened: "Opened", stage: "PlanStage") -> str:
+    """What a stage makes again: all, or of its layers so many in their ways, or nothing."""
+    if stage.recompute:
+        return "yes"
+    own = set(stage.layers)
+    ways = Counter(
+        note.removeprefix(AGAIN)
+        for layer in opened.profile.layers
+        if layer.name in own
+        for note in layer.notes
+        if note.startswith(AGAIN)
+    )
+    return ", ".join(f"{way} in {count}" for way, count in sorted(ways.items())) or "no"
 
 
 def print_shortened(opened: "Opened") -> None:

@@ -105,6 +105,8 @@ def plan(
     from hocket.profile.model import ModelProfile
     from hocket.profile.sizes import open_model
 
+    if batch < 1:
+        raise InputError("--batch", str(batch), "samples of one optimizer update, >= 1")
     if output:
         place_to_write(output)
         check_replaced(output, "plan", "format: hocket-plan")
@@ -268,7 +270,12 @@ def show(
         return
     print_plan(opened)
     print_shortened(opened)
-    print(draw(compiled, width=width or line_width()))
+    grouped = opened.plan.tensor > 1
+    print(draw(compiled, width=width or line_width(), what="group" if grouped else "device"))
+    print(
+        "idle counts slots, a backward as two and a transfer as none, from the first to the last; the bubble of `hocket plan` and "
+        "`simulate` is idle by busy seconds of an iteration"
+    )
 
 
 def check(

@@ -40,7 +40,7 @@ def scaling(
     from hocket.hardware.cluster import Cluster
     from hocket.plan.accuracy import SampleCurve
     from hocket.plan.scaling import OPTIMAL, WAYS, scale
-    from hocket.units import show_days
+    from hocket.units import show_count, show_days
 
     if report:
         place_to_write(report)
@@ -65,7 +65,8 @@ def scaling(
             size = ["-", "-"] if best is None else [f"{best.batch_size:,}", f"{best.samples_per_device:g}"]
             rows.append([f"{count:,}", *told, *size])
         columns = ["devices", *WAYS, "best batch", "of each device"]
-        print_table(f"{name} to {known.name}, time and speedup", columns, rows, right=range(6))
+        base = f"a batch of {found.base_batch * counts[0]:,} on {show_count(counts[0], 'device')}"
+        print_table(f"{name} to {known.name}, time and speedup against {base}", columns, rows, right=range(6))
         for note in found.notes:
             print(f"  note: {note}")
         _print_networks(level, networks)

@@ -9,14 +9,25 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from hocket.cli.output import error_json, print_json
-from hocket.cli.table import in_bytes, in_seconds, print_table
-from hocket.units import show_bytes, show_count, show_number, show_seconds
+from hocket.cli.table import in_bytes, in_seconds, print_legend, print_table
+from hocket.units import show_bytes, show_count, show_gap, show_number, show_seconds
 
 if TYPE_CHECKING:
     from hocket.cli.explaining import Why
     from hocket.plan.mesh_search import Meshed, Miss
     from hocket.plan.parting import Planned
     from hocket.plan.sized import SizedSearch
+
+
+_LEGEND = {
+    "config": "p stages, t devices a group (s: on slices of the sequence), d columns, v chunks a device, z1: columns divide the "
+    "optimizer's state",
+    "micro": "samples of a microbatch",
+    "recompute": "what blocks make again",
+    "of peak": "of the devices' peak rate, by the model's own operations",
+    "bubble": "idle by busy time",
+    "memory": "of the fullest device",
+}
 
 
 def report(planned: "Planned[SizedSearch]", output: Path | None, rows: int, json: bool, why: "Why") -> None:
@@ -146,6 +157,7 @@ def _print(found: "SizedSearch", limit: int) -> None:
         right=(2, 4, 5, 6, 7, 8, 9),
         drop=(5, 8, 7),
     )
+    print_legend(_LEGEND, columns)
     for line in _reasons(found):
         print(f"  {line}")
 
@@ -176,9 +188,7 @@ def _reasons(found: "SizedSearch") -> Iterator[str]:
     rest = found.candidates[1:]
     if rest:
         more = rest[0].iteration_s / best.iteration_s - 1
-        yield f"runner-up: {rest[0].mesh}" + (
-            f" takes {more:.1%} more" if more > 0 else f" is as good, in {-more:.1%} less"
-        )
+        yield f"runner-up: {rest[0].mesh} {show_gap(more)}" + (", which counts as equal" if more < 0 else "")
     elif meshes.behind:
         mesh, least_s = meshes.behind
         more = least_s / best.iteration_s - 1

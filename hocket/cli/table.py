@@ -8,7 +8,7 @@ import shutil
 import sys
 import textwrap
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import isfinite
 
 _INDENT, _GAP, _NARROW_GAP = "  ", 3, 2
@@ -63,6 +63,14 @@ def print_table(
             print(line)
     print()
     return [column for k, column in enumerate(columns) if k not in shown]
+
+
+def print_legend(meanings: Mapping[str, str], columns: Sequence[str], width: int | None = None) -> None:
+    """What columns of a table mean; of a column's name its unit is left out."""
+    names = {name.partition(" (")[0] for name in columns}
+    told = "; ".join(f"{name}: {meaning}" for name, meaning in meanings.items() if name in names)
+    for line in textwrap.wrap(told, (width or line_width()) - 2):
+        print(f"  {line}")
 
 
 def in_seconds(values: Sequence[float]) -> tuple[str, list[str]]:

@@ -14,7 +14,7 @@ from hocket.cost.kernels import check_rate, moving_s
 from hocket.errors import InputError
 from hocket.hardware.cluster import DeviceType
 from hocket.profile.blocks import Block, blocks_of
-from hocket.profile.model import RANDOM, Layer, ModelProfile, Tensor
+from hocket.profile.model import AGAIN, RANDOM, Layer, ModelProfile, Tensor
 from hocket.profile.operators import flops_of
 from hocket.profile.transformer import Transformer
 
@@ -79,7 +79,10 @@ def analytic(
         if kind not in known:
             own = [_figures(block, device, precision, recompute, calibration) for block in each]
             again = recompute == "full" and kind == "block"
-            known[kind] = _layer(each, own, model, precision, device, tensor, again, slower)
+            layer = _layer(each, own, model, precision, device, tensor, again, slower)
+            if again or (recompute == "selective" and each[0].again):
+                layer = replace(layer, notes=(*layer.notes, f"{AGAIN}{recompute}"))
+            known[kind] = layer
         layer = known[kind]
         if kind == "block":
             layer = replace(layer, name=f"block.{k - 1}", parameters=(f"block.{k - 1}.weight",))

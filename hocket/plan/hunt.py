@@ -17,7 +17,7 @@ from hocket.plan.updates import updates_of
 from hocket.program.program import StageShape
 from hocket.strategies._choices import MAX_FORWARDS, Choice, Situation, period_forwards
 from hocket.strategies._common import complete, config, refusal, strategy
-from hocket.units import show_bytes
+from hocket.units import show_bytes, show_count
 
 SIMULATED_PER_STRATEGY = 4  # of those that cannot be the best of all any more, but may be the best of their strategy
 NEAR = 0.85  # share of a device's memory from which a plan's proven need is looked at, and not only the simulated one
@@ -56,7 +56,9 @@ class Hunt:
             return
         if self.considered == before:
             devices, batch = self.situation.cluster.devices, self.situation.batch_size
-            self.refused.append(Refused(name, "", f"no choice for {devices} devices and a batch of {batch}"))
+            self.refused.append(
+                Refused(name, "", f"no choice for {show_count(devices, 'device')} and a batch of {batch}")
+            )
 
     def _wait(self, name: str, choice: Choice) -> None:
         self.waiting.append((self.bounds.quick_s(choice), self.considered, name, choice, False))

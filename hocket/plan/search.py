@@ -84,7 +84,7 @@ def search(
     hunt.run(progress)
     found = tuple(ordered(_of_groups(hunt.candidates, profile, cluster)))
     return Search(
-        found, tuple(hunt.refused), clock() - began, hunt.considered, tuple(_notes(profile, cluster, batch_size))
+        found, tuple(hunt.refused), clock() - began, hunt.considered, tuple(_notes(profile, situation, cluster))
     )
 
 
@@ -124,8 +124,15 @@ def _of_groups(candidates: list[Candidate], profile: ModelProfile, cluster: Clus
     return [replace(one, config=f"{one.config} {config}", plan=named(one.plan)) for one in candidates]
 
 
-def _notes(profile: ModelProfile, cluster: Cluster, batch_size: int) -> Iterator[str]:
+def _notes(profile: ModelProfile, situation: Situation, cluster: Cluster) -> Iterator[str]:
     """What keeps a plan from being trained, what makes the figures rough, and what differs from one process, whatever the plan."""
+    batch_size = situation.batch_size
+    known = profile.microbatch_sizes
+    if unknown := [size for size in situation.sizes if size not in known]:
+        yield (
+            f"microbatches of {', '.join(map(str, unknown))} were not measured: their seconds and bytes continue those of "
+            f"{', '.join(map(str, known))}; measure them with `hocket profile -b`"
+        )
     if profile.batch_size not in (0, batch_size):
         yield (
             f"the job was profiled with batch_size={profile.batch_size}: `hocket train` takes a plan for {batch_size} "
@@ -133,8 +140,8 @@ def _notes(profile: ModelProfile, cluster: Cluster, batch_size: int) -> Iterator
         )
     here = profile.device_type
     others = dict.fromkeys([node.device_type for node in cluster.nodes] or [cluster.device_type])
-    for known in (here, *profile.elsewhere):
-        others.pop(known, None)
+    for name in (here, *profile.elsewhere):
+        others.pop(name, None)
     if others:
         names = ", ".join(others)
         made = "worked out for" if profile.worked_out else "measured on"

@@ -18,9 +18,9 @@ from hocket.strategies._choices import Choice, Situation, cut
 SHARD = "optimizer"
 
 
-def sharded_profile(profile: ModelProfile, of: Plan) -> tuple[str, Plan] | None:
-    """The best of a profiled job on a plan's cluster and for its batch."""
-    situation = Situation(profile, of.cluster, of.batch_size)
+def sharded_profile(profile: ModelProfile, of: Plan, sizes: tuple[int, ...] = ()) -> tuple[str, Plan] | None:
+    """The best of a profiled job on a plan's cluster and for its batch, in microbatches of these sizes or of the profile's."""
+    situation = Situation(profile, of.cluster, of.batch_size, sizes)
     everything, devices = range(len(profile.layers)), tuple(range(of.cluster.devices))
 
     def plans() -> Iterator[tuple[str, Plan, ModelProfile]]:

@@ -18,7 +18,7 @@ from hocket.plan.sized import SizedSearch, asked
 from hocket.plan.updates import synchronous_strategies
 from hocket.profile.model import ModelProfile
 from hocket.strategies._common import members
-from hocket.units import show_bytes
+from hocket.units import show_bytes, show_gap
 
 PLAIN, SHARDED, TENSOR, PIPELINE = (
     "plain data parallelism",
@@ -58,10 +58,8 @@ class Verdict:
         """In a sentence, and another one where sharding helps."""
         if not self.sharded or self.sharded_loses > -TIE:
             return self._first
-        less = f"{-self.sharded_loses:.1%} less"
-        return (
-            f"{self._first}; {SHARDED} is better still: {self.sharded} with `shard: optimizer` in its plan takes {less}"
-        )
+        much = show_gap(self.sharded_loses)
+        return f"{self._first}; not looked at, but quicker: `--shard optimizer`, of which {self.sharded} {much}"
 
     @property
     def stale_text(self) -> str:
@@ -76,8 +74,7 @@ class Verdict:
         name = "the best pipeline" if self.winner != PIPELINE else "the best without stages"
         if self.loses > TIE:
             return f"{self.winner} wins: {name}, {self.other}, takes {self.loses:.1%} more"
-        much = f"{abs(self.loses):.1%} {'more' if self.loses >= 0 else 'less'}"
-        return f"{self.winner} is as good as any: {name}, {self.other}, takes {much}, which counts as equal"
+        return f"{self.winner} is as good as any: {name}, {self.other}, {show_gap(self.loses)}, which counts as equal"
 
 
 def of_sizes(found: SizedSearch, options: Mapping[str, Any]) -> Verdict:
@@ -117,10 +114,14 @@ def _kind(mesh: Mesh) -> str:
     return SHARDED if mesh.sharded else PLAIN
 
 
-def of_profile(found: Search, profile: ModelProfile) -> Verdict:
-    """Of the best plan of a profiled job: the best of the other kind is among the candidates, where there is one."""
+def of_profile(found: Search, profile: ModelProfile, sizes: tuple[int, ...] = ()) -> Verdict:
+    """Of the best plan of a profiled job: the best of the other kind is among the candidates, where there is one.
+
+    Arguments:
+        sizes: of microbatches, that the search was to look at; those of the profile when empty.
+    """
     best = found.best
-    return _with_sharded(_of_profile(found), sharded_profile(profile, best.plan), best.iteration_s)
+    return _with_sharded(_of_profile(found), sharded_profile(profile, best.plan, sizes), best.iteration_s)
 
 
 def _of_profile(found: Search) -> Verdict:
@@ -156,9 +157,10 @@ def with_stale(
     others = search_widths(
         profiles, best.plan.cluster, best.plan.batch_size, **{**options, "strategies": names}
     ).candidates
-    quickest = min(others, key=lambda one: one.iteration_s, default=best)
+    old = [one for one in others if one.updates.age]  # others only step after another number of samples
+    quickest = min(old, key=lambda one: one.iteration_s, default=best)
     gains = 1 - quickest.iteration_s / best.iteration_s
-    if gains <= TIE or quickest.updates.same:
+    if gains <= TIE:
         return verdict
     sentence = quickest.updates.sentence(quickest.strategy)
     return replace(verdict, stale=quickest.label, stale_gains=gains, stale_updates=sentence)
@@ -167,6 +169,6 @@ def with_stale(
 def _kind_of(one: Candidate) -> str:
     if len({stage.devices for stage in one.plan.stages}) > 1:
         return PIPELINE
-    if one.plan.shard != "none":
+    if one.plan.shard != "none" and any(len(stage.devices) > 1 for stage in one.plan.stages):
         return SHARDED
     return PLAIN if one.plan.tensor == 1 else TENSOR

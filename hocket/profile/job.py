@@ -9,7 +9,7 @@ import re
 import runpy
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -274,7 +274,8 @@ def load_job(path: str | Path, names: Sequence[str] = NAMES) -> Job:
         raise
     except Exception as error:
         text = f"{type(error).__name__}: {error}"
-        raise InputError(str(path), text, "a job file that runs", f"Try: python {path}") from error
+        step = _known_keyword(error) or f"Try: python {path}"
+        raise InputError(str(path), text, "a job file that runs", step) from error
     finally:
         _running.pop()
     if not isinstance(made, Job):
@@ -284,6 +285,13 @@ def load_job(path: str | Path, names: Sequence[str] = NAMES) -> Job:
         raise InputError(str(path), found, "`job`, a hocket.Job, or `make_job()` that returns one", step)
     object.__setattr__(made, "path", path.absolute())
     return made
+
+
+def _known_keyword(error: Exception) -> str:
+    """The nearest keyword of a Job, where an unknown one was given."""
+    match = re.search(r"Job\.__init__\(\) got an unexpected keyword argument '(\w+)'", str(error))
+    known = [one.name for one in fields(Job) if one.init]
+    return "" if match is None else nearest(match.group(1), known) or f"A Job has {', '.join(known)}."
 
 
 def _name_to_run(path: Path) -> str:

@@ -25,6 +25,8 @@ CPU = "cpu-core"
 # A note of a profile.
 WORKED_OUT = "seconds are worked out from sizes, not measured"
 # Notes of a layer that planners act on.
+AGAIN = "recompute "
+"""Begins the note of a layer that makes what is inside of it again: recompute full, recompute selective."""
 RANDOM, BATCH_STATISTICS = "random", "batch statistics"
 _REQUIRED = ("forward_s", "backward_s", "stash_bytes")
 _SINGLE = ("weights_bytes", "gradients_bytes", "optimizer_bytes", "buffers_bytes", "step_s", "copy_s", "step_bytes")

@@ -40,6 +40,7 @@ def draw(
     backward_slots: int = 2,
     width: int | None = 160,
     mark: Place | None = None,
+    what: str = "device",
 ) -> str:
     """Draw a program.
 
@@ -47,6 +48,7 @@ def draw(
         repeats: repetitions of the period to draw.
         forward_slots, backward_slots: how long they take; everything else takes no time.
         width: columns of the drawing at most; None draws all.
+        what: what a row is.
         mark: an instruction to point at; of other lanes than the compute lane, the compute instruction that it serves.
     """
     slots = place(program, repeats, forward_slots, backward_slots)
@@ -57,7 +59,7 @@ def draw(
         slots = {device: _after(row, last) for device, row in slots.items()}
     total = max((s.end for row in slots.values() for s in row), default=0)
     size = max((len(labels.of(s.instruction)) for row in slots.values() for s in row), default=1)
-    rows = {device: _row(program, labels, device, row, total, size, last) for device, row in slots.items()}
+    rows = {device: _row(program, labels, device, row, total, size, last, what) for device, row in slots.items()}
     grid = _Grid(list(rows), rows, total, size)
     pointed = _pointed(program, slots, mark) if mark else None
     window = grid.window(width, pointed.start if pointed else 0)
@@ -109,8 +111,10 @@ def _after(row: list[Slot], time: int) -> list[Slot]:
     return placed
 
 
-def _row(program: Program, labels: _Labels, device: int, slots: list[Slot], total: int, size: int, last: int) -> _Row:
-    row = _Row(f"device {device}  {labels.stages(device)}", [".".ljust(size)] * total, [" "] * (total + 1))
+def _row(
+    program: Program, labels: _Labels, device: int, slots: list[Slot], total: int, size: int, last: int, what: str
+) -> _Row:
+    row = _Row(f"{what} {device}  {labels.stages(device)}", [".".ljust(size)] * total, [" "] * (total + 1))
     whole = not program.prologue and not program.epilogue
     before: Slot | None = None
     for slot in slots:

@@ -144,7 +144,9 @@ class Bar:
         """Take the line away and say how it went."""
         self._live.stop()
         self._say(spoken(summary, self._console.width - 1 if self._console.is_terminal else None))
-        if summary.checkpoint and not summary.stopped:  # of a run that was stopped, a note has said it
+        if (
+            summary.checkpoint and summary.iteration_s is not None and not summary.stopped
+        ):  # of a run that was stopped, a note has said it
             self._say(f"saved in {summary.checkpoint}")
 
     def close(self) -> None:
@@ -163,7 +165,7 @@ class Bar:
 def spoken(summary: Summary, width: int | None = None) -> str:
     """A summary in one sentence, broken between phrases where it is wider than `width`."""
     if summary.iteration_s is None:
-        return f"{show_count(summary.steps, 'step')} trained"
+        return f"{show_count(summary.steps, 'step')} trained before, none now"
     parts = [f"{show_count(summary.steps, 'step')} trained", f"{show_seconds(summary.iteration_s)} an iteration"]
     if summary.predicted_iteration_s:
         off = summary.predicted_iteration_s / summary.iteration_s - 1

@@ -194,6 +194,7 @@ def train(
             once, with such a folder, a run saves and returns a summary with `stopped`.)
     """
     refuse_in_job_file("hocket.train")
+    _check_order(job, plan)
     given = _options(steps, options)
     path = None if isinstance(plan, Plan) else Path(plan).resolve()
     if not isinstance(plan, Plan):
@@ -206,6 +207,15 @@ def train(
         return summary
     finally:
         listener.close()
+
+
+def _check_order(job: Job | str | Path, plan: Plan | str | Path) -> None:
+    """Refuse a plan where the job belongs, and the job where the plan does."""
+    if isinstance(job, Job) or isinstance(plan, Plan):
+        return
+    if Path(plan).suffix == ".py" and Path(job).suffix in (".yaml", ".yml"):
+        step = f"The other way round: hocket train {plan} {job}"
+        raise InputError("train", f"{job} as the job and {plan} as the plan", "a job, then a plan", step)
 
 
 def _train(job: Job | str | Path, plan: Plan, folder: Path | None, options: Options, listener: Listener) -> Summary:

@@ -33,6 +33,7 @@ from hocket.run.progress import Progress, State
 from hocket.run.recording import Recording
 from hocket.run.steps import Pace, Segment, segments
 from hocket.run.watched import Watched
+from hocket.units import show_count
 
 if TYPE_CHECKING:
     from hocket.run.keeper import Keeper
@@ -90,7 +91,7 @@ def work(job: Job, plan: Plan, options: Options, seat: Seat, progress: Progress,
         if division is not None:
             for text in _notes_of(division, plan, captured):
                 speak({"event": "note", "text": text})
-        for text in _notes(options, plan.strategy, updates, program, runs, start, end):
+        for text in _notes(options, plan, updates, program, runs, start, end):
             speak({"event": "note", "text": text})
         step = start
         for segment in runs:
@@ -246,15 +247,19 @@ def _every(options: Options, start: int) -> int | None:
 
 
 def _notes(
-    options: Options, strategy: str, updates: Updates, program: Program, runs: list[Segment], start: int, end: int
+    options: Options, plan: Plan, updates: Updates, program: Program, runs: list[Segment], start: int, end: int
 ) -> Iterator[str]:
     if not runs:
         yield f"{start} steps are trained already: nothing to do"
         return
     if end != options.steps:
-        yield f"{end} steps instead of {options.steps}: the next number that {program.name} can end with"
+        filled = f", besides {program.admitted} that fill and empty the pipeline" if program.admitted else ""
+        yield (
+            f"{end} steps instead of {options.steps}: {program.name} ends behind whole periods, of "
+            f"{show_count(program.stride, 'microbatch')}, and whole steps, of {plan.microbatches}{filled}"
+        )
     if not updates.same:
-        yield f"a step is {updates.batch_size} samples; {updates.sentence(strategy)}"
+        yield f"a step is {updates.batch_size} samples; {updates.sentence(plan.strategy)}"
     if len(runs) > 1 and not program.rule.synchronous:
         yield (
             f"the pipeline is drained for a checkpoint every {runs[0].steps} steps; "

@@ -117,7 +117,9 @@ def units(situation: Situation) -> Iterator[Choice]:
             if width < 2 or microbatches % width:
                 continue
             for count in (2**k for k in range(len(found).bit_length())):
-                if count <= len(found):
+                if count <= len(found) and (
+                    count > 1 or situation.shard in (None, "full")
+                ):  # else it is data parallelism
                     devices = tuple(range(width))
                     own = (cut(situation, layers, devices) for layers in runs(found[count - 1]))
                     plain = Choice(

@@ -150,8 +150,8 @@ def _always(stages: Stages, microbatches: int) -> str | None:
                 shared = set(stage.devices) & set(stages[other].devices)
                 if other != s and shared:
                     return (
-                        f"stages {s} and {other} share tied weights and device {min(shared)}; "
-                        f"put the layers that share them on one stage, or the stages on different devices"
+                        f"stages {s} and {other} share tied weights and device {min(shared)}, "
+                        "and not one stage or different devices"
                     )
     return None
 

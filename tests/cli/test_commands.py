@@ -31,7 +31,7 @@ CANDIDATE = {"strategy", "config", "iteration_s", "samples_per_s", "peak_memory_
 
 def test_plan_for_machines(run: Run, folder: Path) -> None:
     """Every key that is promised, numbers unrounded, the plan readable, and every strategy a candidate or refused."""
-    found = run("plan", "profile.json", "cluster.yaml", "--batch", 8, "--json")
+    found = run("plan", "profile.json", "cluster.yaml", "--batch", 8, "--stale", "--json")
     assert found.code == 0
     data = found.json
     assert {"search_s", "candidates", "refused"} <= set(data)
@@ -81,7 +81,7 @@ def test_refusals_are_told_by_the_nearest_miss(run: Run, folder: Path) -> None:
     """Nothing fits: the reasons by strategy, one error with the nearest miss, exit code 2, and no file."""
     data = parse_yaml(Path("cluster.yaml").read_bytes(), "cluster")
     Path("small.yaml").write_text(write_yaml(data | {"memory_bytes": 1e6}))
-    found = run("plan", "profile.json", "small.yaml", "--batch", 8, "-o", "none.yaml")
+    found = run("plan", "profile.json", "small.yaml", "--batch", 8, "--stale", "-o", "none.yaml")
     assert found.code == 2
     assert all(name in found.out for name in members())
     assert "nothing that fits; nearest is" in found.err
@@ -100,6 +100,38 @@ def test_show(run: Run, folder: Path) -> None:
     assert data["rule"]["kind"] == "sync"
     program = parse_program(run("show", "plan.yaml", "--program").out, "shown")
     assert len(program) == data["instructions"] > 0
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (
+            "plan profile.json cluster.yaml --batch -4",
+            "error: --batch: found -4; expected samples of one optimizer update",
+        ),
+        (
+            "plan profile.json cluster.yaml --batch 8 --samples -3",
+            "error: --samples: found -3; expected how many samples",
+        ),
+        ("plan gpt2-xl cluster.yaml --batch 8 --tokens -3", "error: --tokens: found -3; expected how many tokens"),
+        ("plan profile.json plan.yaml --batch 8", "plan.yaml: found what seems to be a plan; expected a cluster"),
+        ("profile job.py --device-type a100", "Did you mean 'a100-40gb' or 'a100-80gb'?"),
+        ("train plan.yaml job.py", "The other way round: hocket train job.py plan.yaml"),
+    ],
+)
+def test_mistakes_are_told_in_the_words_of_who_made_them(run: Run, folder: Path, words: str, told: str) -> None:
+    """The option that was given, the file that was meant, the name that was begun."""
+    found = run(*words.split())
+    assert found.code == 2
+    assert told in found.err
+
+
+def test_sizes_that_were_not_measured_are_told(run: Run, folder: Path) -> None:
+    """A plan for them is read off a line through those that were."""
+    words = ("plan", "profile.json", "cluster.yaml", "--batch", 64, "-b")
+    sizes = ModelProfile.read("profile.json").microbatch_sizes
+    assert "were not measured" not in run(*words, sizes[-1]).out
+    assert f"note: microbatches of {2 * sizes[-1]} were not measured" in run(*words, 2 * sizes[-1]).out
 
 
 def test_names_with_brackets_are_shown_as_they_are(run: Run, folder: Path) -> None:
@@ -209,8 +241,8 @@ def test_papers(run: Run) -> None:
         ("import pipedream profile.json", ("profile.json",)),
         ("compare gone.json profile.json", ("gone.json", "no such file")),
         ("compare profile.json profile.json", ("profile.json", "a trace")),
-        ("links -n 0", ("workers", "found 0")),
-        ("links -n 1000", ("workers", "found 1000", "at most 64")),
+        ("links -n 0 -o new.yaml", ("workers", "found 0")),
+        ("links -n 1000 -o new.yaml", ("workers", "found 1000", "at most 64")),
         ("demo -n 1", ("--workers", "found 1")),
         ("demo -n 65", ("--workers", "found 65", "at most 64")),
         ("demo --steps 0", ("--steps", "found 0", ">= 1")),

@@ -32,6 +32,7 @@ def test_there_and_back(folder: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert "ways to divide 8 devices" in text
     assert "time: compute" in text
     assert "runner-up: p" in text
+    assert "config: p stages, t devices a group" in text
     assert Plan.read("plan.yaml").tensor == 2
     shown = said(capsys, "show", "plan.yaml")
     assert "groups of 2" in shown
@@ -110,7 +111,7 @@ def test_published_models_by_name(folder: Path, capsys: pytest.CaptureFixture[st
         ("profile.json cluster.yaml -B 16 --recompute full", "--recompute", "a profile"),
         ("gpt.yaml cluster.yaml -B 16 -t 3", "tensor", "3"),
         ("gpt.yaml cluster.yaml -B 16 -b 17", "microbatch_sizes", "17"),
-        ("gpt.yaml cluster.yaml -B 0", "batch_size", "0"),
+        ("gpt.yaml cluster.yaml -B 0", "--batch", "0"),
     ],
 )
 def test_options_that_make_no_sense(
@@ -141,3 +142,14 @@ def test_it_is_the_same_each_time(folder: Path) -> None:
     one, other = (Path(name).read_text().replace(f"{name[0]}.profile", "profile") for name in ("a.yaml", "b.yaml"))
     assert one == other
     assert Path("a.profile.json").read_text() == Path("b.profile.json").read_text()
+
+
+def test_what_blocks_make_again_is_shown(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of a plan by sizes it stands in its profile; its rows are groups where it has groups."""
+    words = ("plan", "gpt.yaml", "cluster.yaml", "-B", "16", "-t", "2", "--recompute")
+    for word, cell in (("full", " full in "), ("none", " no")):
+        said(capsys, *words, word, "-o", "own.yaml")
+        table, drawing = said(capsys, "show", "own.yaml").split("tensor-parallel: ")
+        assert cell in table
+        assert "\ngroup 0  stage" in drawing
+        assert "the bubble of `hocket plan`" in drawing

@@ -282,7 +282,7 @@ def test_a_batch_that_the_job_does_not_have(of_job: int, told: bool) -> None:
 def test_progress_ends_at_the_total() -> None:
     """Told how many choices are done of how many; the last call is complete."""
     told: list[tuple[int, int, str]] = []
-    search(PROFILE, CLUSTER, 8, progress=lambda done, total, what: told.append((done, total, what)))
+    search(PROFILE, CLUSTER, 8, synchronous=False, progress=lambda done, total, what: told.append((done, total, what)))
     assert told[-1][0] == told[-1][1]
     assert all(0 <= done <= total for done, total, _ in told)
     assert {what for _, _, what in told} >= set(members())
@@ -341,7 +341,7 @@ def test_chunks_of_one_device_that_share_weights_are_no_choice_and_no_error() ->
     tied = replace(plain, layers=layers, ties=((0, 7),))
     two = Cluster("two", (Level("server", 2, 1e12),), "cpu-core")
     found = search(tied, two, 8, clock=ticks)
-    assert any("with weights tied across stages" in one.reason for one in found.refused)
+    assert any("share tied weights and device" in one.reason for one in found.refused)
     assert found.candidates
 
 

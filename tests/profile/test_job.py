@@ -190,3 +190,13 @@ def test_devices_to_measure_on(name: str, right: bool) -> None:
         return
     with pytest.raises(InputError, match="expected cpu, cuda"):
         check_device(name)
+
+
+def test_an_unknown_keyword_of_a_job_has_a_suggestion(tmp_path: Path) -> None:
+    """What was meant, or all that there is."""
+    path = tmp_path / "job.py"
+    for keyword, told in (("clip_norm", "Did you mean 'clip_grad_norm'?"), ("xyzzy", "A Job has model, loss, data, ")):
+        path.write_text(f"from hocket import Job\njob = Job(None, None, [], None, 1, {keyword}=1.0)\n")
+        with pytest.raises(InputError) as caught:
+            load_job(path)
+        assert told in caught.value.next_step

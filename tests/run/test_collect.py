@@ -230,3 +230,11 @@ def test_a_log_has_a_line_every_so_often() -> None:
     assert lines[1].startswith("step 50/1000  loss 0.0400  250 ms a step  0:03:58 left  500 ms predicted  32 samples/s")
     steps = [int(line.split()[1].partition("/")[0]) for line in lines]
     assert steps == sorted([1, 77, *range(50, 1001, 50)])
+
+
+def test_a_run_with_nothing_to_do_has_saved_nothing() -> None:
+    """It says that steps were trained before; a folder of checkpoints that it did not write is not named."""
+    bar, text = bar_at(80)
+    bar.finished(Summary(10, (), None, checkpoint="saved/step-00000010"))
+    assert "10 steps trained before, none now" in text.getvalue()
+    assert "saved in" not in text.getvalue()
