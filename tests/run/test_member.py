@@ -60,6 +60,24 @@ def test_a_member_has_its_part_and_reduces_two_and_two(profiles: dict[str, Model
     assert down.reduced_bytes == tensor.size_bytes
 
 
+def test_a_member_has_some_words(profiles: dict[str, ModelProfile]) -> None:
+    """Half of the weight that embedding and output layer have; what was looked up is summed, and so is the gradient of what the
+    output layer read; the loss needs three numbers of each member for each token."""
+    whole, member, along = profiles.values()
+    hidden = next(t.size_bytes for t in whole.tensors if t.name == "ln")
+    for profile in (member, along):
+        tok, head, loss = (next(x for x in profile.layers if x.name == name) for name in ("tok", "head", "loss"))
+        assert (tok.reductions, head.reductions, loss.reductions) == ((1, 0), (0, 1), (0, 0))
+        assert (loss.gathers, head.gathers) == ((1, 0), (0, 0))
+        assert tok.reduced_bytes == head.reduced_bytes == hidden
+        tokens = [samples * 16 for samples in (1, 2)]
+        assert loss.gathered_bytes == tuple(2 * 3 * 4 * each for each in tokens)
+        assert tok.weights_bytes == next(x for x in whole.layers if x.name == "tok").weights_bytes / 2
+        logits = [next(t.size_bytes for t in one.tensors if t.name == "head") for one in (whole, profile)]
+        assert logits[1] == tuple(size / 2 for size in logits[0])
+        assert next(t for t in profile.tensors if t.name == "head").own
+
+
 def test_a_member_works_on_slices(profiles: dict[str, ModelProfile]) -> None:
     """Of each block four gathers and reduce-scatters forward, as many and two more in the backward, and the norms' gradients; what
     goes between layers from the first block to the last is a part, and so is what they keep."""

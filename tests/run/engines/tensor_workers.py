@@ -130,12 +130,13 @@ def run(folder: Path, name: str, rank: int, graphs: list[Captured], divisions: l
     )
     worker.run(chosen.repeats)
     done, sent_bytes = asdict(divisions[member].members.done), sum(worker.sent_bytes.values())
+    together_bytes = dict(divisions[member].members.bytes)
     saved = worker.state(to_save=True)
     state = worker.state()
     described = worker.described()
     torch.save(state["weights"], folder / f"{rank}.pt")
     fact = {"device": worker.number, "losses": list(noted.losses), "collectives": done}
-    fact |= {"sent_bytes": sent_bytes, "peak_bytes": worker.peak_memory_bytes}
+    fact |= {"together_bytes": together_bytes, "sent_bytes": sent_bytes, "peak_bytes": worker.peak_memory_bytes}
     fact["saved"] = [sorted(saved["weights"]), sorted(saved["optimizer"])]
     fact["divided"] = sorted(divisions[member].divided.intersection(state["weights"]))
     fact["described"] = all(

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from collections import Counter
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from hocket.program.instruction import Kind
 from hocket.run.engines.inline import Result, run_inline
 from hocket.run.member import measure_member
 from hocket.strategies._choices import Choice, Situation
-from tests.run.engines.tensor_workers import KILLED, RUNS, SEQUENCE, SLICED, WIDTH
+from tests.run.engines.tensor_workers import KILLED, ODD, RUNS, SEQUENCE, SLICED, WIDTH
 from tests.run.plans import Case, assert_same_losses, assert_same_weights
 
 WHERE_ALIKE = [name for name in SLICED if name != "2x2x1 interleaved slices"]
@@ -164,9 +165,29 @@ def test_a_border_inside_of_a_part_goes_whole(results: Found) -> None:
 
 
 @cache
-def profile_of_member(sequence: bool) -> ModelProfile:
+def profile_of_member(sequence: bool, name: str = "2x2x1") -> ModelProfile:
     """Of what a member runs, alone."""
-    return measure_member(RUNS["2x2x1"].whole().job, WIDTH, (1, 2), sequence, budget_s=0.5)
+    return measure_member(RUNS[name].whole().job, WIDTH, (1, 2), sequence, budget_s=0.5)
+
+
+@pytest.mark.parametrize("name", ["1x2x1", "2x2x1 gloo", "2x2x1 interleaved sequence", "2x2x1 odd", "2x2x1 odd apart"])
+def test_bytes_that_members_exchange_are_the_profiles(results: Found, name: str) -> None:
+    """To the byte, over all stages and microbatches, of samples of which the last microbatch may have fewer."""
+    facts, *_ = results[name]
+    layers = profile_of_member(RUNS[name].sequence, name).layers
+    expected = Counter[str]()
+    for _, _, samples in alone(name)[0].losses:
+        for layer in layers:
+            if sum(layer.reductions):
+                expected["all_reduces"] += round(sum(layer.reductions) * layer.reduced_bytes[samples - 1])
+            if sum(layer.gathers):
+                expected["gathers"] += round(sum(layer.gathers) * layer.gathered_bytes[samples - 1])
+    for k in range(WIDTH):
+        found = Counter[str]()
+        for fact in facts[k::WIDTH]:
+            found["all_reduces"] += fact["together_bytes"]["all_reduces"]
+            found["gathers"] += sum(fact["together_bytes"].get(kind, 0) for kind in ("gathers", "scatters"))
+        assert found == expected
 
 
 COMPARED = [n for n in (*SLICED, *SEQUENCE) if n.rpartition(" ")[0] in RUNS and len(RUNS[n].case.widths) > 1]
@@ -186,11 +207,11 @@ def test_groups_spare_what_the_simulator_says(results: Found, name: str) -> None
     assert spared == batches * (whole - less) > 0
 
 
-@pytest.mark.parametrize("name", [*SLICED, *SEQUENCE])
+@pytest.mark.parametrize("name", [*SLICED, *SEQUENCE, "2x2x1 odd", "2x2x1 odd sequence"])
 def test_peaks_are_not_above_what_is_proven(results: Found, name: str) -> None:
     """Slices arrive in the memory of the whole: no worker holds more than its instructions say of a member's own layers, and one
     tensor that was reduced: seldom, with slices or without, a collective's is let go of a moment after it was waited for."""
-    plan, of_member = RUNS[name].plan(), profile_of_member(RUNS[name].sequence)
+    plan, of_member = RUNS[name].plan(), profile_of_member(RUNS[name].sequence, "2x2x1 odd" if name in ODD else "2x2x1")
     situation = Situation(of_member, plan.group.cluster, plan.batch_size)
     choice = Choice(plan.cuts(of_member), plan.microbatch_size, tuple(plan.options.items()))
     proven = proven_peaks(situation, plan.strategy, choice)
