@@ -29,7 +29,7 @@ from hocket.profile.job import Job, load_job
 from hocket.profile.model import ModelProfile
 from hocket.run.local_links import measure_local
 from hocket.run.loop import train
-from hocket.run.member import measure_member
+from hocket.run.measure_member import measure_member
 
 WIDTHS, MICROBATCH = (1, 2, 4), 2
 FLUSHED = ("flush", "gpipe", "two_bw")

@@ -63,7 +63,7 @@ def profile(
         return costed(sketch(job, microbatch_sizes or (), **options), kind, taught)
     if calibration is not None:
         raise InputError("calibration", "given", "nothing, where the job is measured", "Give for_type as well.")
-    from hocket.run.member import measure_member
+    from hocket.run.measure_member import measure_member
 
     loaded = job if isinstance(job, Job) else load_job(job)
     if loaded.path is not None:

@@ -69,7 +69,7 @@ def profile(
     busy = usual_neighbours(device) if neighbours is None else neighbours
 
     from hocket.profile.measure import usual_sizes
-    from hocket.run.member import measure_member
+    from hocket.run.measure_member import measure_member
 
     loaded = load_job(job)
     _check_sizes(microbatch, loaded.batch_size)

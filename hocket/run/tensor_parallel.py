@@ -15,7 +15,7 @@ from torch.distributed.tensor.placement_types import Placement, _StridedShard
 from hocket.errors import InputError
 from hocket.profile.divided import cuts, divide, exchange
 from hocket.profile.tensor_split import Cut, TensorSplit
-from hocket.run.members import ProcessMembers
+from hocket.run.process_members import ProcessMembers
 
 
 def apply_split(model: nn.Module, split: TensorSplit, mesh: DeviceMesh, *, local: bool = False) -> None:

@@ -17,8 +17,8 @@ from hocket.profile.capture import capture
 from hocket.profile.divided import cuts, divide
 from hocket.profile.tensor_search import find_split
 from hocket.run.engines.torch_dist import Worker
-from hocket.run.members import ProcessMembers
 from hocket.run.observe import Unobserved
+from hocket.run.process_members import ProcessMembers
 from tests.run.plans import Case, captured
 
 WIDTH = 2

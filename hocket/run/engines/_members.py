@@ -13,7 +13,7 @@ from torch import Tensor
 
 from hocket.run.engines._connect import connect
 from hocket.run.engines._shared import Inbox, Outbox
-from hocket.run.members import ProcessMembers, lent
+from hocket.run.process_members import ProcessMembers, lent
 
 
 class Members:

@@ -16,7 +16,7 @@ from hocket.plan.predict import predict, proven_peaks
 from hocket.profile.model import ModelProfile
 from hocket.program.instruction import Kind
 from hocket.run.engines.inline import Result, run_inline
-from hocket.run.member import measure_member
+from hocket.run.measure_member import measure_member
 from hocket.strategies._choices import Choice, Situation
 from tests.run.engines.tensor_workers import KILLED, ODD, RUNS, SEQUENCE, SLICED, WIDTH
 from tests.run.plans import Case, assert_same_losses, assert_same_weights

@@ -1,7 +1,7 @@
-"""A member's profile: what one device of a tensor-parallel group takes, measured without the others.
+"""What one device of a tensor-parallel group takes, measured without the others.
 
-Rules of this file: the divided model runs alone, and what members reduce and gather among each other is counted but not waited for: what that
-takes follows from the group's links (cost/group.py).
+Rules of this file: the divided model runs alone, and what members reduce and gather among each other is counted but not waited
+for: what that takes follows from the group's links (cost/group.py).
 """
 
 from collections.abc import Sequence

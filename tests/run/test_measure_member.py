@@ -12,7 +12,7 @@ from hocket.plan.search import search_widths
 from hocket.profile.job import Job, load_job
 from hocket.profile.model import ModelProfile
 from hocket.run.loop import train
-from hocket.run.member import measure_member
+from hocket.run.measure_member import measure_member
 
 JOB = """
 from hocket import zoo
