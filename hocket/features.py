@@ -31,6 +31,7 @@ class Feature(StrEnum):
     PRECISION = "precision"
     SHORT_WEIGHTS = "weights as short as that"
     UNLIKE_WEIGHTS = "weights of several types"
+    COMPILE = "compile"
     WHOLE_STEPS = "an optimizer that looks at whole weights"
 
 
@@ -64,6 +65,10 @@ REFUSED: dict[tuple[Feature, Feature], str] = {
         "vertical_sync out"
     ),
     (Feature.SLICES, Feature.SEQUENCE_PARALLEL): "what goes between stages are slices already; leave slices out",
+    (Feature.COMPILE, Feature.TENSOR): (
+        "members sum up among themselves in the midst of a stage, which torch.compile cannot take whole; leave compile out, or take "
+        "tensor: 1"
+    ),
     (Feature.PRECISION, Feature.SHORT_WEIGHTS): (
         "sums of gradients and the optimizer need a longer type; leave the model in float32, or precision out of the job"
     ),

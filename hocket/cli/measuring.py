@@ -43,6 +43,12 @@ def profile(
     sequence_parallel: Annotated[
         bool, typer.Option("--sequence-parallel", help="With --tensor: on slices of the sequence, where that can be.")
     ] = False,
+    compile: Annotated[
+        bool,
+        typer.Option(
+            "--compile", help="Measure torch.compile as well; plans then take it for the stages that gain by it."
+        ),
+    ] = False,
     json: Json = False,
 ) -> None:
     """Measure a job, layer by layer, for several microbatch sizes; or work out what it takes on a device that is not here.
@@ -51,6 +57,7 @@ def profile(
 
     Without the device: hocket profile job.py --device-type a100-80gb
     """
+    from hocket.features import Feature, check_together
     from hocket.profile.companions import usual_neighbours
     from hocket.profile.job import check_device, load_job
 
@@ -58,6 +65,10 @@ def profile(
     _check_output(output, "profile", '"microbatch_sizes"')
     _check_sizes(microbatch)
     if device_type is not None:
+        if compile:
+            from hocket.errors import InputError
+
+            raise InputError("--compile", "--device-type, with which nothing is measured", "a job that is measured")
         _work_out(job, output, microbatch, device_type, calibration, neighbours, tensor, json)
         return
     if calibration is not None:
@@ -66,6 +77,8 @@ def profile(
         raise InputError(
             "--calibration", str(calibration), "nothing, where the job is measured", "Give --device-type as well."
         )
+    if compile and tensor > 1:
+        check_together("--compile", Feature.COMPILE, Feature.TENSOR)
     busy = usual_neighbours(device) if neighbours is None else neighbours
 
     from hocket.profile.measure import usual_sizes
@@ -84,6 +97,7 @@ def profile(
             neighbours=busy,
             budget_s=budget_s,
             progress=report,
+            compile="inductor" if compile else "",
         )
     _save(found, output, json)
 
@@ -274,5 +288,7 @@ def _print_profile(found: Any) -> None:
     if not any(layer.notes for layer in layers):
         columns, rows = columns[:-1], [row[:-1] for row in rows]
     print_table(title, columns, rows, right=(2, 3, 4, 5), drop=(1,))
+    if found.compiled is not None:
+        print(f"  {found.compiled.line(last)}")
     for note in found.notes:
         print(f"  note: {note}")

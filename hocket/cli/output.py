@@ -161,6 +161,9 @@ def print_plan(opened: "Opened") -> None:
     title = f"{plan.strategy} for {plan.model}: batch {plan.batch_size} as {_cut(plan)} on {plan.cluster.name}"
     devices = "devices" if plan.tensor == 1 else f"groups of {plan.tensor}"
     print_table(title, ["stage", "layers", "from ... to", devices, "buckets", "recompute"], rows, right=(0, 1, 4))
+    code = [f"stage {s} ({stage.compile})" for s, stage in enumerate(plan.stages) if stage.compile]
+    if code:
+        print(f"compiled: {', '.join(code)}")
     if plan.tensor > 1:
         sent = "in parts, one each" if plan.slices else "whole by each"
         sent = "as slices of the sequence, one each" if plan.sequence_parallel else sent

@@ -21,6 +21,9 @@ from hocket.strategies._common import compile_strategy
 from hocket.typed import as_data, read_as
 
 FORMAT = "hocket-plan-1"
+COMPILERS = ("inductor", "aot_eager")
+"""Backends of torch.compile: inductor, torch's own, makes C++ for a CPU and Triton for a GPU; aot_eager goes the same way without a
+compiler, for tests."""
 _MAX_MICROBATCHES = 2**20  # of one batch; sizes of a file are bounded
 
 
@@ -33,12 +36,14 @@ class PlanStage:
         devices: numbers of its replicas in the cluster; of a tensor-parallel plan, numbers of groups.
         recompute: make the stash again before the backward instead of keeping it.
         buckets: names of the layers of each gradient bucket, in the order in which a backward finishes them.
+        compile: a backend of torch.compile, inductor or aot_eager, that makes code of the stage; none: it runs as it is written.
     """
 
     layers: tuple[str, ...]
     devices: tuple[int, ...]
     recompute: bool = False
     buckets: tuple[tuple[str, ...], ...] = ()
+    compile: str = ""
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
 
@@ -119,6 +124,9 @@ class Plan:
         if not self.stages:
             raise InputError("stages", "none", "at least one stage")
         for s, stage in enumerate(self.stages):
+            if stage.compile and stage.compile not in COMPILERS:
+                hint = nearest(stage.compile, COMPILERS)
+                raise InputError(f"stages.{s}.compile", repr(stage.compile), f"one of {', '.join(COMPILERS)}", hint)
             if not stage.devices or len(set(stage.devices)) != len(stage.devices):
                 raise InputError(f"stages.{s}.devices", str(list(stage.devices)), "at least one device, each once")
             for device in stage.devices:
@@ -147,6 +155,7 @@ class Plan:
             Feature.TENSOR: self.tensor > 1,
             Feature.SLICES: self.slices,
             Feature.SEQUENCE_PARALLEL: self.sequence_parallel,
+            Feature.COMPILE: any(stage.compile for stage in self.stages),
         }
         return frozenset(feature for feature, asked in said.items() if asked)
 
@@ -207,7 +216,7 @@ class Plan:
         order = (*about, "batch_size", "microbatch_size", *groups, "stages", "cluster", "predicted")
         plain = {"tensor": 1, "slices": False, "sequence_parallel": False, "shard": "none"}
         slim = {k: data[k] for k in order if k == "model" or not (data[k] in (None, "", {}) or data[k] == plain.get(k))}
-        slim["stages"] = [{k: v for k, v in stage.items() if v not in (False, [])} for stage in slim["stages"]]
+        slim["stages"] = [{k: v for k, v in stage.items() if v not in (False, [], "")} for stage in slim["stages"]]
         return write_yaml(slim)
 
     @classmethod

@@ -53,6 +53,9 @@ def profile_of_group(plan: Plan, profile: ModelProfile) -> ModelProfile:
             "sequence_parallel", f"{ours}, but the profile is of members for which it is {theirs}", theirs,
             "Plan again, or give the plan its profile.",
         )  # fmt: skip
+    code = {name for stage in plan.stages if stage.compile for name in stage.layers}
+    if code:
+        profile = profile.compiling(k for k, layer in enumerate(profile.layers) if layer.name in code)
     return of_group(profile, plan.group)
 
 

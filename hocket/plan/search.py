@@ -15,6 +15,7 @@ from hocket.errors import InputError, nearest
 from hocket.hardware.cluster import Cluster
 from hocket.hardware.groups import grouped
 from hocket.plan.candidates import Candidate, Search, joined, ordered
+from hocket.plan.compiling import compiled, told
 from hocket.plan.hunt import Hunt
 from hocket.plan.plan import Plan
 from hocket.plan.updates import synchronous_strategies
@@ -82,10 +83,12 @@ def search(
     for name in chosen:
         hunt.offer(name)
     hunt.run(progress)
-    found = tuple(ordered(_of_groups(hunt.candidates, profile, cluster)))
-    return Search(
-        found, tuple(hunt.refused), clock() - began, hunt.considered, tuple(_notes(profile, situation, cluster))
-    )
+    found = ordered(_of_groups(hunt.candidates, profile, cluster))
+    notes = list(_notes(profile, situation, cluster))
+    if profile.compiled is not None and found:
+        found = ordered(compiled(one, profile) for one in found)
+        notes.append(told(found[0].plan, profile))
+    return Search(tuple(found), tuple(hunt.refused), clock() - began, hunt.considered, tuple(notes))
 
 
 def search_widths(profiles: Mapping[str, ModelProfile], cluster: Cluster, batch_size: int, **options: Any) -> Search:

@@ -11,6 +11,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -24,6 +25,7 @@ from hocket.profile.job import Job, check_device
 from hocket.profile.memory import LayerBytes, count_bytes, optimizer_bytes, step_peaks
 from hocket.profile.model import CPU, ModelProfile
 from hocket.profile.rehearsal import Clock, Rehearsal, Way
+from hocket.profile.speedup import ends_of, speedup
 from hocket.profile.timing import ROUNDS, Times, timed
 from hocket.profile.verify import verify
 
@@ -46,6 +48,7 @@ def measure(
     progress: Progress | None = None,
     clock: Clock = time.perf_counter,
     part: Callable[[Captured], Captured] | None = None,
+    compile: str = "",
 ) -> ModelProfile:
     """Measure a job.
 
@@ -59,6 +62,7 @@ def measure(
         progress: called with (done, total, what), in steps.
         clock: seconds that pass, for CPUs.
         part: what is measured of the job, with the same layers: a member of a tensor-parallel group has less of each.
+        compile: a backend of torch.compile to measure as well, beside the layers as they are written; none: nothing of it.
 
     Raises:
         CaptureError: the model cannot be cut into layers, or the layers do not compute what the model computes.
@@ -101,13 +105,19 @@ def measure(
             busy = companions.busy
             tell(total - 1, total, "optimizer step")
             step = _optimizer(captured, whole, columns)
+            code = None
+            if compile:
+                tell(total - 1, total, f"code of {compile}")
+                usual = np.median(np.array(columns[-1][2].forward) + np.array(columns[-1][2].backward), axis=0)
+                batches = {size: _loaded(captured.for_size(size), size, place) for size in sizes}
+                code = speedup(captured, batches, ends_of(usual.tolist()), compile, place, budget_s / 4, clock)
     if neighbours:
         notes += [f"measured with {busy} busy {'neighbour' if busy == 1 else 'neighbours'}", *companions.problems]
     tell(total, total, "done")
     made = [_column(*each) for each in columns]
     notes += [note for _, said in made for note in said]
     source = f"measured by hocket with torch {torch.__version__}"
-    return assemble(
+    profile = assemble(
         job,
         captured,
         [column for column, _ in made],
@@ -116,6 +126,7 @@ def measure(
         source,
         (*captured.notes, *notes),
     )
+    return replace(profile, compiled=code)
 
 
 def _silent(done: int, total: int, what: str) -> None:
@@ -166,10 +177,13 @@ def _quiet(threads: int, device: torch.device) -> Iterator[None]:
 
 def _made(captured: Captured, size: int, device: torch.device) -> tuple[list[Stage], Rehearsal, dict[str, Tensor]]:
     single = [Stage(captured, [k], device=device) for k in range(len(captured.layers))]
+    return single, Rehearsal(captured, size, device), _loaded(captured, size, device)
+
+
+def _loaded(captured: Captured, size: int, device: torch.device) -> dict[str, Tensor]:
     batch = captured.job.batch([i % len(captured.job.data) for i in range(size)])
     names = captured.batch_names
-    loaded = {names[key]: value.to(device) for key, value in batch.items() if key in names}
-    return single, Rehearsal(captured, size, device), loaded
+    return {names[key]: value.to(device) for key, value in batch.items() if key in names}
 
 
 def _optimizer(captured: Captured, whole: Rehearsal, columns: Sequence[tuple[int, list[LayerBytes], Times]]) -> Step:

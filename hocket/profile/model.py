@@ -6,7 +6,7 @@ Source: section 2.4.1 of the dissertation (T_l, a_l, w_l), with memory, noise an
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -17,6 +17,7 @@ import numpy as np
 from hocket.documents import parse_json, seems, seems_instead
 from hocket.errors import InputError
 from hocket.files import digest, read_bytes, write_atomic
+from hocket.profile.compiling import Compiled
 from hocket.typed import as_data, read_as
 
 FORMAT = "hocket-profile-1"
@@ -175,6 +176,7 @@ class ModelProfile:
         clip_grad_norm: the norm that gradients are clipped to; None when they are not. What it takes to square and to scale them
             is in the seconds of the step.
         correction: what a run has taught, which is in the figures already; None where nothing was.
+        compiled: what torch.compile makes of it, which is not in the figures; None where that was not measured.
     """
 
     name: str
@@ -196,6 +198,7 @@ class ModelProfile:
     tensor: int = 1
     clip_grad_norm: float | None = None
     correction: Correction | None = None
+    compiled: Compiled | None = None
     sequence_parallel: bool = False
     format: str = FORMAT
     notes: tuple[str, ...] = field(default=())
@@ -240,6 +243,11 @@ class ModelProfile:
         for i, tie in enumerate(self.ties):
             if any(not 0 <= layer < len(self.layers) for layer in tie):
                 raise InputError(f"ties.{i}", str(tie), f"layers from 0 to {len(self.layers) - 1}")
+        if self.compiled is not None:
+            if self.compiled.ends[-1:] != (len(self.layers),):
+                raise InputError("compiled.ends", str(self.compiled.ends), f"all {len(self.layers)} layers")
+            if any(len(row) != len(sizes) for row in (*self.compiled.forward, *self.compiled.backward)):
+                raise InputError("compiled", "other numbers of factors", f"{len(sizes)}, one a microbatch size")
         names = [layer.name for layer in self.layers]
         if len(set(names)) != len(names):
             twice = next(name for name in names if names.count(name) > 1)
@@ -291,6 +299,17 @@ class ModelProfile:
 
         layers = [replace(layer, elsewhere=tuple(of(one, k) for one in others)) for k, layer in enumerate(self.layers)]
         return replace(self, layers=tuple(layers))
+
+    def compiling(self, layers: Iterable[int]) -> "ModelProfile":
+        """The same with these layers compiled; as it is where nobody has measured that."""
+        known, found = self.compiled, list(self.layers)
+        for k in layers if known is not None else ():
+            assert known is not None
+            run, layer = known.run_of(k), found[k]
+            ways = ((layer.forward_s, known.forward[run]), (layer.backward_s, known.backward[run]))
+            forward_s, backward_s = (tuple(s * by for s, by in zip(*way, strict=True)) for way in ways)
+            found[k] = replace(layer, forward_s=forward_s, backward_s=backward_s)
+        return replace(self, layers=tuple(found))
 
     def column(self, name: str, microbatch_size: float) -> np.ndarray:
         """One figure of every layer at one microbatch size; shape (layers,), unit by the name's ending.
@@ -377,7 +396,7 @@ class ModelProfile:
                     del layer[key]
             if "gathered_bytes" not in layer:
                 del layer["gathers"]
-        for name in ("clip_grad_norm", "correction"):
+        for name in ("clip_grad_norm", "correction", "compiled"):
             if data[name] is None:
                 del data[name]
         return data

@@ -40,6 +40,7 @@ class Stage:
         model: nn.Module | None = None,
         device: torch.device | str | None = None,
         share: bool = False,
+        compile: str = "",
     ) -> None:
         """Make a stage.
 
@@ -47,6 +48,10 @@ class Stage:
             model: take parameters and buffers from here (the same architecture) instead of the captured job's model.
             device: where it runs; the model's own device by default.
             share: use the model's own tensors instead of copies, where the device is the same.
+            compile: a backend of torch.compile (`hocket.profile.compiled`), which makes code at the first run; none: eager.
+
+        Raises:
+            RefusedError: the backend cannot make code here.
         """
         self.captured, self.layer_indices = captured, tuple(layer_indices)
         wanted = list(range(self.layer_indices[0], self.layer_indices[-1] + 1)) if self.layer_indices else None
@@ -99,7 +104,7 @@ class Stage:
         with torch.no_grad():
             for i in fixed:
                 self._compile(trace.nodes[i], ())(self._template)
-        self._program = self._compiled(nodes)
+        self._program = self._pieces(nodes, compile) if compile else self._compiled(nodes)
         self._tensors.clear()  # so that tensors which `bind` replaces are freed
 
     # -- what a caller sees
@@ -117,6 +122,11 @@ class Stage:
         values = self.captured.trace.values
         named = zip(values, self._template, strict=False)
         return tuple(t for value, t in named if isinstance(t, Tensor) and value.kind in ("node", "constant"))
+
+    @property
+    def cold_s(self) -> float:
+        """Seconds that it took so far to make code."""
+        return sum(getattr(step, "cold_s", 0.0) for _, _, steps in self._program for step in steps)
 
     def bind(self, versions: dict[str, Tensor]) -> None:
         """Use these tensors as the parameters (or buffers) of these names from now on."""
@@ -221,7 +231,8 @@ class Stage:
         self.inputs = tuple(name for name, _, _ in self._entries)
         self.outputs = tuple(name for name, _ in exits)
 
-    def _compiled(self, nodes: list[int]) -> list[tuple[int, bool, list[Step]]]:
+    def _dead(self, nodes: list[int]) -> dict[int, list[int]]:
+        """Numbers of values that are not needed behind an operation, by operation."""
         trace, fixed = self.captured.trace, self.captured.graph.fixed
         kept = {slot for _, slot in self._exits}
         dead: dict[int, list[int]] = {}
@@ -232,6 +243,31 @@ class Stage:
                 if v not in seen and v not in kept and not fixed[v] and trace.values[v].kind in ("node", "batch"):
                     dead.setdefault(i, []).append(v)
                 seen.add(v)
+        return dead
+
+    def _pieces(self, nodes: list[int], backend: str) -> list[tuple[int, bool, list[Step]]]:
+        """The layers as compiled code, a piece for each layer that draws random numbers and those behind it: seeds are set
+        between pieces."""
+        from hocket.profile.compiled import Piece, check_backend
+
+        check_backend("compile", backend, self.device)
+        layers, trace, dead = self.captured.layers, self.captured.trace, self._dead(nodes)
+        runs: list[list[int]] = []
+        for k in self.layer_indices:
+            if runs and not layers[k].random:
+                runs[-1].append(k)
+            else:
+                runs.append([k])
+        out: list[tuple[int, bool, list[Step]]] = []
+        for run in runs:
+            own = [i for k in run for i in layers[k].nodes]
+            gone = {v for i in own for v in dead.get(i, ())}
+            calls = [(trace.nodes[i], self._call_of(trace.nodes[i])) for i in own]
+            out.append((run[0], layers[run[0]].random, [Piece(layers[run[0]].name, calls, gone, backend)]))
+        return out
+
+    def _compiled(self, nodes: list[int]) -> list[tuple[int, bool, list[Step]]]:
+        trace, dead = self.captured.trace, self._dead(nodes)
         out = []
         for k in self.layer_indices:
             layer = self.captured.layers[k]
@@ -242,12 +278,16 @@ class Stage:
             out.append((k, layer.random, steps))
         return out
 
-    def _compile(self, node: Node, dead: tuple[int, ...]) -> Step:
+    def _call_of(self, node: Node) -> tuple[Callable[..., Any], Any, Any]:
+        """What an operation calls, on this device: function, arguments, named arguments."""
         target = self._copies[node.target] if isinstance(node.target, str) else node.target
         if node.context is not None:
             here = node.context.device == self._captured_device.type
             target = inside(replace(node.context, device=self.device.type) if here else node.context, target)
-        args, kwargs = self._local(node.args), self._local(node.kwargs)
+        return target, self._local(node.args), self._local(node.kwargs)
+
+    def _compile(self, node: Node, dead: tuple[int, ...]) -> Step:
+        target, args, kwargs = self._call_of(node)
         call: Callable[..., Any] = partial(target, **kwargs) if kwargs and not has_ref(kwargs) else target
         if has_ref(kwargs) or any(has_ref(a) and not isinstance(a, Ref) for a in args):
             return general_step(target, args, kwargs, node.outputs, node.aliases, dead)

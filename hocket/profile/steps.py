@@ -63,7 +63,7 @@ def has_ref(thing: Any) -> bool:
     return False
 
 
-def filled(thing: Any, env: list[Any]) -> Any:
+def filled(thing: Any, env: list[Any] | dict[int, Any]) -> Any:
     """A thing with the value of each reference in its place."""
     if isinstance(thing, Ref):
         return env[thing.value]

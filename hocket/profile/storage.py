@@ -36,6 +36,11 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         for tensor in tensors:
             self._add(tensor, counted=True, upgrade=True)
 
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """What torch does to make code is not looked at; what code makes and keeps is registered (`hocket.profile.compiled`)."""
+        return True
+
     def reset_peak(self) -> None:
         """Begin to look for a new peak."""
         self.peak_bytes = self.live_bytes

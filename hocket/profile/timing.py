@@ -32,7 +32,7 @@ class Times:
     step: dict[Way, list[float]] = field(default_factory=lambda: {way: [] for way in Way})
 
 
-def _layers_once(
+def layers_once(
     captured: Captured, stages: Sequence[Stage], batch: dict[str, Tensor], device: torch.device, clock: Clock
 ) -> tuple[list[float], list[float]]:
     """Seconds of each layer's forward and backward, all layers in one pass."""
@@ -92,7 +92,7 @@ def timed(
             each = (now - start_measured) / (k - WARM_UP)
             if now - start + each > budget_s:
                 break
-        forward, backward = _layers_once(captured, single, batch, device, clock)
+        forward, backward = layers_once(captured, single, batch, device, clock)
         way = ways[len(times.forward) % len(ways)] if k >= WARM_UP else Way.IN_PLACE
         seconds = whole.once(clock, way)
         if k >= WARM_UP:

@@ -21,8 +21,6 @@ import json
 import os
 import re
 import shutil
-import threading
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -37,6 +35,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 from hocket.documents import parse_json
 from hocket.errors import HocketError, InputError
 from hocket.files import fsync_folder, read_bytes
+from hocket.profile.warned import unwarned
 from hocket.run.board import Board
 from hocket.run.storage import StoredFile, TensorReader, TensorWriter
 from hocket.typed import as_data, read_as
@@ -46,7 +45,6 @@ MANIFEST = "manifest.json"
 _NAME = re.compile(r"step-(\d{8,18})")
 _MAX_MANIFEST_BYTES = 64 * 2**20
 _CHUNK_BYTES = 2**20
-_FILTERS = threading.Lock()
 
 State = Mapping[str, Any]
 
@@ -312,10 +310,6 @@ def _raise_first(folder: Path, problems: list[str]) -> None:
 
 @contextmanager
 def _dcp() -> Iterator[None]:
-    """DCP without its own collectives (they pickle): it warns that it works for this process alone, as it should.
-
-    One thread at a time: the filters of warnings are the process's, and two threads would undo each other's.
-    """
-    with _FILTERS, warnings.catch_warnings(), torch.no_grad():
-        warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavailable or uninitialized")
+    """DCP without its own collectives (they pickle): it warns that it works for this process alone, as it should."""
+    with unwarned("torch.distributed is disabled, unavailable or uninitialized"), torch.no_grad():
         yield

@@ -52,9 +52,15 @@ class StageRunner:
     """One stage: its layers for each size of microbatch, its weights and buffers."""
 
     def __init__(
-        self, captured: Captured, part: StagePart, sizes: Sequence[int], device: torch.device, number: int
+        self,
+        captured: Captured,
+        part: StagePart,
+        sizes: Sequence[int],
+        device: torch.device,
+        number: int,
+        compile: str = "",
     ) -> None:
-        self.part, self.device = part, device
+        self.part, self.device, self._compile = part, device, compile
         self._runs: dict[int, tuple[Stage, ...]] = {
             size: self._stages(captured.for_size(size)) for size in sorted(set(sizes))
         }
@@ -89,13 +95,18 @@ class StageRunner:
                 runs[-1].append(layer)
             else:
                 runs.append([layer])
-        return tuple(Stage(captured, run, device=self.device, share=True) for run in runs)
+        return tuple(Stage(captured, run, device=self.device, share=True, compile=self._compile) for run in runs)
 
     def _bind(self, size: int, slot: Slot) -> None:
         if self._bound.get(size) is not slot:
             for stage in self._runs[size]:
                 stage.bind({name: slot.leaves[name] for name in stage.parameters() if name in slot.leaves})
             self._bound[size] = slot
+
+    @property
+    def cold_s(self) -> float:
+        """Seconds that it took so far to make code."""
+        return sum(stage.cold_s for stages in self._runs.values() for stage in stages)
 
     def resident(self) -> Iterator[Tensor]:
         """The newest weights, the optimizer's state, buffers, weights that are not trained, and constants."""
@@ -144,7 +155,12 @@ class Device:
         way = Feature.SHARD_FULL if plan.shard == "full" else Feature.SHARD_OPTIMIZER
         for replicas in {len(part.shape.devices) for part in parts if part.shape.sharded}:
             check_sharing(captured.job, replicas, way)
-        self.stages = {part.number: StageRunner(captured, part, tuple(sizes), self.device, number) for part in parts}
+        self.stages = {
+            part.number: StageRunner(
+                captured, part, tuple(sizes), self.device, number, plan.stages[part.number].compile
+            )
+            for part in parts
+        }
         self._handlers: dict[Kind, Callable[[Instruction, Store, Publish | None], None]] = {
             Kind.LOAD: self._load,
             Kind.FORWARD: self._forward,

@@ -33,7 +33,7 @@ from hocket.run.progress import Progress, State
 from hocket.run.recording import Recording
 from hocket.run.steps import Pace, Segment, segments
 from hocket.run.watched import Watched
-from hocket.units import show_count
+from hocket.units import show_count, show_seconds
 
 if TYPE_CHECKING:
     from hocket.run.keeper import Keeper
@@ -117,7 +117,11 @@ def work(job: Job, plan: Plan, options: Options, seat: Seat, progress: Progress,
                 meta["tensor"] = plan.tensor
             write_trace(Path(options.trace), recording, board, meta, number, peak_bytes)
         # Nobody leaves while another may still want something from it.
-        board.share({"step": step})
+        cold_s = sum(runner.cold_s for runner in engine.device.stages.values())
+        coldest_s = max(float(fact["cold_s"]) for fact in board.share({"step": step, "cold_s": cold_s}))
+        if coldest_s > 0:
+            text = f"to make code of compiled stages took up to {show_seconds(coldest_s)} a worker"
+            speak({"event": "note", "text": text})
     report(
         {
             "event": "done",

@@ -70,12 +70,13 @@ class Ask:
     tied: bool = False
     rounds: int = 1
     recompute: bool = False
+    compile: str = ""
 
     @property
     def case(self) -> Case:
         """Stages, without a model."""
         kind = {"recompute": self.recompute, "rounds": self.rounds, "options": self.options, "shard": self.shard}
-        return Case(self.strategy, self.widths, 8, 2, **kind)
+        return Case(self.strategy, self.widths, 8, 2, compile=self.compile, **kind)
 
     def graph(self) -> Captured:
         """The model."""
@@ -97,6 +98,7 @@ ASKS: dict[Feature, dict[str, Any]] = {
     Feature.TIED: {"tied": True},
     Feature.CLIP: {"job": {"clip_grad_norm": 0.05}},
     Feature.PRECISION: {"job": {"precision": "bfloat16"}},
+    Feature.COMPILE: {"compile": "aot_eager"},
 }
 
 
@@ -202,7 +204,7 @@ def test_members_of_groups_train_with_the_rest(tmp_path: Path) -> None:
     for case, job, optimizer, _ in tensor_pipeline_workers.RUNS:  # by test_two_stages_of_two_devices
         graph = captured(job, optimizer)
         used.append(features_of(case.plan(graph), graph) | {Feature.TENSOR})
-    for feature in ALONE:
+    for feature in (one for one in ALONE if conflict((Feature.TENSOR, one)) is None):
         assert any({feature, Feature.TENSOR} <= found for found in used), feature
         assert any(feature in found and found & set(MEMBERS[1:]) for found in used), feature
     assert not any(conflict(found) for found in used)
@@ -283,15 +285,27 @@ def test_a_plan_that_is_refused(one: Feature, other: Feature, here: Path, capsys
         assert conflict((one, other)) is None or len(candidate["config"].split("-")) == 1  # a single stage ties nothing
 
 
-def test_slices_twice_are_refused(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("one", "other", "said", "added"),
+    [
+        (Feature.SLICES, Feature.SEQUENCE_PARALLEL, {"slices": True}, "sequence_parallel: true"),
+        (Feature.COMPILE, Feature.TENSOR, {}, ""),
+    ],
+)
+def test_what_members_of_groups_do_not_take(
+    one: Feature, other: Feature, said: Any, added: str, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """By every command that reads the plan."""
     chain(8, device_type="cpu-core").save("profile.json")
     cluster = Cluster("two", (Level("server", 2, 1e12),), "cpu-core")
     plan = Plan("data_parallel", "x", 2, 2, Ask(widths=(1,)).case.plan(model(False)).stages, cluster, tensor=2)
-    replace(plan, slices=True).save("plan.yaml")
-    Path("plan.yaml").write_text(Path("plan.yaml").read_text() + "sequence_parallel: true\n")
+    replace(plan, **said).save("plan.yaml")
+    text = Path("plan.yaml").read_text() + added + "\n"
+    if one is Feature.COMPILE:
+        text = text.replace("stages:\n-", "stages:\n- compile: inductor\n ")
+    Path("plan.yaml").write_text(text)
     for words in (("check", "plan.yaml"), ("train", "job.py", "plan.yaml")):
-        assert reason(Feature.SLICES, Feature.SEQUENCE_PARALLEL) in refused(capsys, *words)
+        assert reason(one, other) in refused(capsys, *words)
 
 
 @pytest.mark.parametrize(
@@ -319,7 +333,8 @@ def test_an_optimizer_of_whole_weights(shard: str, here: Path, capsys: pytest.Ca
 
 def test_every_refusal_is_tried() -> None:
     """By one of the tests above, or where another file says so."""
-    others = {(one, other) for one, other in REFUSED if other in UNFIT} | {(Feature.SLICES, Feature.SEQUENCE_PARALLEL)}
+    others = {(one, other) for one, other in REFUSED if other in UNFIT}
+    others |= {(Feature.SLICES, Feature.SEQUENCE_PARALLEL), (Feature.COMPILE, Feature.TENSOR)}
     assert set(REFUSED) == {*REFUSED_ALONE, *others}
     assert all(re.search(r"; (take|put|give|leave) ", text) for text in REFUSED.values()), "with what to do instead"
 

@@ -75,11 +75,12 @@ class Case:
     rounds: int = 1
     options: dict[str, Any] = field(default_factory=dict)
     shard: str = "none"
+    compile: str = ""
 
     def __str__(self) -> str:
         parts = [self.strategy, "-".join(map(str, self.widths)), f"{self.batch_size}by{self.microbatch_size}"]
         parts += ["recompute"] * self.recompute + [f"v{self.rounds}"] * (self.rounds > 1)
-        parts += [self.shard] * (self.shard != "none")
+        parts += [self.shard] * (self.shard != "none") + [self.compile] * bool(self.compile)
         return " ".join([*parts, *(f"{k}={v}" for k, v in self.options.items())])
 
     def plan(self, graph: Captured) -> Plan:
@@ -93,7 +94,7 @@ class Case:
             layers = tuple(names[ends[s] : ends[s + 1]])
             half = len(layers) // 2
             buckets = (layers[half:], layers[:half]) if len(own) > 1 else ()
-            stages.append(PlanStage(layers, own, self.recompute, buckets))
+            stages.append(PlanStage(layers, own, self.recompute, buckets, self.compile))
         sizes = (self.batch_size, self.microbatch_size)
         return Plan(self.strategy, "test", *sizes, tuple(stages), CLUSTER, self.options, shard=self.shard)
 

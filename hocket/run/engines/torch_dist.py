@@ -192,6 +192,8 @@ class Worker:
                 device.execute(instruction, store, publish)
             except TransferError as error:  # a sum over the members of the group
                 raise self._lost(instruction, error) from error
+            flowing = (store[value] for value in instruction.writes if value.what is What.GRADIENT)
+            self._memory.made(tensor for tensors in flowing for tensor in tensors)  # compiled code made them unseen
             if self._losses:
                 self._report(instruction)
             if self._record:
