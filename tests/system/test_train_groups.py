@@ -101,6 +101,61 @@ def test_slices_of_the_sequence(gpt: Path, depth: int) -> None:
     ]
 
 
+HUGGING_FACE = """
+import torch
+import transformers
+from torch.nn import functional
+
+import hocket
+
+WORDS = 33
+torch.manual_seed(0)
+model = {model}.double()
+tokens = torch.randint(0, WORDS, (32, 12))
+
+
+def loss(output, labels):
+    return functional.cross_entropy(output.logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten(), label_smoothing=0.1)
+
+
+job = hocket.Job(
+    model, loss, [(t, t) for t in tokens], lambda parameters: torch.optim.Adam(parameters, lr=1e-3), 8, clip_grad_norm=0.5
+)
+"""
+OF_HUGGING_FACE = {
+    "gpt2": (
+        "transformers.GPT2LMHeadModel(transformers.GPT2Config(n_layer=2, n_embd=16, n_head=4, n_positions=12,"
+        " vocab_size=WORDS, bos_token_id=0, eos_token_id=0, use_cache=False))",
+        ("transformer.wte", "lm_head"),
+    ),
+    "bert": (
+        "transformers.BertForMaskedLM(transformers.BertConfig(hidden_size=16, num_hidden_layers=2, num_attention_heads=4,"
+        " intermediate_size=32, vocab_size=WORDS, max_position_embeddings=12))",
+        ("bert.embeddings.word_embeddings", "cls.predictions.decoder"),
+    ),
+    "llama": (
+        "transformers.LlamaForCausalLM(transformers.LlamaConfig(hidden_size=32, num_hidden_layers=2, num_attention_heads=4,"
+        " num_key_value_heads=2, intermediate_size=64, vocab_size=WORDS, max_position_embeddings=12, use_cache=False))",
+        ("model.embed_tokens", "lm_head"),
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", OF_HUGGING_FACE)
+def test_models_of_hugging_face(kind: str, tmp_path: Path) -> None:
+    """Blocks and vocabulary are divided, of two stages that may share a weight, on slices of the sequence, with dropout and clipping;
+    words that the members cannot have equally many of."""
+    pytest.importorskip("transformers", reason="the extra `hf` is not installed")
+    made, ends = OF_HUGGING_FACE[kind]
+    path = tmp_path / "job.py"
+    path.write_text(HUGGING_FACE.format(model=made))
+    listener = Recorder()
+    train(path, replace(groups(path, 2, 2, 1), sequence_parallel=True), steps=3, listener=listener)
+    assert listener.losses == pytest.approx(reference(path, groups(path, 1, 1, 1), 3), rel=1e-8)
+    assert {text for text in listener.notes if "words" in text} == {f"{end} is divided by its 33 words" for end in ends}
+    assert not [text for text in listener.notes if "whole" in text]
+
+
 def test_blocks_that_stay_whole_are_told(gpt: Path, tmp_path: Path) -> None:
     """A sequence of 15 has no halves: the plain split, with the reason."""
     path = tmp_path / "job.py"
