@@ -59,6 +59,7 @@ TORCH = (
             "traits",
             "verify",
             "vocabulary_search",
+            "words",
         )
     ),
 )

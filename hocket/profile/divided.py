@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from hocket.errors import InputError
 from hocket.profile.along import Along
-from hocket.profile.logits import Words
 from hocket.profile.members import Members
 from hocket.profile.tensor_split import (
     BlockSplit,
@@ -24,6 +23,7 @@ from hocket.profile.tensor_split import (
     TensorSplit,
 )
 from hocket.profile.traits import Asking, Claims, Column, Drawing, Edge, Lookup, Row, Scoring, Shared, Summing, become
+from hocket.profile.words import Words
 
 
 def part_of(tensor: Tensor, cut: Cut, width: int, rank: int) -> Tensor:

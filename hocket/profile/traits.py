@@ -14,8 +14,9 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from hocket.profile.along import Again, Along, enter, gather, leave, product, scatter
 from hocket.profile.draws import Part
-from hocket.profile.logits import Words, as_part
+from hocket.profile.logits import as_part
 from hocket.profile.members import Members
+from hocket.profile.words import Words
 
 
 class _Spread(torch.autograd.Function):

@@ -18,13 +18,13 @@ from hocket.profile.along import enter, leave
 from hocket.profile.capture import Captured
 from hocket.profile.divided import cuts, divide, part_of, whole_of
 from hocket.profile.job import Job
-from hocket.profile.logits import cross_entropy, gathered
 from hocket.profile.members import Alone, Members
 from hocket.profile.sequence_search import with_slices
 from hocket.profile.tensor_search import find_split
 from hocket.profile.tensor_split import Collectives, Cut, TensorSplit, Ways
 from hocket.profile.traits import Column, Row
 from hocket.profile.vocabulary_search import with_vocabulary
+from hocket.profile.words import cross_entropy, gathered
 from hocket.run.elementwise import check_optimizer
 
 State = Mapping[str, Mapping[str, Any]]
