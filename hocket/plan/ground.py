@@ -11,7 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from hocket.cost.contention import Resource, Use, collective_uses, transfer_uses
+from hocket.cost.transfer import collective
 from hocket.hardware.cluster import Cluster
+from hocket.program.instruction import Kind
 
 Places = tuple[tuple[int, ...], ...]
 
@@ -23,12 +26,15 @@ class Ground:
     Attributes:
         widths: groups of each. has: whether one of them is of a type, shape (types, p). room_bytes: of the smallest.
         border_s: what a message to the next stage takes at least, of the last to the first, and more for each byte; shape (2, p).
+        shared_s: of each link that several devices share, for a byte of all columns' messages to the next stage and back, and for a
+            byte of each stage's sums; shape (2, links, p).
     """
 
     widths: np.ndarray
     has: np.ndarray
     room_bytes: np.ndarray
     border_s: np.ndarray
+    shared_s: np.ndarray
 
     @classmethod
     def of(cls, cluster: Cluster, places: Places, types: np.ndarray, room_bytes: np.ndarray) -> "Ground":
@@ -46,7 +52,8 @@ class Ground:
         # Where the sender copies its messages, or stages differ in their replicas, nothing is said of them.
         even = not cluster.sender_copies and len({len(place) for place in places}) == 1
         border_s = np.array([latency_s, [1 / link.bandwidth_bytes_per_s for link in links]]) * even
-        return cls(np.array([len(place) for place in places]), has, room, border_s)
+        shared_s = _shared_s(cluster, places) if even else np.zeros((2, 1, len(places)))
+        return cls(np.array([len(place) for place in places]), has, room, border_s, shared_s)
 
     def slowest(self, seconds: np.ndarray) -> np.ndarray:
         """Of every stage's seconds on each type, shape (types, stages), those of its slowest replica."""
@@ -75,3 +82,35 @@ class Ground:
         rank = np.arange(len(size_bytes)) % len(self.widths)
         found: np.ndarray = 2 * (self.border_s[0, rank] + size_bytes * self.border_s[1, rank])
         return found
+
+    def busiest_s(self, size_bytes: np.ndarray, summed_bytes: np.ndarray, microbatches: int) -> float:
+        """Seconds of a batch in which the busiest shared link carries something.
+
+        Arguments:
+            size_bytes: of a message behind each stage but the last. summed_bytes: of each device's gradients; shape (p,).
+        """
+        rank = np.arange(len(size_bytes)) % len(self.widths)
+        behind = np.bincount(rank, size_bytes, minlength=len(self.widths)) * microbatches
+        return float((self.shared_s[0] @ behind + self.shared_s[1] @ summed_bytes).max())
+
+
+def _shared_s(cluster: Cluster, places: Places) -> np.ndarray:
+    """As `Ground.shared_s`."""
+    found: dict[Resource, np.ndarray] = {}
+
+    def add(uses: tuple[Use, ...], kind: int, stage: int, seconds: float) -> None:
+        for use in uses:
+            if use.governed and use.resource[0] != "pair":
+                found.setdefault(use.resource, np.zeros((2, len(places))))[kind, stage] += seconds
+
+    if any(level.shared and level.width > 1 for level in cluster.levels):
+        for stage, (here, there) in enumerate(pairwise((*places, places[0]))):
+            for pair in zip(here, there, strict=True):
+                if pair[0] != pair[1]:
+                    for hop in (pair, pair[::-1]):
+                        each_s = 1 / cluster.link_between(*hop).bandwidth_bytes_per_s
+                        add(transfer_uses(cluster, (hop,)), 0, stage, each_s)
+            if len(here) > 1:
+                each_s = collective(cluster, Kind.ALL_REDUCE, here, 1.0).flow_s
+                add(collective_uses(cluster, here), 1, stage, each_s)
+    return np.array(list(found.values()) or [np.zeros((2, len(places)))]).transpose(1, 0, 2)

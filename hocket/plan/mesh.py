@@ -314,6 +314,8 @@ class Plane:
         first, last_s = range(mesh.ends[0]), float(ground.slowest(backward_s)[0])
         seconds = float(spent_s.max()) + max(0.0, self._summed_s(mesh, ground, first) - last_s)
         seconds += self._step_s(mesh, ground, first) + self._gathered_s(mesh, ground)
+        if ground.shared_s.any():
+            seconds = max(seconds, self._busiest_s(mesh, ground, rank, crossing))
         held, kept = np.diff(self._held[cut]), np.diff(tables.stash_bytes[cut])
         # What crosses a border is kept where it was received, as long as the stash there.
         kept[1:] += crossing
@@ -330,6 +332,14 @@ class Plane:
             most -= self._twice(mesh)
         lacks = int((most - ground.room_bytes).argmax())
         return Bound(seconds, float(most[lacks]), float(ground.room_bytes[lacks]))
+
+    def _busiest_s(self, mesh: Mesh, ground: Ground, rank: np.ndarray, crossing: np.ndarray) -> float:
+        cut = np.array((0, *mesh.ends))
+        weights, summed = (np.bincount(rank, np.diff(sizes[cut])) for sizes in (self._weights, self._gradients))
+        for sizes, shared in zip((weights, summed), self._shared.tolist(), strict=False):
+            sizes[[0, -1]] = np.maximum(0.0, sizes[[0, -1]] - shared)
+        carried = (weights + summed) / 2 if mesh.sharded else summed  # half of a ring's way scatters, half gathers
+        return ground.busiest_s(crossing, carried, mesh.microbatches)
 
     def _bound_of_units(self, mesh: Mesh) -> Bound:
         tables, ground = self._tables_of(mesh), self._ground(mesh)

@@ -150,6 +150,22 @@ def test_a_bound_of_slow_sums_is_not_above_the_simulation() -> None:
         assert mesh.chunks == 1 or slow.closer_s(mesh) <= found.iteration_s * (1 + 1e-9), mesh
 
 
+@pytest.mark.parametrize("tensor", [1, 2])
+def test_links_that_servers_share_are_bounded(tensor: int) -> None:
+    """All columns' messages and sums pass over them: never above the simulation, and near it where nothing else takes long."""
+    inside, outside = SERVERS.levels
+    levels = (replace(inside, width=2, shared=True), replace(outside, width=4, bandwidth_bytes_per_s=2e8, shared=True))
+    slow = Plane(source, replace(SERVERS, levels=levels), tensor, "none", (1, 2), shards=("none", "optimizer"))
+    near = []
+    for mesh in slow.meshes(16):
+        situation, choice = slow.choice(mesh, 16)
+        found, bound = predict_choice(situation, mesh.strategy, choice), slow.bound(mesh)
+        assert bound.seconds <= found.iteration_s * (1 + 1e-9), mesh
+        near.append(bound.seconds / found.iteration_s)
+    assert max(near) > 0.95
+    assert min(near) > 0.25
+
+
 @pytest.mark.parametrize("microbatches", [4, 8, 16, 40])
 def test_chunks_that_are_not_alike_are_bounded_closely(microbatches: int) -> None:
     """Of 10 blocks in chunks of one and of two: near the simulation where the other bound is not, and never above it."""
