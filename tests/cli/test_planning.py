@@ -58,7 +58,8 @@ def test_the_best_plan_says_when_its_mathematics_are_others(folder: Path, capsys
 
 
 def test_what_replicas_divide(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """`--shard` holds for every candidate, stands in the plan and in what it takes; other words are refused, and `full` of sizes."""
+    """`--shard` holds for every candidate, stands in the plan and in what it takes; other words are refused, by sizes as well."""
+    Cluster("a100", (Level("server", 2, 1e9, 1e-6),), "a100-80gb").save("a100.yaml")
     asked = ["plan", "profile.json", "cluster.yaml", "-B", "8", "-s", "data_parallel", "-b", "2", "-o", "shared.yaml"]
     none, shared = (document(capsys, *asked, "--shard", shard) for shard in ("none", "optimizer"))
     plan = Plan.read("shared.yaml")
@@ -72,8 +73,8 @@ def test_what_replicas_divide(folder: Path, capsys: pytest.CaptureFixture[str]) 
     assert "found 'optimiser'; expected one of none, optimizer, full" in said(
         capsys, *asked, "--shard", "optimiser", code=2
     )
-    assert "found 'full'; expected one of none, optimizer" in said(
-        capsys, "plan", "gpt3-175b", "cluster.yaml", "-B", "8", "--shard", "full", code=2
+    assert "found 'fully'; expected one of none, optimizer, full" in said(
+        capsys, "plan", "gpt3-175b", "a100.yaml", "-B", "8", "--shard", "fully", code=2
     )
 
 
