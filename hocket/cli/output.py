@@ -7,7 +7,7 @@ from math import isclose, isfinite
 from typing import TYPE_CHECKING, Any
 
 from hocket.cli.table import in_bytes, in_seconds, print_legend, print_table
-from hocket.profile.model import AGAIN
+from hocket.profile.costs import AGAIN
 from hocket.units import show_bytes, show_count, show_number, show_peaks, show_ranges, show_seconds
 
 if TYPE_CHECKING:

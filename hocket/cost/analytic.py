@@ -14,7 +14,8 @@ from hocket.cost.kernels import check_rate, moving_s
 from hocket.errors import InputError
 from hocket.hardware.cluster import DeviceType
 from hocket.profile.blocks import Block, blocks_of
-from hocket.profile.model import AGAIN, RANDOM, Layer, ModelProfile, Tensor
+from hocket.profile.costs import AGAIN, RANDOM, Layer, Tensor
+from hocket.profile.model import ModelProfile
 from hocket.profile.operators import flops_of
 from hocket.profile.transformer import Transformer
 

@@ -13,7 +13,8 @@ import numpy as np
 from hocket.errors import InputError
 from hocket.hardware import catalog
 from hocket.hardware.cluster import Cluster
-from hocket.profile.model import Layer, ModelProfile
+from hocket.profile.costs import Layer
+from hocket.profile.model import ModelProfile
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,8 @@ from dataclasses import replace
 from hocket.cost.compute import type_factor
 from hocket.hardware.cluster import Cluster
 from hocket.hardware.groups import Grouped
-from hocket.profile.model import Elsewhere, Layer, ModelProfile
+from hocket.profile.costs import Elsewhere, Layer
+from hocket.profile.model import ModelProfile
 
 
 def of_group(profile: ModelProfile, group: Grouped) -> ModelProfile:

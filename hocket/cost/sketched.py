@@ -9,7 +9,8 @@ from dataclasses import replace
 from hocket.cost.calibration import Calibration, calibrated_s
 from hocket.cost.kernels import check_rate, moving_s
 from hocket.hardware.cluster import DeviceType
-from hocket.profile.model import WORKED_OUT, Layer, ModelProfile
+from hocket.profile.costs import Layer
+from hocket.profile.model import WORKED_OUT, ModelProfile
 from hocket.profile.work import Sketch, Work
 
 

@@ -16,7 +16,8 @@ from hocket.files import digest, read_bytes, write_atomic
 from hocket.hardware.cluster import Cluster
 from hocket.plan.plan import Plan
 from hocket.plan.predict import predict_iteration
-from hocket.profile.model import CPU, Correction, Elsewhere, Layer, ModelProfile
+from hocket.profile.costs import Elsewhere, Layer
+from hocket.profile.model import CPU, Correction, ModelProfile
 from hocket.typed import as_data, read_as
 from hocket.units import show_count
 

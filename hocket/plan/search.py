@@ -19,7 +19,8 @@ from hocket.plan.compiling import compiled, told
 from hocket.plan.hunt import Hunt
 from hocket.plan.plan import Plan
 from hocket.plan.updates import synchronous_strategies
-from hocket.profile.model import BATCH_STATISTICS, ModelProfile
+from hocket.profile.costs import BATCH_STATISTICS
+from hocket.profile.model import ModelProfile
 from hocket.program.program import SHARDS
 from hocket.strategies._choices import MAX_FORWARDS, Situation
 from hocket.strategies._common import members

@@ -10,10 +10,11 @@ import numpy as np
 import torch
 
 from hocket.profile.capture import Captured, Stage
+from hocket.profile.costs import BATCH_STATISTICS, RANDOM, Layer, Tensor
 from hocket.profile.job import Job
 from hocket.profile.layout import is_dense
 from hocket.profile.memory import LayerBytes
-from hocket.profile.model import BATCH_STATISTICS, RANDOM, Layer, ModelProfile, Tensor
+from hocket.profile.model import ModelProfile
 from hocket.profile.precision import sums_of
 from hocket.profile.storage import unique_bytes
 

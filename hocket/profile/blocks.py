@@ -23,7 +23,7 @@ class Block:
 
     Attributes:
         parameters: number of them.
-        stash_bytes: kept for the backward: its output among it, its input not (profile/model.py, `kept_by`).
+        stash_bytes: kept for the backward: its output among it, its input not (profile/costs.py, `kept_by`).
         working_bytes: above that, while the backward runs.
         again: what selective recomputation runs before the backward, instead of keeping `again_bytes` of the stash.
         reductions: all-reduces among the tensor-parallel devices, forward and backward, of `reduced_bytes` each.

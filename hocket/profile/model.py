@@ -18,6 +18,7 @@ from hocket.documents import parse_json, seems, seems_instead
 from hocket.errors import InputError
 from hocket.files import digest, read_bytes, write_atomic
 from hocket.profile.compiling import Compiled
+from hocket.profile.costs import MOST, Elsewhere, Layer, Tensor, check_amounts
 from hocket.typed import as_data, read_as
 
 FORMAT = "hocket-profile-1"
@@ -25,114 +26,6 @@ CPU = "cpu-core"
 """The type of device that processors' profiles and workers are of."""
 # A note of a profile.
 WORKED_OUT = "seconds are worked out from sizes, not measured"
-# Notes of a layer that planners act on.
-AGAIN = "recompute "
-"""Begins the note of a layer that makes what is inside of it again: recompute full, recompute selective."""
-RANDOM, BATCH_STATISTICS = "random", "batch statistics"
-_REQUIRED = ("forward_s", "backward_s", "stash_bytes")
-_SINGLE = ("weights_bytes", "gradients_bytes", "optimizer_bytes", "buffers_bytes", "step_s", "copy_s", "step_bytes")
-# Of seconds, bytes and operations: an exabyte, and beyond it arithmetic stops being exact.
-_MOST = 1e18
-_OPTIONAL = ("working_bytes", "backward_bytes", "fresh_bytes", "flops", "noise_s", "reduced_bytes", "gathered_bytes")
-
-
-@dataclass(frozen=True)
-class Elsewhere:
-    """Seconds of a layer on another device type than the profile's; as in `Layer`."""
-
-    device_type: str
-    forward_s: tuple[float, ...]
-    backward_s: tuple[float, ...]
-    step_s: float = 0.0
-    copy_s: float = 0.0
-
-    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
-
-
-@dataclass(frozen=True)
-class Layer:
-    """One layer. Every tuple of numbers has one entry for each microbatch size of the profile.
-
-    Attributes:
-        name: unique name, a path in the module tree where there is one.
-        kind: class of the module, or what the operation is.
-        forward_s, backward_s: seconds for one microbatch.
-        stash_bytes: what autograd keeps between forward and backward, without the layer's inputs that are stashes of
-            earlier layers and without weights.
-        working_bytes: peak of temporary memory above inputs, outputs and stash while the layer runs either way.
-        backward_bytes: the most, while its backward runs, of what its graph alone keeps, gradients of its inputs and
-            temporary memory, when its weights' gradients are there to be added to; fresh_bytes: the same, when they are
-            not, so that they are among what is made. Gradients of its outputs are left out. Empty where not known.
-        parameters: global names of the parameters that the layer uses (a tied one appears in several layers).
-        weights_bytes, gradients_bytes, optimizer_bytes: of those parameters; buffers_bytes: of its buffers.
-        step_s: seconds of the optimizer step for those parameters; copy_s: what it takes more when the weights before it are
-            kept, so that it works on a copy; step_bytes: its temporary memory.
-        flops: floating point operations of one forward.
-        reductions: how many tensors the devices of a tensor-parallel group reduce among each other, forward and backward;
-            reduced_bytes: of each of them. gathers: how many they gather or reduce-scatter, which is half of a reduction;
-            gathered_bytes: of each whole. What that takes is not in the seconds.
-        noise_s: half the spread between the quartiles of forward_s + backward_s.
-        notes: what a planner or a person must know, such as "batch statistics" or "random".
-        elsewhere: what it takes on other device types, where that is known; every layer knows the same types.
-    """
-
-    name: str
-    kind: str
-    forward_s: tuple[float, ...]
-    backward_s: tuple[float, ...]
-    stash_bytes: tuple[float, ...]
-    parameters: tuple[str, ...] = ()
-    weights_bytes: float = 0
-    gradients_bytes: float = 0
-    optimizer_bytes: float = 0
-    buffers_bytes: float = 0
-    working_bytes: tuple[float, ...] = ()
-    backward_bytes: tuple[float, ...] = ()
-    fresh_bytes: tuple[float, ...] = ()
-    step_s: float = 0.0
-    copy_s: float = 0.0
-    step_bytes: float = 0
-    flops: tuple[float, ...] = ()
-    noise_s: tuple[float, ...] = ()
-    reduced_bytes: tuple[float, ...] = ()
-    reductions: tuple[int, int] = (0, 0)
-    gathered_bytes: tuple[float, ...] = ()
-    gathers: tuple[int, int] = (0, 0)
-    notes: tuple[str, ...] = ()
-    elsewhere: tuple[Elsewhere, ...] = ()
-
-    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
-
-
-@dataclass(frozen=True)
-class Tensor:
-    """One tensor that leaves the layer that made it.
-
-    Attributes:
-        name: unique name.
-        source: index of the layer that makes it; -1 for a tensor of the batch itself (tokens, images, labels).
-        targets: indices of the layers that read it, ascending, all greater than `source`.
-        size_bytes: bytes for each microbatch size of the profile.
-        gradient: whether a gradient of the same size flows back.
-        kept_by: layers whose autograd keeps it for the backward, ascending; then it is part of its source's stash. Empty
-            when none does, or where that is not known.
-        dense: whether its bytes lie side by side; what is not dense is copied to be sent.
-        own: whether each member of a tensor-parallel group has a part of its own, instead of the same as the others.
-        gradient_until: the layer whose backward is the last to need the piece of memory that its gradient is a part of; -1 where
-            the gradient is a piece of its own, which its source is the last to need.
-    """
-
-    name: str
-    source: int
-    targets: tuple[int, ...]
-    size_bytes: tuple[float, ...]
-    gradient: bool = True
-    kept_by: tuple[int, ...] = ()
-    dense: bool = True
-    own: bool = False
-    gradient_until: int = -1
-
-    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
 
 
 @dataclass(frozen=True)
@@ -147,7 +40,7 @@ class Correction:
 
     def __post_init__(self) -> None:
         for name in ("slowdown", "growth"):
-            if not 0 < getattr(self, name) <= _MOST:
+            if not 0 < getattr(self, name) <= MOST:
                 raise InputError(f"correction.{name}", str(getattr(self, name)), "a factor above 0")
 
 
@@ -220,17 +113,7 @@ class ModelProfile:
         if not self.layers:
             raise InputError("layers", "none", "at least one layer")
         for i, layer in enumerate(self.layers):
-            for key in _REQUIRED + _OPTIONAL:
-                column = getattr(layer, key)
-                optional = key in _OPTIONAL
-                if len(column) != len(sizes) and not (optional and not column):
-                    raise InputError(
-                        f"layers.{i}.{key}", f"{len(column)} values", f"{len(sizes)}, one a microbatch size"
-                    )
-                _check(f"layers.{i}.{key}", column)
-            for key in _SINGLE:
-                _check(f"layers.{i}.{key}", (getattr(layer, key),))
-            _check_elsewhere(f"layers.{i}.elsewhere", layer, self)
+            layer.check(f"layers.{i}", sizes, self.device_type, self.elsewhere)
         if len(self.load_s) not in (0, len(sizes)):
             raise InputError("load_s", f"{len(self.load_s)} values", f"{len(sizes)}, one a microbatch size, or none")
         for key, values in (
@@ -239,7 +122,7 @@ class ModelProfile:
             ("whole_forward_s", self.whole_forward_s),
             ("whole_backward_s", self.whole_backward_s),
         ):
-            _check(key, values)
+            check_amounts(key, values)
         for i, tie in enumerate(self.ties):
             if any(not 0 <= layer < len(self.layers) for layer in tie):
                 raise InputError(f"ties.{i}", str(tie), f"layers from 0 to {len(self.layers) - 1}")
@@ -253,21 +136,7 @@ class ModelProfile:
             twice = next(name for name in names if names.count(name) > 1)
             raise InputError("layers", f"two layers named {twice!r}", "unique names")
         for i, tensor in enumerate(self.tensors):
-            where = f"tensors.{i} ({tensor.name})"
-            if len(tensor.size_bytes) != len(sizes):
-                raise InputError(f"{where}.size_bytes", f"{len(tensor.size_bytes)} values", f"{len(sizes)}")
-            _check(f"{where}.size_bytes", tensor.size_bytes)
-            if not -1 <= tensor.source < len(self.layers):
-                raise InputError(f"{where}.source", str(tensor.source), f"-1 to {len(self.layers) - 1}")
-            if any(not tensor.source < target < len(self.layers) for target in tensor.targets):
-                raise InputError(
-                    f"{where}.targets", str(tensor.targets), f"layers after {tensor.source}, below {len(self.layers)}"
-                )
-            if not -1 <= tensor.gradient_until <= max(tensor.source, -1):
-                raise InputError(f"{where}.gradient_until", str(tensor.gradient_until), f"-1 to {tensor.source}")
-            if any(not max(tensor.source, 0) <= layer < len(self.layers) for layer in tensor.kept_by):
-                limit = f"layers from {max(tensor.source, 0)} on, below {len(self.layers)}"
-                raise InputError(f"{where}.kept_by", str(tensor.kept_by), limit)
+            tensor.check(f"tensors.{i} ({tensor.name})", sizes, len(self.layers))
 
     @property
     def worked_out(self) -> bool:
@@ -432,28 +301,6 @@ class ModelProfile:
     def read(cls, path: str | Path) -> "ModelProfile":
         """Read a profile from a file (JSON, or JSON packed with gzip)."""
         return cls.from_json(read_bytes(path), str(path))
-
-
-def _check_elsewhere(where: str, layer: Layer, profile: ModelProfile) -> None:
-    names = [one.device_type for one in layer.elsewhere]
-    first = [one.device_type for one in profile.layers[0].elsewhere]
-    if names != first or len(set(names)) != len(names) or profile.device_type in names:
-        raise InputError(
-            where, f"types {', '.join(names) or 'none'}", "the same in every layer, each once, none the profile's"
-        )
-    for one in layer.elsewhere:
-        for key, values in (("forward_s", one.forward_s), ("backward_s", one.backward_s)):
-            if len(values) != len(profile.microbatch_sizes):
-                found, expected = f"{len(values)} values", f"{len(profile.microbatch_sizes)}, one a microbatch size"
-                raise InputError(f"{where}.{one.device_type}.{key}", found, expected)
-        _check(f"{where}.{one.device_type}", (*one.forward_s, *one.backward_s, one.step_s, one.copy_s))
-
-
-def _check(where: str, values: tuple[float, ...]) -> None:
-    """Refuse amounts that nothing has; those that are not numbers are among them."""
-    if any(not 0 <= value <= _MOST for value in values):
-        found = str(values[0] if len(values) == 1 else values)
-        raise InputError(where, found, f"{'a value' if len(values) == 1 else 'values'} from 0 to {_MOST:.0e}")
 
 
 def _floats(data: Any) -> Any:

@@ -9,7 +9,8 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from hocket.errors import InputError
-from hocket.profile.model import Layer, ModelProfile, Tensor
+from hocket.profile.costs import Layer, Tensor
+from hocket.profile.model import ModelProfile
 
 Figures = float | Sequence[float]
 DEVICE_TYPE = "synthetic"

@@ -12,10 +12,11 @@ import torch
 
 from hocket.errors import InputError
 from hocket.profile.capture import Captured, Stage, capture
+from hocket.profile.costs import Layer
 from hocket.profile.job import Job
 from hocket.profile.measure import measure
 from hocket.profile.memory import border, collect, detached, seed_of
-from hocket.profile.model import Layer, ModelProfile
+from hocket.profile.model import ModelProfile
 from hocket.run.division import Division, Meeting, divided_tensors, split_of
 
 

@@ -14,7 +14,8 @@ from functools import cached_property
 
 import numpy as np
 
-from hocket.profile.model import Layer, ModelProfile
+from hocket.profile.costs import Layer
+from hocket.profile.model import ModelProfile
 from hocket.strategies._partition_graph import Graph, bits, downsets, prefixes, tied_to_neighbours
 
 DEFAULT_LIMIT = 1024

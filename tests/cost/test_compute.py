@@ -7,7 +7,8 @@ import pytest
 
 from hocket.cost.compute import Columns, flops_factor, ready_fractions, step_s
 from hocket.errors import InputError
-from hocket.profile.model import Layer, ModelProfile, Tensor
+from hocket.profile.costs import Layer, Tensor
+from hocket.profile.model import ModelProfile
 from hocket.profile.synthetic import chain
 
 

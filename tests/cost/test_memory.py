@@ -7,7 +7,8 @@ import pytest
 from hocket.cost.compute import Columns
 from hocket.cost.memory import Memory
 from hocket.passes.borders import StageCut
-from hocket.profile.model import ModelProfile, Tensor
+from hocket.profile.costs import Tensor
+from hocket.profile.model import ModelProfile
 from hocket.profile.synthetic import chain
 from hocket.program.instruction import COMPUTE, Instruction, Kind, Value, What
 from tests.cost.test_compute import tied

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from hocket.errors import InputError
 from hocket.passes.borders import StageCut, Tie, batch_tensors, check_cuts, crossing, stage_shapes, ties_of
-from hocket.profile.model import ModelProfile, Tensor
+from hocket.profile.costs import Tensor
+from hocket.profile.model import ModelProfile
 from hocket.profile.synthetic import branching, chain
 
 TWO = (StageCut((0, 1), (0,)), StageCut((2, 3), (1,)))

@@ -23,7 +23,8 @@ from pathlib import Path
 import numpy as np
 
 from hocket.errors import InputError
-from hocket.profile.model import Layer, ModelProfile, Tensor
+from hocket.profile.costs import Layer, Tensor
+from hocket.profile.model import ModelProfile
 from hocket.profile.readers._deeppool_layer import LayerKey, output_shape, weights_bytes
 from hocket.profile.readers._lines import lines, number
 

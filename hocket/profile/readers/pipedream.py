@@ -19,7 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hocket.errors import InputError
-from hocket.profile.model import Layer, ModelProfile, Tensor
+from hocket.profile.costs import Layer, Tensor
+from hocket.profile.model import ModelProfile
 from hocket.profile.readers._lines import lines, number
 
 # Minibatch sizes of the published profiles, by file name.
