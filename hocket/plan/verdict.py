@@ -89,7 +89,9 @@ def of_sizes(found: SizedSearch, options: Mapping[str, Any]) -> Verdict:
     others = search_meshes(all_planes, found.batch_size, only=lambda mesh: (mesh.depth > 1) == wanted)
     winner = _kind(best.mesh)
     if others.found:
-        second = others.found[0]
+        # Of equals either search leaves some out: the one that is named shall not be behind the runner-up.
+        known = (*others.found, *(one for one in found.candidates if (one.mesh.depth > 1) == wanted))
+        second = min(known, key=lambda one: one.iteration_s)
         return Verdict(winner, second.label, second.iteration_s / best.iteration_s - 1)
     if others.nearest is None:
         if options.get("strategies"):

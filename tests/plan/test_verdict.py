@@ -1,6 +1,7 @@
 """Verdicts: no pipeline by habit. Small models inside of one server are planned as data parallelism, and it is said by how much."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -152,3 +153,14 @@ def test_replicas_that_divide_everything() -> None:
     assert less.best.iteration_s > found.best.iteration_s * (1 + TIE)
     shares = found.limits(found.best).shares()
     assert sum(shares.values()) == pytest.approx(1)
+
+
+def test_the_best_of_the_other_kind_is_not_behind_the_runner_up() -> None:
+    """One search for both says the same of pipelines as another for pipelines alone."""
+    servers = Path(__file__).resolve().parents[2] / "examples" / "clusters" / "a100-servers.yaml"
+    found = search_sizes(published("gpt2-xl"), Cluster.read(servers), 256, tensors=(1,))
+    verdict = of_sizes(found, {"tensors": (1,)})
+    piped = found.best.mesh.depth > 1
+    others = [one.iteration_s for one in found.candidates if (one.mesh.depth > 1) != piped]
+    assert others
+    assert verdict.loses <= min(others) / found.best.iteration_s - 1
