@@ -9,8 +9,8 @@ import re
 from dataclasses import dataclass, replace
 
 from hocket.errors import CaptureError
-from hocket.profile.along import enter, leave
 from hocket.profile.operations import LOSS, Node, Trace
+from hocket.profile.tensor.along import enter, leave
 
 # What moving one byte costs in floating point operations: the balance of common devices is between 5 and 20.
 _FLOPS_PER_BYTE = 8.0

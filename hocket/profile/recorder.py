@@ -16,8 +16,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from hocket.errors import CaptureError
 from hocket.profile.aten import flops_of_call
 from hocket.profile.fake import changed_unsaid, draws, is_fake
-from hocket.profile.logits import LogitsPart
 from hocket.profile.operations import Call, Context, Node, Ref, Value, flatten, function_name
+from hocket.profile.tensor.logits import LogitsPart
 
 # Modules of torch.nn that only call their children: these are looked into, the other modules of torch.nn are not.
 _CONTAINERS = (

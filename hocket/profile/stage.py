@@ -17,8 +17,8 @@ from hocket.errors import InputError
 from hocket.profile.operations import Node, Ref
 from hocket.profile.precision import sums_in, sums_of
 from hocket.profile.steps import Step, flat_step, general_step, has_ref, inside, prepare
+from hocket.profile.tensor.traits import share_among
 from hocket.profile.trace import all_modules
-from hocket.profile.traits import share_among
 
 if TYPE_CHECKING:
     from hocket.profile.capture import Captured

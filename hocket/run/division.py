@@ -14,17 +14,17 @@ import torch
 from torch import Tensor, nn
 
 from hocket.features import Feature
-from hocket.profile.along import enter, leave
 from hocket.profile.capture import Captured
-from hocket.profile.divided import cuts, divide, part_of, whole_of
 from hocket.profile.job import Job
-from hocket.profile.members import Alone, Members
-from hocket.profile.sequence_search import with_slices
-from hocket.profile.tensor_search import find_split
-from hocket.profile.tensor_split import Collectives, Cut, TensorSplit, Ways
-from hocket.profile.traits import Column, Row
-from hocket.profile.vocabulary_search import with_vocabulary
-from hocket.profile.words import cross_entropy, gathered
+from hocket.profile.tensor.along import enter, leave
+from hocket.profile.tensor.divided import cuts, divide, part_of, whole_of
+from hocket.profile.tensor.members import Alone, Members
+from hocket.profile.tensor.search import find_split
+from hocket.profile.tensor.sequence_search import with_slices
+from hocket.profile.tensor.split import Collectives, Cut, TensorSplit, Ways
+from hocket.profile.tensor.traits import Column, Row
+from hocket.profile.tensor.vocabulary_search import with_vocabulary
+from hocket.profile.tensor.words import cross_entropy, gathered
 from hocket.run.elementwise import check_optimizer
 
 State = Mapping[str, Mapping[str, Any]]

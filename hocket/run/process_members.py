@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from hocket.profile.members import Alone
+from hocket.profile.tensor.members import Alone
 
 
 class ProcessMembers(Alone):

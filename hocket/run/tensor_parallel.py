@@ -13,8 +13,8 @@ from torch.distributed.tensor import DTensor, Shard
 from torch.distributed.tensor.placement_types import Placement, _StridedShard
 
 from hocket.errors import InputError
-from hocket.profile.divided import cuts, divide, exchange
-from hocket.profile.tensor_split import Cut, TensorSplit
+from hocket.profile.tensor.divided import cuts, divide, exchange
+from hocket.profile.tensor.split import Cut, TensorSplit
 from hocket.run.process_members import ProcessMembers
 
 

@@ -21,7 +21,7 @@ from hocket.profile.capture import Captured, capture
 from hocket.profile.job import Job
 from hocket.profile.measure import type_of
 from hocket.profile.model import CPU
-from hocket.profile.tensor_split import Collectives, TensorSplit
+from hocket.profile.tensor.split import Collectives, TensorSplit
 from hocket.program.check import prove
 from hocket.program.program import Program
 from hocket.run.board import Board

@@ -14,8 +14,8 @@ import torch
 import torch.distributed as dist
 
 from hocket.profile.capture import capture
-from hocket.profile.divided import cuts, divide
-from hocket.profile.tensor_search import find_split
+from hocket.profile.tensor.divided import cuts, divide
+from hocket.profile.tensor.search import find_split
 from hocket.run.engines.torch_dist import Worker
 from hocket.run.observe import Unobserved
 from hocket.run.process_members import ProcessMembers

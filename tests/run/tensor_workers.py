@@ -20,14 +20,14 @@ from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from hocket.profile.capture import Stage, capture
-from hocket.profile.divided import cuts, part_of
 from hocket.profile.job import Job
-from hocket.profile.sequence_search import with_slices
-from hocket.profile.tensor_search import find_split
-from hocket.profile.vocabulary_search import with_vocabulary
+from hocket.profile.tensor.divided import cuts, part_of
+from hocket.profile.tensor.search import find_split
+from hocket.profile.tensor.sequence_search import with_slices
+from hocket.profile.tensor.vocabulary_search import with_vocabulary
 from hocket.run.tensor_parallel import apply_split, as_dtensors
 from hocket.zoo.gpt import language_loss
-from tests.profile.transformers_of import NAMES, SEQ, VOCAB, logits_of, model_of
+from tests.profile.tensor.transformers_of import NAMES, SEQ, VOCAB, logits_of, model_of
 
 # (model, local parameters, dropout, slices of the sequence) by number of processes.
 _WAYS = ((False, 0.0, False), (True, 0.0, False), (True, 0.2, False), (False, 0.0, True), (True, 0.2, True))

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from hocket.errors import RefusedError
 from hocket.profile.capture import capture
-from hocket.profile.tensor_split import TensorSplit
+from hocket.profile.tensor.split import TensorSplit
 from hocket.run.division import Division, divided_tensors, split_of
 from hocket.run.work import _notes_of
 from tests.run.plans import Case, captured

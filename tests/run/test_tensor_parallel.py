@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.profile.transformers_of import SAMPLES, SEQ, VOCAB
+from tests.profile.tensor.transformers_of import SAMPLES, SEQ, VOCAB
 from tests.run.tensor_workers import RUNS, run
 
 # Of two blocks: for each two of either forward; in the backward as many, and two of what columns read; and the norms. And of the

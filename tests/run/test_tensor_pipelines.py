@@ -5,8 +5,8 @@ from pathlib import Path
 
 import torch
 
-from hocket.profile.divided import whole_of
-from hocket.profile.tensor_split import Cut
+from hocket.profile.tensor.divided import whole_of
+from hocket.profile.tensor.split import Cut
 from hocket.run.engines.inline import run_inline
 from tests.run.plans import assert_same_losses, assert_same_weights, captured
 from tests.run.tensor_pipeline_workers import RUNS, WIDTH, run

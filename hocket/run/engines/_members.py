@@ -17,7 +17,7 @@ from hocket.run.process_members import ProcessMembers, lent
 
 
 class Members:
-    """One group, as one of its members sees it (profile/members.py). Calls raise RuntimeError where another is gone or silent.
+    """One group, as one of its members sees it (profile/tensor/members.py). Calls raise RuntimeError where another is gone or silent.
 
     Attributes:
         shared: whether they share memory.

@@ -17,7 +17,7 @@ import torch.distributed as dist
 
 from hocket.plan.plan import Plan
 from hocket.profile.capture import Captured, capture
-from hocket.profile.tensor_split import TensorSplit
+from hocket.profile.tensor.split import TensorSplit
 from hocket.run.division import Division, split_of
 from hocket.run.engines.torch_dist import Worker
 from hocket.run.observe import Unobserved

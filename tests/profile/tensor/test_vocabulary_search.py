@@ -11,15 +11,15 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from hocket.errors import InputError
-from hocket.profile.divided import cuts, divide, part_of, whole_of
-from hocket.profile.members import Members
-from hocket.profile.sequence_search import with_slices
-from hocket.profile.tensor_search import find_split
-from hocket.profile.tensor_split import Cut, DividedEmbedding, DividedLinear, TensorSplit, Ways
-from hocket.profile.together import Together
-from hocket.profile.vocabulary_search import with_vocabulary
-from tests.profile.test_tensor_search import Pair
-from tests.profile.transformers_of import NAMES, VOCAB, logits_of, model_of
+from hocket.profile.tensor.divided import cuts, divide, part_of, whole_of
+from hocket.profile.tensor.members import Members
+from hocket.profile.tensor.search import find_split
+from hocket.profile.tensor.sequence_search import with_slices
+from hocket.profile.tensor.split import Cut, DividedEmbedding, DividedLinear, TensorSplit, Ways
+from hocket.profile.tensor.together import Together
+from hocket.profile.tensor.vocabulary_search import with_vocabulary
+from tests.profile.tensor.test_search import Pair
+from tests.profile.tensor.transformers_of import NAMES, VOCAB, logits_of, model_of
 
 ENDS = {
     "gpt": ("tok", "head"),

@@ -8,12 +8,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from hocket.profile.divided import part_of
-from hocket.profile.logits import Journal, LogitsPart, as_part
-from hocket.profile.members import Members
-from hocket.profile.tensor_split import Cut
-from hocket.profile.together import Together
-from hocket.profile.words import Words
+from hocket.profile.tensor.divided import part_of
+from hocket.profile.tensor.logits import Journal, LogitsPart, as_part
+from hocket.profile.tensor.members import Members
+from hocket.profile.tensor.split import Cut
+from hocket.profile.tensor.together import Together
+from hocket.profile.tensor.words import Words
 
 WORDS, WIDTH = 11, 3  # parts of 4, 4 and 3
 SHAPE = (2, 5, WORDS)

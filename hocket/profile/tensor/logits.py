@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from hocket.profile.operations import flatten, function_name
-from hocket.profile.words import REDUCTIONS, Words, cross_entropy, gathered
+from hocket.profile.tensor.words import REDUCTIONS, Words, cross_entropy, gathered
 
 
 @dataclass

@@ -20,15 +20,15 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
 from hocket.profile.block_calls import has_matrix
-from hocket.profile.divided import divide_words, part_of
-from hocket.profile.logits import Journal, LogitsPart, as_part
-from hocket.profile.members import Alone, Members
 from hocket.profile.operations import flatten
-from hocket.profile.tensor_proof import differs, told
-from hocket.profile.tensor_search import features_out
-from hocket.profile.tensor_split import Cut, DividedEmbedding, DividedLinear, TensorSplit
-from hocket.profile.together import Together
-from hocket.profile.words import Words
+from hocket.profile.tensor.divided import divide_words, part_of
+from hocket.profile.tensor.logits import Journal, LogitsPart, as_part
+from hocket.profile.tensor.members import Alone, Members
+from hocket.profile.tensor.proof import differs, told
+from hocket.profile.tensor.search import features_out
+from hocket.profile.tensor.split import Cut, DividedEmbedding, DividedLinear, TensorSplit
+from hocket.profile.tensor.together import Together
+from hocket.profile.tensor.words import Words
 
 _End = DividedLinear | DividedEmbedding
 _FEW = 8  # positions on which a module is tried for a linear layer

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from hocket.profile.along import Again, Along, enter, gather, leave, product, scatter
-from hocket.profile.draws import Part
-from hocket.profile.logits import as_part
-from hocket.profile.members import Members
-from hocket.profile.words import Words
+from hocket.profile.tensor.along import Again, Along, enter, gather, leave, product, scatter
+from hocket.profile.tensor.draws import Part
+from hocket.profile.tensor.logits import as_part
+from hocket.profile.tensor.members import Members
+from hocket.profile.tensor.words import Words
 
 
 class _Spread(torch.autograd.Function):

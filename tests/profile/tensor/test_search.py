@@ -7,11 +7,11 @@ import torch
 from torch import nn
 
 from hocket.errors import InputError, RefusedError
-from hocket.profile.divided import part_of, whole_of
-from hocket.profile.tensor_search import find_split
-from hocket.profile.tensor_split import Cut, DividedAttribute, DividedDraws, TensorSplit, Ways
+from hocket.profile.tensor.divided import part_of, whole_of
+from hocket.profile.tensor.search import find_split
+from hocket.profile.tensor.split import Cut, DividedAttribute, DividedDraws, TensorSplit, Ways
 from hocket.zoo.resnet import ResNet
-from tests.profile.transformers_of import NAMES, model_of
+from tests.profile.tensor.transformers_of import NAMES, model_of
 
 # Per part: (columns that read one tensor), row, pieces of the first column, divided attributes.
 EXPECTED = {

@@ -16,9 +16,9 @@ from torch import Tensor, nn
 
 from hocket.errors import RefusedError
 from hocket.profile.block_calls import BlockCall, alike, calls_of_blocks, has_matrix, nearest_nodes, numbers
-from hocket.profile.divided import cuts, cuts_in_block
-from hocket.profile.tensor_proof import TOLERANCE, Problem, Proof, told
-from hocket.profile.tensor_split import BlockSplit, Cut, DividedAttribute, DividedLinear, DividedPart, TensorSplit
+from hocket.profile.tensor.divided import cuts, cuts_in_block
+from hocket.profile.tensor.proof import TOLERANCE, Problem, Proof, told
+from hocket.profile.tensor.split import BlockSplit, Cut, DividedAttribute, DividedLinear, DividedPart, TensorSplit
 
 _MOST_ATTRIBUTES = 3  # that must be divided at once
 _MOST_SUMMED = 4  # weights of norms and the like inside one part

@@ -16,10 +16,10 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from hocket.profile.block_calls import BlockCall, calls_of_blocks
-from hocket.profile.divided import cuts_in_block
 from hocket.profile.operations import flatten
-from hocket.profile.tensor_proof import Problem, Proof
-from hocket.profile.tensor_split import BlockSplit, Sliced, TensorSplit
+from hocket.profile.tensor.divided import cuts_in_block
+from hocket.profile.tensor.proof import Problem, Proof
+from hocket.profile.tensor.split import BlockSplit, Sliced, TensorSplit
 
 
 def with_slices(model: nn.Module, split: TensorSplit, /, *args: Any, **kwargs: Any) -> TensorSplit:

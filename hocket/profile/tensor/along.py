@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hocket.profile.members import Members
+from hocket.profile.tensor.members import Members
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from hocket.profile.draws import Part
+from hocket.profile.tensor.draws import Part
 
 
 def attention_inputs(case: str) -> tuple[Tensor, Tensor, Tensor, dict[str, Any]]:

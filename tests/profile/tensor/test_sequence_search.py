@@ -8,17 +8,17 @@ import torch
 from torch import Tensor, nn
 
 from hocket.profile.capture import Stage, capture
-from hocket.profile.divided import divide
 from hocket.profile.job import Job
-from hocket.profile.members import Members
-from hocket.profile.sequence_search import with_slices
 from hocket.profile.storage import storage_key
-from hocket.profile.tensor_search import find_split
-from hocket.profile.tensor_split import DividedDraws, Sliced, TensorSplit, Ways
-from hocket.profile.together import Together
-from hocket.profile.traits import Shared
-from tests.profile.test_tensor_search import BLOCKS, Noise, Pair, in_rows
-from tests.profile.transformers_of import NAMES, logits_of, model_of
+from hocket.profile.tensor.divided import divide
+from hocket.profile.tensor.members import Members
+from hocket.profile.tensor.search import find_split
+from hocket.profile.tensor.sequence_search import with_slices
+from hocket.profile.tensor.split import DividedDraws, Sliced, TensorSplit, Ways
+from hocket.profile.tensor.together import Together
+from hocket.profile.tensor.traits import Shared
+from tests.profile.tensor.test_search import BLOCKS, Noise, Pair, in_rows
+from tests.profile.tensor.transformers_of import NAMES, logits_of, model_of
 
 ASKING = {
     "gpt": ("attn", "mlp"),

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from hocket.errors import InputError
-from hocket.profile.along import Along
-from hocket.profile.members import Members
-from hocket.profile.tensor_split import (
+from hocket.profile.tensor.along import Along
+from hocket.profile.tensor.members import Members
+from hocket.profile.tensor.split import (
     BlockSplit,
     Cut,
     DividedDraws,
@@ -22,8 +22,20 @@ from hocket.profile.tensor_split import (
     DividedPart,
     TensorSplit,
 )
-from hocket.profile.traits import Asking, Claims, Column, Drawing, Edge, Lookup, Row, Scoring, Shared, Summing, become
-from hocket.profile.words import Words
+from hocket.profile.tensor.traits import (
+    Asking,
+    Claims,
+    Column,
+    Drawing,
+    Edge,
+    Lookup,
+    Row,
+    Scoring,
+    Shared,
+    Summing,
+    become,
+)
+from hocket.profile.tensor.words import Words
 
 
 def part_of(tensor: Tensor, cut: Cut, width: int, rank: int) -> Tensor:

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hocket.profile.members import Members
-from hocket.profile.tensor_split import Cut
+from hocket.profile.tensor.members import Members
+from hocket.profile.tensor.split import Cut
 
 REDUCTIONS = ("mean", "sum", "none")
 """Those of `torch.nn.functional.cross_entropy`."""

@@ -16,11 +16,11 @@ from torch.utils._pytree import tree_leaves
 
 from hocket.errors import RefusedError
 from hocket.profile.block_calls import BlockCall
-from hocket.profile.divided import cuts_in_block, divide_block, part_of
-from hocket.profile.draws import Dice, Draw, divided_draws, draws_of
-from hocket.profile.members import Alone, Members
-from hocket.profile.tensor_split import BlockSplit, Cut, DividedDraws, DividedPart, Sliced
-from hocket.profile.together import Together
+from hocket.profile.tensor.divided import cuts_in_block, divide_block, part_of
+from hocket.profile.tensor.draws import Dice, Draw, divided_draws, draws_of
+from hocket.profile.tensor.members import Alone, Members
+from hocket.profile.tensor.split import BlockSplit, Cut, DividedDraws, DividedPart, Sliced
+from hocket.profile.tensor.together import Together
 
 _Slice = Callable[[Tensor], Tensor]
 TOLERANCE = 1e-9  # of float64, relative to the largest number of the same kind

@@ -12,7 +12,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from hocket.profile.members import Members
+from hocket.profile.tensor.members import Members
 
 T = TypeVar("T")
 
