@@ -202,5 +202,6 @@ def make_plan(situation: Situation, name: str, choice: Choice, profile_path: str
         profile=profile_path,
         profile_digest=situation.profile.digest,
         model_digest=situation.profile.digest_of_model,
+        dtype=situation.profile.dtype if situation.profile.digest_of_model else "",
         shard=choice.stages[0].shard,
     )

@@ -70,6 +70,7 @@ class Plan:
             the profile, so that a plan is never run against another.
         model_digest: SHA-256 over the names and shapes of the model's parameters (profile/job.py), so that a plan never trains
             another model; empty when the profile came from elsewhere.
+        dtype: the type that the profiled job computed in, such as "float32", whose seconds and bytes are predicted; empty likewise.
         batch_size: samples of one update (for strategies that update after each microbatch: of one report).
         microbatch_size: samples; the last microbatch of a batch is smaller when it does not divide the batch.
         stages: in pipeline order.
@@ -93,6 +94,7 @@ class Plan:
     profile: str = ""
     profile_digest: str = ""
     model_digest: str = ""
+    dtype: str = ""
     predicted: Predicted | None = None
     tensor: int = 1
     slices: bool = False
@@ -211,7 +213,7 @@ class Plan:
         """The plan as text; `from_yaml` is the inverse."""
         data = as_data(self)
         data["cluster"] = parse_yaml(self.cluster.to_yaml(), "cluster")
-        about = ("format", "strategy", "options", "model", "profile", "profile_digest", "model_digest")
+        about = ("format", "strategy", "options", "model", "profile", "profile_digest", "model_digest", "dtype")
         groups = ("tensor", "slices", "sequence_parallel", "shard")
         order = (*about, "batch_size", "microbatch_size", *groups, "stages", "cluster", "predicted")
         plain = {"tensor": 1, "slices": False, "sequence_parallel": False, "shard": "none"}

@@ -57,6 +57,7 @@ class Position:
         step: steps trained; samples: of the stream of data, consumed.
         job, plan_digest, profile_digest: whose it is.
         rule: the update rule's kind; weight_versions: updates in each stage's weights since the run began.
+        dtype: the type that was computed in, such as "float32"; empty where nobody said so.
     """
 
     step: int
@@ -66,6 +67,7 @@ class Position:
     profile_digest: str = ""
     rule: str = ""
     weight_versions: tuple[int, ...] = ()
+    dtype: str = ""
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
 

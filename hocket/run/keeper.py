@@ -57,6 +57,7 @@ class Keeper:
             job=job_name(self._job),
             plan_digest=plan_digest(plan),
             profile_digest=plan.profile_digest,
+            dtype=self._job.dtype,
             rule=program.rule.kind,
             weight_versions=self._versions,
         )
@@ -79,6 +80,9 @@ class Keeper:
             speak({"event": "note", "text": text})
         elif found.position.plan_digest != plan_digest(self._plan):
             text = f"{found.path} was made under another plan; its state is taken by name"
+            speak({"event": "note", "text": text})
+        if found is not None and found.position.dtype not in ("", self._job.dtype):
+            text = f"{found.path} was computed in {found.position.dtype}; its weights go on as they are, in {self._job.dtype} now"
             speak({"event": "note", "text": text})
         return found
 

@@ -63,6 +63,9 @@ def work(job: Job, plan: Plan, options: Options, seat: Seat, progress: Progress,
     if plan.batch_size != job.batch_size:
         hint = f"Plan again with --batch {job.batch_size}, or give the job batch_size={plan.batch_size}."
         raise InputError("batch_size", f"{plan.batch_size} in the plan", f"{job.batch_size}, as in the job", hint)
+    if plan.dtype and plan.dtype != job.dtype:
+        hint = "Profile the job and plan again, or give the job the precision that was profiled."
+        raise InputError("precision", f"{plan.dtype} in the plan", f"{job.dtype}, as in the job", hint)
     # Members of a tensor-parallel group do what their group's number says, each as a device of its own.
     number, (group, member) = devices[seat.rank], divmod(devices[seat.rank], plan.tensor)
     device = device_of(plan, number, options.device, seat.local_rank)

@@ -70,9 +70,13 @@ def test_the_whole_walk(run: Run, profiled: Path) -> None:
         ),
         (("nn.Tanh(),", "", "batch_size=4", "batch_size=8"), ("error: model", "profiled", "plan again")),
         (("batch_size=4", "batch_size=8", "", ""), ("batch_size", "4 in the plan", "8, as in the job", "--batch 8")),
+        (
+            ("batch_size=4", "batch_size=4, precision='bfloat16'", "", ""),
+            ("precision", "float32 in the plan", "bfloat16, as in the job", "plan again"),
+        ),
         (("torch.manual_seed(0)", "raise OSError('no data')", "", ""), ("changed.py", "no data")),
     ],
-    ids=["wider", "shorter and another batch", "another batch", "broken"],
+    ids=["wider", "shorter and another batch", "another batch", "another precision", "broken"],
 )
 def test_a_job_that_changed(profiled: Path, edit: tuple[str, str, str, str], words: tuple[str, ...]) -> None:
     """A plan never trains another model than it was made for: refused before the first step, exit code 2, nothing written."""

@@ -32,6 +32,7 @@ PLAN = Plan(
     profile="profile.json",
     profile_digest="ab" * 32,
     model_digest="cd" * 32,
+    dtype="bfloat16",
     predicted=Predicted(0.25, 32.0, {0: 1e6, 1: 2e6, 2: 3e6, 3: 4.5e6}, 0.125),
 )
 

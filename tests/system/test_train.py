@@ -340,6 +340,14 @@ def test_a_batch_that_is_not_the_jobs(tmp_path: Path) -> None:
         train(job, plan("gpipe", (7, (0,))), steps=1)
 
 
+@pytest.mark.parametrize(("precision", "profiled"), [(None, "bfloat16"), ("bfloat16", "float64")])
+def test_a_precision_that_is_not_the_jobs(tmp_path: Path, precision: str | None, profiled: str) -> None:
+    """A plan of a profile in another type than the job computes in is refused, whichever is the shorter."""
+    chosen = replace(plan("gpipe", (7, (0,))), dtype=profiled)
+    with pytest.raises(InputError, match=f"precision: found {profiled} in the plan; expected {precision or 'float64'}"):
+        train(write_job(tmp_path, precision=precision), chosen, steps=1)
+
+
 def test_checkpoints_move_between_precisions(tmp_path: Path) -> None:
     """Trained in bfloat16 on two workers, then in the model's own type on one, and back: what is saved is in the model's type."""
     saved = tmp_path / "saved"
@@ -349,6 +357,10 @@ def test_checkpoints_move_between_precisions(tmp_path: Path) -> None:
     for precision, steps in (("bfloat16", 2), (None, 4), ("bfloat16", 6)):
         heard = run(job[precision], chosen[precision], steps=steps, checkpoint=saved, resume=True)
         losses += heard.losses
+        told = [note for note in heard.notes if " was computed in " in note]
+        assert len(told) == (steps > 2)  # of a first step there is no checkpoint
+        before, now = ("bfloat16", "float64") if precision is None else ("float64", "bfloat16")
+        assert all(f"was computed in {before}" in note and note.endswith(f"in {now} now") for note in told)
     plain = reference(job[None], chosen[None], 6)
     assert losses == pytest.approx(plain, rel=1e-2)
     assert losses != pytest.approx(plain, rel=1e-6)
