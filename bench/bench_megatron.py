@@ -19,8 +19,9 @@ from hocket.cost.analytic import Precision, analytic
 from hocket.hardware import catalog
 from hocket.hardware.cluster import Cluster, DeviceType, Level, Link
 from hocket.passes.borders import StageCut
-from hocket.plan.mesh import Mesh, Plane, Source
+from hocket.plan.mesh import Mesh
 from hocket.plan.mesh_search import Meshed, simulated
+from hocket.plan.plane import Plane, Source
 from hocket.plan.predict import predict_choice
 from hocket.profile.model import ModelProfile
 from hocket.profile.synthetic import chain

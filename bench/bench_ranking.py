@@ -22,7 +22,8 @@ from bench_prediction import Case, order
 from hocket.demo import JOB
 from hocket.hardware.cluster import Cluster
 from hocket.plan.hunt import make_plan
-from hocket.plan.mesh import Mesh, Plane
+from hocket.plan.mesh import Mesh
+from hocket.plan.plane import Plane
 from hocket.plan.predict import predict_iteration
 from hocket.profile.companions import usual_neighbours
 from hocket.profile.job import Job, load_job

@@ -13,9 +13,10 @@ from math import floor, inf, lcm, log
 import numpy as np
 
 from hocket.plan.candidates import TIE
-from hocket.plan.mesh import Mesh, Plane
+from hocket.plan.mesh import Mesh
 from hocket.plan.mixed import alone, mixed, mixes, turned
 from hocket.plan.plan import Predicted
+from hocket.plan.plane import Plane
 from hocket.plan.predict import predict_choice, proven_peaks
 from hocket.plan.tailor import Tailor
 from hocket.program.program import SHARDS

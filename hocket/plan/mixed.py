@@ -14,7 +14,8 @@ import numpy as np
 from hocket.cost.compute import Columns
 from hocket.hardware.cluster import Cluster
 from hocket.plan.ground import Places
-from hocket.plan.mesh import Mesh, Plane
+from hocket.plan.mesh import Mesh
+from hocket.plan.plane import Plane
 
 _MOST_TYPES = 4  # whose orders are all tried; of more, these that have most devices
 

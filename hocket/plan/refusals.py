@@ -10,7 +10,8 @@ from typing import Any
 from hocket.errors import InputError
 from hocket.hardware.groups import grouped
 from hocket.plan.candidates import Refused
-from hocket.plan.mesh import Bound, Mesh
+from hocket.plan.mesh import Mesh
+from hocket.plan.mesh_figures import Bound
 from hocket.plan.mesh_search import with_tailors
 from hocket.plan.sized import SIZES, SizedSearch, asked, divisors
 from hocket.units import show_bytes, show_count, show_seconds

@@ -21,9 +21,10 @@ from hocket.errors import InputError, RefusedError, nearest
 from hocket.hardware.cluster import Cluster, DeviceType, Node
 from hocket.hardware.groups import grouped
 from hocket.plan.hunt import make_plan
-from hocket.plan.mesh import STRATEGIES, Plane, planes
+from hocket.plan.mesh import STRATEGIES
 from hocket.plan.mesh_search import Meshed, Meshes, search_meshes
 from hocket.plan.plan import Plan
+from hocket.plan.plane import Plane, planes
 from hocket.plan.predict import predict_iteration
 from hocket.plan.tailor import woven
 from hocket.profile.model import ModelProfile

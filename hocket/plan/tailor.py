@@ -15,7 +15,10 @@ import numpy as np
 from hocket.cost.compute import Columns
 from hocket.hardware.cluster import Cluster
 from hocket.plan.ground import Ground
-from hocket.plan.mesh import WAITING, Mesh, Plane, Source, Tables, flying, sums
+from hocket.plan.mesh import Mesh
+from hocket.plan.mesh_bounds import WAITING
+from hocket.plan.mesh_figures import Tables, flying, sums
+from hocket.plan.plane import Plane, Source
 from hocket.profile.model import ModelProfile
 
 SOME = "some"  # blocks are made again, in ways that differ

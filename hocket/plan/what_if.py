@@ -13,9 +13,11 @@ from hocket.errors import HocketError, InputError, RefusedError
 from hocket.hardware.change import Change
 from hocket.hardware.cluster import Cluster
 from hocket.plan.candidates import TIE, Search
-from hocket.plan.mesh import Bound, Mesh, Plane
+from hocket.plan.mesh import Mesh
+from hocket.plan.mesh_figures import Bound
 from hocket.plan.mesh_search import Meshed, simulated, with_tailors
 from hocket.plan.plan import Plan, Predicted
+from hocket.plan.plane import Plane
 from hocket.plan.predict import predict_iteration
 from hocket.plan.search import search_widths
 from hocket.plan.sized import IN_16_BITS, SizedSearch, asked, search_sizes

@@ -13,7 +13,7 @@ from hocket.hardware.cluster import Cluster, Level, Link
 from hocket.passes.borders import stage_shapes
 from hocket.passes.tasks import Work
 from hocket.plan.bound_chunks import interleaved_s
-from hocket.plan.mesh import Plane, planes
+from hocket.plan.plane import Plane, planes
 from hocket.plan.predict import predict_choice
 from hocket.profile.model import ModelProfile
 from hocket.profile.transformer import Transformer

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from hocket.plan.mesh import Plane, Source, planes
 from hocket.plan.mesh_search import search_meshes, simulated
+from hocket.plan.plane import Plane, Source, planes
 from hocket.plan.predict import predict_choice, proven_peaks
 from hocket.program.program import SHARDS
 from tests.plan.test_mesh import SERVERS, plane, source, untied

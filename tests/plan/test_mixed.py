@@ -10,10 +10,11 @@ from hocket.cost.analytic import analytic
 from hocket.hardware import catalog
 from hocket.hardware.cluster import Cluster, Level, Link, Node
 from hocket.passes.borders import StageCut
-from hocket.plan.mesh import Mesh, Plane
+from hocket.plan.mesh import Mesh
 from hocket.plan.mesh_search import proven, simulated
 from hocket.plan.mixed import alone, mixes, turned
 from hocket.plan.open import Opened, problems_of
+from hocket.plan.plane import Plane
 from hocket.plan.predict import predict_choice
 from hocket.plan.sized import SizedSearch, search_sizes
 from hocket.plan.tailor import Tailor

@@ -8,9 +8,10 @@ import pytest
 
 from hocket.cost.analytic import RECOMPUTE
 from hocket.hardware.cluster import Cluster, Level
-from hocket.plan.mesh import Mesh, Plane
+from hocket.plan.mesh import Mesh
 from hocket.plan.mesh_search import Meshed, search_meshes, simulated
 from hocket.plan.open import Opened, problems_of
+from hocket.plan.plane import Plane
 from hocket.plan.sized import search_sizes
 from hocket.plan.tailor import SOME, Tailor, woven
 from hocket.profile.transformer import Transformer

@@ -6,9 +6,10 @@ import pytest
 
 from hocket.cost.analytic import analytic
 from hocket.errors import InputError
-from hocket.plan.mesh import Mesh, Plane
+from hocket.plan.mesh import Mesh
 from hocket.plan.open import Opened, problems_of
 from hocket.plan.plan import Plan, PlanStage
+from hocket.plan.plane import Plane
 from hocket.plan.predict import predict, predict_choice, predict_iteration
 from hocket.profile.model import ModelProfile
 from tests.plan.test_mesh import A100, GPT, SERVERS, source

@@ -1,0 +1,68 @@
+"""Figures of layers side by side, and how many microbatches fly: what bounds of meshes are made of."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from hocket.cost.compute import Columns
+from hocket.plan.ground import Ground
+from hocket.profile.model import ModelProfile
+
+
+@dataclass(frozen=True)
+class Bound:
+    """What no simulation of a mesh is below: seconds of an iteration, bytes on the device that lacks most, and what it has."""
+
+    seconds: float
+    bytes: float
+    room_bytes: float = float("inf")
+
+    @property
+    def fits(self) -> bool:
+        """Whether it may fit."""
+        return self.bytes <= self.room_bytes
+
+
+@dataclass(frozen=True)
+class Tables:
+    """Figures of the layers before each layer, and of all; shapes (types, layers + 1) and (layers + 1,)."""
+
+    forward_s: np.ndarray
+    backward_s: np.ndarray
+    stash_bytes: np.ndarray
+
+    @classmethod
+    def of(cls, profile: ModelProfile, types: tuple[str, ...], samples: int) -> "Tables":
+        """Of a profile that knows these types, at one microbatch size."""
+        columns = Columns(profile)
+        each = [columns.on(name) or columns for name in types]
+        forward_s, backward_s = (
+            np.array([sums(getattr(one.at(samples), name)) for one in each]) for name in ("forward_s", "backward_s")
+        )
+        return cls(forward_s, backward_s, sums(columns.at(samples).stash_bytes))
+
+
+def flying(ground: Ground, chunks: int, turns: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Microbatches that each device has forward before its first backward (strategies/flush.py, interleaved.py), by chunk.
+
+    Arguments:
+        turns: microbatches of each device.
+
+    Returns:
+        shape (chunks, stages); whether forwards come behind that backward; whether as many are there again when the device has
+        gradients of all its chunks.
+    """
+    if chunks == 1:
+        ahead = ground.flying(turns)
+        return ahead[None, :], ahead < turns, ahead < turns
+    depth, virtual, round_ = len(turns), turns * chunks, len(turns) * chunks
+    ahead = np.minimum(virtual, 2 * (depth - np.arange(depth) - 1) + (chunks - 1) * depth + 1)
+    whole, rest = np.divmod(ahead, round_)
+    counts = whole * depth + np.clip(rest - np.arange(chunks)[:, None] * depth, 0, depth)
+    return counts, ahead < virtual, ahead + round_ <= virtual
+
+
+def sums(values: Iterable[float]) -> np.ndarray:
+    """What is before each, and all together."""
+    return np.concatenate(([0.0], np.cumsum(np.fromiter(values, dtype=float))))
