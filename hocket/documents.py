@@ -105,6 +105,7 @@ def parse_yaml(text: bytes | str, place: str) -> Any:
     """
     from ruamel.yaml import YAML
     from ruamel.yaml.error import MarkedYAMLError, YAMLError
+    from ruamel.yaml.reader import ReaderError
 
     if text[:1] in ("{", b"{"):  # JSON is YAML, and read a hundred times as fast as such
         with suppress(InputError):
@@ -123,6 +124,7 @@ def parse_yaml(text: bytes | str, place: str) -> Any:
         if str(error).startswith("Exceeds the limit"):
             raise InputError(place, _too_long(), "a YAML document") from None
         found = re.sub(r' in "<\w+ string>",', "", " ".join(str(error).split()))
+        found = f"a binary file, or no text in UTF-8: {found}" if isinstance(error, ReaderError) else found
         raise InputError(place, found, "a YAML document") from None
     _bound_aliases(data, len(text), place)
     return data

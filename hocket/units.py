@@ -48,7 +48,7 @@ def read_duration_s(text: str, place: str) -> float:
     except (ValueError, KeyError):
         seconds = nan
     if not 0 < seconds < inf:
-        raise InputError(place, repr(text), "a number and d, h, m or s, such as 30d")
+        raise InputError(place, repr(text), "a positive number and d, h, m or s, such as 30d")
     return seconds
 
 

@@ -79,6 +79,7 @@ def test_a_document_of_another_format(text: str | bytes, found: str) -> None:
         ("[" * 20_000, "f.yaml", "too deep"),
         ("a: " + "9" * 5000, "f.yaml", "a number of more than 4300 digits"),
         (b"\xff\xfe\xfa", "f.yaml", ""),
+        (b"\x7fELF\xd0\x01", "f.yaml", "a binary file, or no text in UTF-8: "),
         ("a: \0", "f.yaml", "special characters"),
         ("? [a, {b: c}]\n: d", "f.yaml", ""),
     ],

@@ -46,14 +46,22 @@ def whatif(
 
     Without a question: twice each bandwidth, 10 % more memory, twice the batch, devices of twice the rates.
     """
-    from hocket.cli.explaining import answer_json, print_answers
+    from hocket.cli.explaining import answer_json, answered, print_answers
     from hocket.cli.output import print_json
     from hocket.plan.what_if import usual
 
+    if planned is not None:
+        at_least_one("--planned-batch", planned)
+    for count in devices or ():
+        at_least_one("--devices", count)
+    for word in batch or ():
+        if word.lstrip("+-").isdecimal():
+            at_least_one("--batch", int(word))
     asked = _Asked(model, cluster, planned, anew)
     answers = asked.changes(bandwidth, latency, memory, rate, batch, devices, device_type)
     questions = [_joined(answers)] if together and answers else answers or list(usual(asked.cluster))
     found = [asked.answer(question) for question in questions]
+    found = found if answers else answered(found)
     if json:
         print_json(
             {"now": asked.now, "samples_per_s": asked.samples_per_s, "answers": [answer_json(one) for one in found]}
@@ -182,6 +190,18 @@ def _joined(questions: "Sequence[Question]") -> "Question":
             else:
                 whole[one.name] = value
     return Question(", ".join(question.text for question in questions), Change(**whole), batch)
+
+
+def at_least_one(place: str, count: int) -> None:
+    """Refuse a number that counts nothing.
+
+    Raises:
+        InputError: at `place`.
+    """
+    from hocket.errors import InputError
+
+    if count < 1:
+        raise InputError(place, str(count), ">= 1")
 
 
 def factor_of(text: str, place: str) -> float:

@@ -161,6 +161,11 @@ def print_answers(answers: "Sequence[Answer]", title: str) -> None:
     )
 
 
+def answered(answers: "Sequence[Answer]") -> "list[Answer]":
+    """Answers to questions that nobody asked, without those of rates that are not known for the type of compute."""
+    return [one for one in answers if one.question.change.rate == 1 or one.same is not None or one.anew is not None]
+
+
 def print_refused(refused: "Sequence[Refused]", most: int = 60) -> None:
     """What is no candidate, and why: nearest misses of memory first."""
     ordered = sorted(refused, key=lambda one: (not one.missing_bytes, one.missing_bytes))
@@ -175,7 +180,8 @@ def explained_sizes(found: Any, options: Mapping[str, Any]) -> Explained:
     from hocket.plan.what_if import ask_sizes, usual
 
     answers = [ask_sizes(found, question, options, search=False) for question in usual(found.cluster)]
-    return Explained(found.plan(found.best), found.profile_of(found.best), answers, of_sizes(found, options))
+    plan, profile = found.plan(found.best), found.profile_of(found.best)
+    return Explained(plan, profile, answered(answers), of_sizes(found, options))
 
 
 def explained_profile(profiles: "Mapping[str, ModelProfile]", found: Any, options: Mapping[str, Any]) -> Explained:
@@ -187,7 +193,7 @@ def explained_profile(profiles: "Mapping[str, ModelProfile]", found: Any, option
     profile = next(one for one in profiles.values() if one.digest == plan.profile_digest)
     answers = [ask_profile(profiles, found, question, options, search=False) for question in usual(plan.cluster)]
     verdict = with_stale(of_profile(found, profile, options.get("microbatch_sizes") or ()), profiles, found, options)
-    return Explained(plan, profile, answers, verdict, _runner_up(found))
+    return Explained(plan, profile, answered(answers), verdict, _runner_up(found))
 
 
 def _runner_up(found: Any) -> str:

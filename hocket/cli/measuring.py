@@ -16,7 +16,9 @@ def profile(
     microbatch: Annotated[
         list[int] | None, typer.Option("--microbatch", "-b", help="A size to measure; repeat.")
     ] = None,
-    device: Annotated[str, typer.Option(help="'cpu', or 'cuda' for the current GPU.")] = "cpu",
+    device: Annotated[
+        str | None, typer.Option(help="'cpu', the default, or 'cuda' for the current GPU.", show_default=False)
+    ] = None,
     device_type: Annotated[
         str | None,
         typer.Option(
@@ -61,14 +63,18 @@ def profile(
     from hocket.profile.companions import usual_neighbours
     from hocket.profile.job import check_device, load_job
 
-    check_device(device)
+    here = device or "cpu"
+    check_device(here)
     _check_output(output, "profile", '"microbatch_sizes"')
     _check_sizes(microbatch)
     if device_type is not None:
-        if compile:
-            from hocket.errors import InputError
+        from hocket.errors import InputError
 
+        if compile:
             raise InputError("--compile", "--device-type, with which nothing is measured", "a job that is measured")
+        if device is not None:
+            step = "Leave one out: --device measures here, --device-type works out for a type that need not be here."
+            raise InputError("--device", device, "nothing, where --device-type says that nothing is measured", step)
         _work_out(job, output, microbatch, device_type, calibration, neighbours, tensor, json)
         return
     if calibration is not None:
@@ -79,7 +85,7 @@ def profile(
         )
     if compile and tensor > 1:
         check_together("--compile", Feature.COMPILE, Feature.TENSOR)
-    busy = usual_neighbours(device) if neighbours is None else neighbours
+    busy = usual_neighbours(here) if neighbours is None else neighbours
 
     from hocket.profile.measure import usual_sizes
     from hocket.run.measure_member import measure_member
@@ -93,7 +99,7 @@ def profile(
             tensor,
             sizes,
             sequence_parallel,
-            device=device,
+            device=here,
             neighbours=busy,
             budget_s=budget_s,
             progress=report,

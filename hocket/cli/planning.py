@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from hocket.profile.model import ModelProfile
     from hocket.simulate.summary import Summary
 
+_OF_GROUPS = ("--tensor", "--sequence-parallel")
+_GROUPS = (
+    "Give --tensor-profile with what `hocket profile --tensor` has measured: that alone considers groups of devices."
+)
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document (seconds, bytes, unrounded).")]
 
 
@@ -121,8 +125,14 @@ def plan(
         of_sizes["--sequence-parallel"] = sequence_parallel
         for name, value in of_sizes.items():
             if value or value is False:
-                raise InputError(name, "a profile", "a model by its sizes: a profile's layers are measured as they are")
-        read = {Path(model): loaded, **{path: ModelProfile.read(path) for path in tensor_profile or ()}}
+                expected = "a model by its sizes: a profile's layers are measured as they are"
+                raise InputError(name, "a profile", expected, _GROUPS if name in _OF_GROUPS else "")
+        members = {path: ModelProfile.read(path) for path in tensor_profile or ()}
+        for path, one in members.items():
+            if one.tensor == 1:
+                expected = "one of a member of a tensor-parallel group, from `hocket profile --tensor 2`"
+                raise InputError("--tensor-profile", f"{path}, a profile of 1 device", expected)
+        read = {Path(model): loaded, **members}
         known = Cluster.read(cluster)
         past = known_run(loaded, known, output) if experience else None
         if past is not None:

@@ -34,6 +34,7 @@ def scaling(
 
     Example: hocket scaling profile.json cluster.yaml curve.yaml --batch 256 --report scaling.html
     """
+    from hocket.cli.asking import at_least_one
     from hocket.cli.output import print_json
     from hocket.cli.table import print_table
     from hocket.files import place_to_write, write_atomic
@@ -42,6 +43,8 @@ def scaling(
     from hocket.plan.scaling import OPTIMAL, WAYS, scale
     from hocket.units import show_count, show_days
 
+    for place, count in (("--batch", batch), *(("--devices", count) for count in devices or ())):
+        at_least_one(place, count)
     if report:
         place_to_write(report)
     known, cloud = SampleCurve.read(curve), Cluster.read(cluster)

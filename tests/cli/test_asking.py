@@ -1,11 +1,14 @@
 """`hocket whatif`, and what `hocket plan` says of limits, help and refusals."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from hocket.cli.asking import factor_of
 from hocket.errors import InputError
+from hocket.hardware.cluster import Cluster, Level
+from hocket.profile.synthetic import chain
 from tests.cli.test_planning import document, said
 from tests.cli.test_sized import folder  # noqa: F401  # a fixture
 
@@ -96,11 +99,26 @@ def test_questions_of_a_model(capsys: pytest.CaptureFixture[str]) -> None:
         (("gpt.yaml", "cluster.yaml"), "--planned-batch"),
         ((*SIZED, "--memory", "2x", "--memory", "3x", "--together"), "--together"),
         ((*SIZED, "--device-type", "h1000"), "device type"),
+        ((*SIZED[:3], "0"), "--planned-batch"),
+        *(((*SIZED, option, count), option) for option in ("--devices", "--batch") for count in ("0", "-3")),
     ],
 )
 def test_what_is_asked_wrongly(words: tuple[str, ...], place: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Told by its place."""
-    assert document(capsys, "whatif", *words, code=2)["error"]["place"] == place
+    """Told by its place; and a number that counts nothing with the least that does."""
+    error = document(capsys, "whatif", *words, code=2)["error"]
+    assert error["place"] == place
+    assert words[-1] not in ("0", "-3") or (error["found"], error["expected"]) == (words[-1], ">= 1")
+
+
+def test_what_nobody_asked_is_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+    """Rates of a type that are not known for the type of compute: no row of a table that nobody asked for, but an answer to who asks."""
+    replace(chain(4, device_type="cpu-core"), dtype="bfloat16").save("profile.json")
+    Cluster("two", (Level("server", 2, 1e9),), "cpu-core").save("cluster.yaml")
+    text = said(capsys, "plan", "profile.json", "cluster.yaml", "-B", "8", "-s", "gpipe", "-o", "plan.yaml")
+    assert "a batch of twice the size" in text
+    assert "of twice the rates" not in text
+    assert "without a bfloat16 rate" in said(capsys, "whatif", "plan.yaml", "--rate", "2x")
+    assert "of twice the rates" not in said(capsys, "whatif", "plan.yaml")
 
 
 def test_factors() -> None:

@@ -80,7 +80,7 @@ def test_from_a_profile(capsys: pytest.CaptureFixture[str]) -> None:
 def test_durations_that_are_none(text: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Told with an example."""
     error = document(capsys, *WORDS, "--samples", "1", "--deadline", text, code=2)["error"]
-    assert (error["place"], error["expected"]) == ("--deadline", "a number and d, h, m or s, such as 30d")
+    assert (error["place"], error["expected"]) == ("--deadline", "a positive number and d, h, m or s, such as 30d")
 
 
 def test_durations() -> None:

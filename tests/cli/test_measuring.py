@@ -66,6 +66,10 @@ def test_a_profile_for_a_device_that_is_not_here(run: Callable[..., Any], folder
         (("--device-type", "a100"), "device type: found 'a100'"),
         (("--device-type", "a100-80gb", "-b", 5), "microbatch: found 5; expected 1 to 4"),
         (("--device-type", "a100-80gb", "--neighbours", 1), "--neighbours: found 1"),
+        (
+            ("--device-type", "a100-80gb", "--device", "cpu"),
+            "--device: found cpu; expected nothing, where --device-type",
+        ),
     ],
 )
 def test_profiles_that_cannot_be_worked_out(

@@ -207,6 +207,8 @@ def test_compare_says_nothing_that_is_not_so(folder: Path, capsys: pytest.Captur
         ("plan plan.yaml cluster.yaml -B 4", ("plan.yaml", "what seems to be a plan", "a profile")),
         ("plan empty.yaml cluster.yaml -B 4", ("empty.yaml", "an empty file", "a profile")),
         ("plan profile.json empty.yaml -B 4", ("empty.yaml", "an empty file", "a cluster")),
+        ("plan broken.json cluster.yaml -B 4", ("broken.json, line 1", "broken JSON: 'oops}'", "a profile")),
+        ("show binary.yaml", ("binary.yaml", "a binary file", "a plan")),
         ("check cluster.yaml", ("cluster.yaml", "what seems to be a cluster", "a plan")),
         ("check profile.json", ("profile.json", "what seems to be a profile", "a plan")),
         ("simulate empty.yaml", ("empty.yaml", "an empty file", "a plan")),
@@ -222,10 +224,22 @@ def test_the_wrong_file_is_told_what_it_seems_to_be(
 ) -> None:
     """Place, what stands there and what was expected, in one error."""
     Path("empty.yaml").touch()
+    Path("broken.json").write_text('{"layers": oops}')
+    Path("binary.yaml").write_bytes(b"\x7fELF\xd0\x01")
     error = document(capsys, *words.split(), code=2)["error"]
     assert error["place"] == parts[0]
     assert error["found"].startswith(parts[1])
     assert error["expected"].startswith(parts[2])
+
+
+def test_groups_of_a_profile_are_those_of_its_members(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A profile of one device is no member's; and who asks for groups as by sizes is told which option considers them."""
+    words = ("plan", "profile.json", "cluster.yaml", "-B", "4")
+    error = document(capsys, *words, "--tensor-profile", "profile.json", code=2)["error"]
+    assert (error["place"], error["found"]) == ("--tensor-profile", "profile.json, a profile of 1 device")
+    assert "hocket profile --tensor 2" in error["expected"]
+    assert "Give --tensor-profile" in said(capsys, *words, "-t", "2", code=2)
+    assert "--tensor-profile" not in said(capsys, *words, "--recompute", "full", code=2)
 
 
 def test_a_plan_whose_profile_is_gone(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -38,6 +38,13 @@ def test_models_by_their_sizes(capsys: pytest.CaptureFixture[str]) -> None:
     assert max(row["speedup"] for row in found["rows"]) > 1.5
 
 
+@pytest.mark.parametrize("words", [("--batch", "0"), ("--batch", "-2"), ("--devices", "0")])
+def test_numbers_that_count_nothing(words: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    """Are refused by the option's name."""
+    error = document(capsys, *WORDS, *words, code=2)["error"]
+    assert (error["place"], error["found"], error["expected"]) == (*words, ">= 1")
+
+
 def test_links_of_two_levels(capsys: pytest.CaptureFixture[str]) -> None:
     """Are refused."""
     words = ("--bandwidth", "cluster=2x", "--bandwidth", "server=2x")

@@ -67,7 +67,9 @@ def open_model(name: str | Path) -> ModelProfile | Transformer:
         if not error.expected.startswith("a profile"):
             raise
         expected = f"a profile ({FORMAT}), or a model's sizes (YAML, or config.json)"
-        raise InputError(error.place, error.found, expected, error.next_step) from None
+        broken = text.lstrip()[:1] == b"{" and error.expected.endswith("JSON)")
+        found_instead = f"broken JSON: {error.found}" if broken else error.found
+        raise InputError(error.place, found_instead, expected, error.next_step) from None
 
 
 class NoSizes(ValueError):
