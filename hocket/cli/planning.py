@@ -41,6 +41,14 @@ def plan(
     microbatch: Annotated[
         list[int] | None, typer.Option("--microbatch", "-b", help="Only this microbatch size; repeat.")
     ] = None,
+    max_batch: Annotated[
+        int | None,
+        typer.Option(
+            help="The largest batch that is safe for the job: doublings of --batch up to it are planned, too, and the smallest of "
+            "the best is taken.",
+            show_default=False,
+        ),
+    ] = None,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="Where to write the best plan.")] = None,
     synchronous: Annotated[
         bool | None,
@@ -105,6 +113,7 @@ def plan(
     from hocket.errors import InputError
     from hocket.files import check_replaced, place_to_write
     from hocket.hardware.cluster import Cluster
+    from hocket.plan.batches import best_batch
     from hocket.plan.profile_goal import plan_profile
     from hocket.profile.model import ModelProfile
     from hocket.profile.sizes import open_model
@@ -147,13 +156,17 @@ def plan(
         }
         goal = goal_from(objective, tokens, samples, deadline)
         with Progress("planning", not json) as progress:
-            profiled = plan_profile(profiles, known, batch, goal, progress, **options)
+            of_batches = best_batch(
+                batch, max_batch or batch, lambda size: plan_profile(profiles, known, size, goal, progress, **options)
+            )
+        if max_batch:
+            print(of_batches.line, file=sys.stderr if json else sys.stdout)
         if past is not None:
             print(f"note: {past.line}; --no-experience leaves that out", file=sys.stderr if json else sys.stdout)
         why = Why(
             explain, candidates, lambda found: explained_profile(profiles, found, options), lambda found: found.refused
         )
-        _report(profiled, output, rows, json, why, profiles if past else {})
+        _report(of_batches.best, output, rows, json, why, profiles if past else {})
         return
     if tensor_profile:
         raise InputError("--tensor-profile", "a model by its sizes", "a profile: by sizes all widths are considered")
@@ -178,11 +191,16 @@ def plan(
         options["calibration"] = Calibration.read(calibration)
     goal = goal_from(objective, tokens, samples, deadline, sized.sequence)
     with Progress("planning", not json) as progress:
-        planned = plan_sizes(sized, Cluster.read(cluster), batch, goal, progress, **options)
+        known = Cluster.read(cluster)
+        found = best_batch(
+            batch, max_batch or batch, lambda size: plan_sizes(sized, known, size, goal, progress, **options)
+        )
+    if max_batch:
+        print(found.line, file=sys.stderr if json else sys.stdout)
     why = Why(
         explain, candidates, lambda found: explained_sizes(found, options), lambda found: refused_meshes(found, options)
     )
-    report(planned, output, rows, json, why)
+    report(found.best, output, rows, json, why)
 
 
 def known_run(profile: "ModelProfile", cluster: "Cluster", output: Path | None) -> "Experience | None":

@@ -18,6 +18,7 @@ from hocket.cost.analytic import RECOMPUTE, Precision, analytic
 from hocket.cost.calibration import Calibration
 from hocket.cost.compute import Columns
 from hocket.errors import InputError, RefusedError, nearest
+from hocket.features import Feature, check_together
 from hocket.hardware.cluster import Cluster, DeviceType, Node
 from hocket.hardware.groups import grouped
 from hocket.plan.hunt import make_plan
@@ -305,6 +306,10 @@ def search_sizes(
             raise InputError(
                 "strategy", repr(word), f"by sizes one of {', '.join(STRATEGIES)}", nearest(word, STRATEGIES)
             )
+    if model.tied and (set(shards) == {"full"} or set(strategies) == {"fully_sharded"}):
+        check_together(
+            "plan", Feature.SHARD_FULL, Feature.TIED, found=f"{model.name}, whose output has its words' weights"
+        )
     for width in tensors:
         model.check_tensor(width)
         grouped(cluster, width)
