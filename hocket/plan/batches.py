@@ -32,7 +32,7 @@ class Batches(Generic[F]):
     def line(self) -> str:
         """What was chosen, and how much less the others do."""
         chosen = self.best.batch_size
-        most = self.worth[chosen] or 1.0
+        most = self.worth.get(chosen) or 1.0
         others = ", ".join(
             f"{batch} nothing fits" if found is None else f"{batch} {found / most - 1:+.1%}"
             for batch, found in self.worth.items()
@@ -56,33 +56,26 @@ def batches(smallest: int, largest: int) -> tuple[int, ...]:
 
 
 def best_batch(smallest: int, largest: int, planned: Callable[[int], Planned[F]]) -> Batches[F]:
-    """Plan every batch and choose.
+    """Plan every batch and choose; where nothing fits, whatever the batch, it is the smallest, whose search says why.
 
     Raises:
         InputError: as `batches`, and as planning does.
-        RefusedError: nothing fits, whatever the batch: what was said of the smallest.
     """
-    best: Planned[F] | None = None
-    best_worth, refusal = 0.0, None
-    worth: dict[int, float | None] = {}
-    for batch in batches(smallest, largest):
-        try:
-            found = planned(batch)
-            worth[batch] = _worth(found)
-        except RefusedError as error:
-            worth[batch], refusal = None, refusal or error
-            continue
-        if best is None or (worth[batch] or 0.0) > best_worth * (1 + TIE):
-            best, best_worth = found, worth[batch] or 0.0
-    if best is None:
-        assert refusal is not None
-        raise refusal
-    return Batches(best, worth)
+    found = {batch: planned(batch) for batch in batches(smallest, largest)}
+    worth = {batch: _worth(one) for batch, one in found.items()} if len(found) > 1 else {}
+    best, best_worth = smallest, 0.0
+    for batch, own in worth.items():
+        if own is not None and own > best_worth * (1 + TIE):
+            best, best_worth = batch, own
+    return Batches(found[best], worth)
 
 
-def _worth(planned: Planned[F]) -> float:
-    """What the goal compares, of one batch beside another."""
-    found = planned.worth
+def _worth(planned: Planned[F]) -> float | None:
+    """What the goal compares, of one batch beside another; None where nothing fits."""
+    try:
+        found = planned.worth
+    except RefusedError:
+        return None
     match planned.goal.objective:
         case "cost":
             return found.samples_per_usd or 0.0

@@ -66,11 +66,13 @@ def test_a_larger_batch_must_do_more_than_a_tie() -> None:
 
 
 def test_what_does_not_fit_is_passed_over() -> None:
-    """A batch that does not fit is said to; where none does, the smallest one's refusal is told."""
+    """A batch that does not fit is said to; where none does, the smallest one's search says why."""
     chosen = best_batch(8, 16, lambda batch: planned({8: 1.0, 16: None}, batch))
     assert (chosen.best.batch_size, chosen.line) == (8, "batch: 8; of 16 nothing fits")
+    neither = best_batch(8, 16, lambda batch: planned({8: None, 16: None}, batch))
+    assert (neither.best.batch_size, neither.line) == (8, "batch: 8; of 16 nothing fits")
     with pytest.raises(RefusedError, match="nothing that fits"):
-        best_batch(8, 16, lambda batch: planned({8: None, 16: None}, batch))
+        _ = neither.best.worth
 
 
 def test_the_plan_that_is_written_is_of_the_chosen_batch(tmp_path: Path) -> None:
