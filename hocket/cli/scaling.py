@@ -48,14 +48,19 @@ def scaling(
     if report:
         place_to_write(report)
     known, cloud = SampleCurve.read(curve), Cluster.read(cluster)
-    iteration, name = _iteration_of(model)
+    iteration, name, rough = _iteration_of(model, cloud)
     with Progress("scaling", not json) as progress:
         found = scale(iteration, cloud, known, batch, devices or (), progress)
         counts = sorted({row.devices for row in found.rows})
         level, networks = _networks(iteration, cloud, bandwidth or [], found, (counts[0], counts[-1]))
     if json:
+        notes = [*rough, *found.notes]
         print_json(
-            {**_data(found), "networks": [{"bytes_per_s": rate, **_data(one)} for rate, one in networks.items()]}
+            {
+                **_data(found),
+                "notes": notes,
+                "networks": [{"bytes_per_s": rate, **_data(one)} for rate, one in networks.items()],
+            }
         )
     else:
         rows = []
@@ -70,7 +75,7 @@ def scaling(
         columns = ["devices", *WAYS, "best batch", "of each device"]
         base = f"a batch of {found.base_batch * counts[0]:,} on {show_count(counts[0], 'device')}"
         print_table(f"{name} to {known.name}, time and speedup against {base}", columns, rows, right=range(6))
-        for note in found.notes:
+        for note in (*rough, *found.notes):
             print(f"  note: {note}")
         _print_networks(level, networks)
     if report:
@@ -82,13 +87,17 @@ def scaling(
             print(f"wrote {report}")
 
 
-def _iteration_of(model: str) -> "tuple[Iteration, str]":
+def _iteration_of(model: str, cluster: "Cluster") -> "tuple[Iteration, str, tuple[str, ...]]":
+    """What finds an iteration, the model's name, and what is to be said of all figures."""
     from hocket.plan.scaling import any_mesh, data_parallel
+    from hocket.plan.search import note_of_types
     from hocket.profile.model import ModelProfile
     from hocket.profile.sizes import open_model
 
     loaded = open_model(model)
-    return (data_parallel(loaded) if isinstance(loaded, ModelProfile) else any_mesh(loaded)), loaded.name
+    if isinstance(loaded, ModelProfile):
+        return data_parallel(loaded), loaded.name, tuple(note_of_types(loaded, cluster))
+    return any_mesh(loaded), loaded.name, ()
 
 
 def _networks(

@@ -20,11 +20,13 @@ from hocket.plan.sized import SizedSearch, search_sizes
 from hocket.profile.model import ModelProfile
 from hocket.profile.transformer import Transformer
 from hocket.strategies._choices import Choice, Situation, cut
+from hocket.units import show_bytes, show_count
 
 WEAK, STRONG, OPTIMAL = "weak", "strong", "batch-optimal"
 WAYS = (WEAK, STRONG, OPTIMAL)
 Iteration = Callable[[Cluster, int, float], float | None]
-"""Seconds of the best iteration of a batch on all devices of a cluster; None where there is none below a ceiling of seconds."""
+"""Seconds of the best iteration of a batch on all devices of a cluster; None where there is none below a ceiling of seconds. Refused
+with the reason where there is none at all."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +103,9 @@ def scale(
         progress(len(wanted), len(wanted), "done")
     first = next((row for row in rows if row.way == WEAK and row.devices == wanted[0]), None)
     if first is None:
-        found = f"no plan for a batch of {base_batch * wanted[0]} on {wanted[0]} devices"
+        batch_size, asked = base_batch * wanted[0], _asked(WEAK, base_batch * wanted[0], wanted[0])
+        why = next((note.removeprefix(f"{asked}no plan") for note in notes if note.startswith(asked)), "")
+        found = f"no plan for a batch of {batch_size} on {show_count(wanted[0], 'device')}{why}"
         raise RefusedError("scaling", found, "one to compare with", "Take a smaller batch, or more devices at least.")
     told = tuple(
         Scaled(r.way, r.devices, r.batch_size, r.iteration_s, r.iterations, first.seconds / r.seconds) for r in rows
@@ -109,9 +113,14 @@ def scale(
     return Scaling(curve, base_batch, told, tuple(dict.fromkeys(notes)))
 
 
+def _asked(way: str, batch_size: int, devices: int) -> str:
+    """How a note begins."""
+    return f"{way}, a batch of {batch_size} on {show_count(devices, 'device')}: "
+
+
 def _on(iteration: Iteration, cluster: Cluster, curve: SampleCurve, base: int, notes: list[str]) -> Iterator[Scaled]:
     """All ways on one part of the cluster."""
-    count, known = cluster.devices, dict[int, Scaled | None]()
+    count, known, reasons = cluster.devices, dict[int, Scaled | None](), dict[int, str]()
     low, high = curve.range
 
     def at(way: str, batch_size: int, most_s: float) -> Scaled | None:
@@ -120,12 +129,15 @@ def _on(iteration: Iteration, cluster: Cluster, curve: SampleCurve, base: int, n
             return None
         if batch_size not in known:
             iterations = ceil(curve.samples(batch_size) / batch_size)
-            seconds = iteration(cluster, batch_size, most_s / iterations)
+            try:
+                seconds = iteration(cluster, batch_size, most_s / iterations)
+            except RefusedError as error:
+                seconds, reasons[batch_size] = None, f": found {error.found}; expected {error.expected}"
             known[batch_size] = None if seconds is None else Scaled(way, count, batch_size, seconds, iterations)
         found = known[batch_size]
         if found is None:
             if most_s == inf:
-                notes.append(f"{way}, a batch of {batch_size} on {count} devices: no plan")
+                notes.append(f"{_asked(way, batch_size, count)}no plan{reasons.get(batch_size, '')}")
             return None
         return Scaled(way, count, batch_size, found.iteration_s, found.iterations)
 
@@ -161,16 +173,19 @@ def data_parallel(profile: ModelProfile) -> Iteration:
     def iteration(cluster: Cluster, batch_size: int, ceiling_s: float) -> float | None:
         each, rest = divmod(batch_size, cluster.devices)
         if rest or not each:
-            return None
+            expected = f"as many on each of {show_count(cluster.devices, 'device')}, at least one"
+            raise RefusedError("batch", f"{show_count(rest, 'sample')} left over", expected)
         capacity = min(cluster.capacity_bytes(device) for device in range(cluster.devices))
         sizes = [b for b in range(min(each, profile.microbatch_sizes[-1]), 0, -1) if each % b == 0]
         for size in sizes:
             situation = Situation(profile, cluster, batch_size, (size,))
             stage = cut(situation, range(len(profile.layers)), tuple(range(cluster.devices)))
             found = predict_choice(situation, "data_parallel", Choice((stage,), size, batch_size // size))
-            if max(found.peak_memory_bytes.values()) <= capacity:
+            peak = max(found.peak_memory_bytes.values())
+            if peak <= capacity:
                 return found.iteration_s
-        return None
+        needed = f"{show_bytes(peak)} a device, with microbatches of {size}"
+        raise RefusedError("memory", needed, f"at most {show_bytes(capacity)}")
 
     return iteration
 
@@ -186,6 +201,8 @@ def any_mesh(model: Transformer, **options: Any) -> Iteration:
         try:
             return found.best.iteration_s
         except RefusedError:
-            return None
+            if ceiling_s < inf:  # there may be slower ones
+                return None
+            raise
 
     return iteration

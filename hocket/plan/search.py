@@ -128,6 +128,18 @@ def _of_groups(candidates: list[Candidate], profile: ModelProfile, cluster: Clus
     return [replace(one, config=f"{one.config} {config}", plan=named(one.plan)) for one in candidates]
 
 
+def note_of_types(profile: ModelProfile, cluster: Cluster) -> Iterator[str]:
+    """Where the cluster has device types that the profile is not of: that its seconds are scaled to theirs."""
+    here = profile.device_type
+    others = dict.fromkeys([node.device_type for node in cluster.nodes] or [cluster.device_type])
+    for name in (here, *profile.elsewhere):
+        others.pop(name, None)
+    if others:
+        names = ", ".join(others)
+        made = "worked out for" if profile.worked_out else "measured on"
+        yield f"{made} {here}, scaled to {names} by their peak rates: rough; measure where it matters"
+
+
 def _notes(profile: ModelProfile, situation: Situation, cluster: Cluster) -> Iterator[str]:
     """What keeps a plan from being trained, what makes the figures rough, and what differs from one process, whatever the plan."""
     batch_size = situation.batch_size
@@ -142,14 +154,7 @@ def _notes(profile: ModelProfile, situation: Situation, cluster: Cluster) -> Ite
             f"the job was profiled with batch_size={profile.batch_size}: `hocket train` takes a plan for {batch_size} "
             f"only after the job says batch_size={batch_size}"
         )
-    here = profile.device_type
-    others = dict.fromkeys([node.device_type for node in cluster.nodes] or [cluster.device_type])
-    for name in (here, *profile.elsewhere):
-        others.pop(name, None)
-    if others:
-        names = ", ".join(others)
-        made = "worked out for" if profile.worked_out else "measured on"
-        yield f"{made} {here}, scaled to {names} by their peak rates: rough; measure where it matters"
+    yield from note_of_types(profile, cluster)
     normalised = [layer.name for layer in profile.layers if BATCH_STATISTICS in layer.notes]
     if normalised:
         yield (

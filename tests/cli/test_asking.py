@@ -28,7 +28,7 @@ def test_a_plan_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
     assert "what would help: samples per second, against now" in text
     assert "server of twice the bandwidth" in text
     assert "10 % more memory" in text
-    assert "more than the best" in text
+    assert "more than the best" in " ".join(text.split())  # wherever a narrow table breaks it
     short = said(capsys, *PLAN, "--no-explain")
     assert "limits: " not in short
     assert "what would help" not in short

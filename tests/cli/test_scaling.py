@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from hocket.profile.synthetic import chain
 from tests.cli.test_planning import document, said
 from tests.cli.test_sized import folder  # noqa: F401  # a fixture
 
@@ -43,6 +44,18 @@ def test_numbers_that_count_nothing(words: tuple[str, str], capsys: pytest.Captu
     """Are refused by the option's name."""
     error = document(capsys, *WORDS, *words, code=2)["error"]
     assert (error["place"], error["found"], error["expected"]) == (*words, ">= 1")
+
+
+def test_what_is_rough_or_cannot_be_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    """Seconds of another device type, as `hocket plan` says it; and why there is no plan."""
+    chain(4, device_type="cpu-core").save("profile.json")
+    text = " ".join(said(capsys, *WORDS[:-1], "2").split())
+    assert "note: measured on cpu-core, scaled to a100-80gb by their peak rates: rough" in text
+    assert (
+        "strong, a batch of 2 on 4 devices: no plan: found 2 samples left over; expected as many on each of 4" in text
+    )
+    notes = document(capsys, *WORDS[:-1], "2")["notes"]
+    assert notes[0].startswith("measured on cpu-core")
 
 
 def test_links_of_two_levels(capsys: pytest.CaptureFixture[str]) -> None:

@@ -56,7 +56,7 @@ def test_batches_that_the_curve_does_not_know() -> None:
     found = scale(ideal, SERVER, CURVE, 4)
     assert [row.devices for row in found.of(STRONG)] == [1, 2, 4]
     assert "strong, a batch of 4 on 8 devices: no plan" in found.notes
-    with pytest.raises(RefusedError, match="no plan for a batch of 16 on 1 devices"):
+    with pytest.raises(RefusedError, match="no plan for a batch of 16 on 1 device;"):
         scale(lambda *_: None, SERVER, CURVE, 16)
     with pytest.raises(InputError, match="devices: found 9; expected a part of the cluster: 1, 2, 3"):
         scale(ideal, SERVER, CURVE, 16, (9,))
@@ -71,8 +71,13 @@ def test_iterations_are_those_of_plans() -> None:
     wide = search(profile, SERVER, 64, strategies=["data_parallel"], microbatch_sizes=(8,)).candidates
     planned = next(one.iteration_s for one in wide if len(one.plan.stages[0].devices) == 8)
     assert iteration(SERVER, 64, 1e9) == pytest.approx(planned)
-    assert iteration(SERVER, 12, 1e9) is None
-    assert data_parallel(chain(4, weights_bytes=1e10, device_type="v100-16gb"))(SERVER, 64, 1e9) is None
+    with pytest.raises(RefusedError, match="4 samples left over; expected as many on each of 8 devices"):
+        iteration(SERVER, 12, 1e9)
+    large = data_parallel(chain(4, weights_bytes=1e10, device_type="v100-16gb"))
+    with pytest.raises(RefusedError, match=r"memory: found .* a device, with microbatches of 1; expected at most 14.9"):
+        large(SERVER, 64, 1e9)
+    with pytest.raises(RefusedError, match=r"no plan for a batch of 16 on 1 device: found .* expected at most 14.9"):
+        scale(large, SERVER, CURVE, 16)
     sized = any_mesh(GPT)
     assert sized(SERVERS, 16, 1e9) == search_sizes(GPT, SERVERS, 16).best.iteration_s
     assert sized(SERVERS, 16, 1e-9) is None
