@@ -204,7 +204,6 @@ def _runner_up(found: Any) -> str:
             return ""
         return f"{best.label} is the only choice of {found.considered} that fits and is not behind by its bound"
     more = rest[0].iteration_s / best.iteration_s - 1
+    other = rest[0].label if rest[0].label != best.label else "the same with another cut or other options"
     first = "is the quickest" if more >= 0 else "goes first of equals, with fewer stages or devices,"
-    return (
-        f"{best.label} {first} of {show_count(found.considered, 'choice')}; runner-up: {rest[0].label} {show_gap(more)}"
-    )
+    return f"{best.label} {first} of {show_count(found.considered, 'choice')}; runner-up: {other} {show_gap(more)}"

@@ -11,7 +11,7 @@ from hocket.profile.costs import AGAIN
 from hocket.units import show_bytes, show_count, show_number, show_peaks, show_ranges, show_seconds
 
 if TYPE_CHECKING:
-    from hocket.plan.candidates import Refused, Search
+    from hocket.plan.candidates import Candidate, Refused, Search
     from hocket.plan.open import Opened
     from hocket.plan.plan import Plan, PlanStage, Predicted
     from hocket.plan.updates import Updates
@@ -41,15 +41,15 @@ def _plain(data: Any) -> Any:
 
 
 def print_search(found: "Search", limit: int, width: int | None = None) -> None:
-    """Candidates best first, then the reasons of the refusals."""
+    """Candidates best first, of those that read alike only the first, then the reasons of the refusals."""
     rows = []
-    best = found.candidates[:limit]
+    unlike: dict[tuple[str, ...], Candidate] = {}
+    for one in found.candidates:
+        unlike.setdefault((one.label, one.updates.text, _options(one)), one)
+    best = list(unlike.values())[:limit]
     unit, times = in_seconds([candidate.iteration_s for candidate in best])
     size, peaks = in_bytes([max(candidate.peak_memory_bytes.values()) for candidate in best])
     for candidate, iteration, peak in zip(best, times, peaks, strict=True):
-        options = ", ".join(f"{k}={v}" for k, v in candidate.plan.options.items())
-        if any(stage.recompute for stage in candidate.plan.stages):
-            options = f"{options}, recompute".strip(", ")
         rows.append(
             [
                 candidate.strategy,
@@ -60,7 +60,7 @@ def print_search(found: "Search", limit: int, width: int | None = None) -> None:
                 f"{candidate.bubble_fraction:.1%}",
                 peak,
                 candidate.updates.text,
-                options,
+                _options(candidate),
             ]
         )
     figures = [f"iteration ({unit})", "samples/s", "bubble", f"memory ({size})"]
@@ -74,6 +74,8 @@ def print_search(found: "Search", limit: int, width: int | None = None) -> None:
         if left_out:
             print(f"  a wider terminal shows {', '.join(name.partition(' (')[0] for name in left_out)} as well")
         print_legend(_LEGEND, columns, width)
+        if len(unlike) < len(found.candidates):
+            print("  of cuts that read alike only the best is shown")
         first = found.candidates[0]
         if not first.updates.same:
             print(f"  note: {first.updates.sentence(first.strategy)}")
@@ -83,6 +85,12 @@ def print_search(found: "Search", limit: int, width: int | None = None) -> None:
         print(f"  refused: {line}")
     for note in found.notes:
         print(f"  note: {note}")
+
+
+def _options(candidate: "Candidate") -> str:
+    """What else was chosen."""
+    chosen = [f"{k}={v}" for k, v in candidate.plan.options.items()]
+    return ", ".join([*chosen, *(["recompute"] if any(stage.recompute for stage in candidate.plan.stages) else [])])
 
 
 def _refusals(found: "Search") -> Iterator[str]:

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from hocket.cli.explaining import _runner_up
 from hocket.cli.output import print_search
 from hocket.hardware.cluster import Cluster, Level
 from hocket.plan.candidates import Search
@@ -40,3 +41,19 @@ def test_figures_have_no_exponents(found: Search, capsys: pytest.CaptureFixture[
     out = capsys.readouterr().out
     assert "34,390" in out
     assert "e+" not in out
+
+
+def test_rows_can_be_told_apart(found: Search, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of candidates that would read alike the best has a row, which is said; the runner-up is one that reads otherwise, or is called so."""
+    best, *others = found.candidates
+    twin = replace(best, iteration_s=best.iteration_s * 1.02)
+    alike = replace(found, candidates=(best, twin, *others[:2]))
+    print_search(alike, 3, 140)
+    out = capsys.readouterr().out
+    rows = [line for line in out.splitlines() if line.strip().split(" ")[0] in members()]
+    assert len(rows) == 3
+    assert len({" ".join(row.split()[:3]) for row in rows}) == 3
+    assert "of cuts that read alike" in out
+    assert "runner-up: the same with another cut or other options takes 2.0% more" in _runner_up(alike)
+    print_search(replace(found, candidates=(best, *others[:2])), 3, 140)
+    assert "of cuts that read alike" not in capsys.readouterr().out
