@@ -17,8 +17,8 @@ from hocket.plan.candidates import TIE
 from hocket.plan.goal import Goal, Worth, worth
 from hocket.units import show_days
 
-F = TypeVar("F")
-F_co = TypeVar("F_co", covariant=True)
+F = TypeVar("F", bound="Found")
+F_co = TypeVar("F_co", bound="Found", covariant=True)
 NO_FIT, SLOW, DEAR = "nothing fits", "too slow", "dearer"
 
 
@@ -69,9 +69,10 @@ class Parting(Generic[F]):
         if self.best is not None and self.best.found is not None:
             return self.best.found
         met = f"an end within {show_days(self.goal.deadline_s)}" if self.goal.deadline_s else "the goal"
-        near = min(self.tried, key=_seconds, default=None)
+        near = min(self.tried, key=_least_s, default=None)
         if near is not None and near.worth is not None and near.worth.training_s:
-            found = f"{show_days(near.worth.training_s)} at best, on {near.part.cluster.name}"
+            least_s = near.worth.training_s * _least_s(near) / near.worth.iteration_s
+            found = f"{show_days(least_s)} at best, on {near.part.cluster.name}"
             raise RefusedError("plan", found, met, "Give more devices or more time, or train on fewer samples.")
         raise RefusedError("plan", f"nothing that fits on any of {len(self.tried)} parts", met, "Give more devices.")
 
@@ -95,12 +96,13 @@ class Found(Protocol):
     def best(self) -> Foreseen:
         """The best plan."""
 
-
-G = TypeVar("G", bound=Found)
+    @property
+    def candidates(self) -> Sequence[Foreseen]:
+        """All plans that were simulated: some may be a little quicker than the best, and count as equal."""
 
 
 @dataclass(frozen=True)
-class Planned(Generic[G]):
+class Planned(Generic[F]):
     """What was planned for a goal.
 
     Attributes:
@@ -109,9 +111,9 @@ class Planned(Generic[G]):
 
     goal: Goal
     batch_size: int
-    found: G
+    found: F
     part: Part
-    parting: Parting[G] | None = None
+    parting: Parting[F] | None = None
 
     @property
     def worth(self) -> Worth:
@@ -124,7 +126,7 @@ class Planned(Generic[G]):
         return worth(self.goal, self.batch_size, seconds, self.part.devices, self.part.usd_per_hour)
 
 
-def planned_part(parting: Parting[G], batch_size: int) -> Planned[G]:
+def planned_part(parting: Parting[F], batch_size: int) -> Planned[F]:
     """The chosen part's search.
 
     Raises:
@@ -170,10 +172,8 @@ def part_for(
     if goal.objective == "cost":
         most = max((samples_per_usd(one) for one in tried if not one.why), default=0.0)
         tried = [_dearer(one, most) for one in tried]
-    elif tried[-1].why == SLOW and tried[-1].found is None:  # how far from the deadline it is matters now
-        tried[-1] = replace(
-            _ask(replace(goal, deadline_s=None, objective="time"), parts[-1], batch_size, asks, inf), why=SLOW
-        )
+    elif _best(tried) is None:
+        tried = _how_far(goal, tried, batch_size, asks)
     tried.sort(key=lambda one: one.part.devices)
     return Parting(goal, tuple(tried), _best(tried), len(parts) - len(tried))
 
@@ -193,6 +193,19 @@ def _ask(goal: Goal, part: Part, batch_size: int, asks: Asks[F], useful_s: float
     found, iteration_s = answer
     measured = worth(goal, batch_size, iteration_s, part.devices, part.usd_per_hour)
     return Tried(part, found, measured, SLOW if iteration_s > needed_s else "")
+
+
+def _how_far(goal: Goal, tried: Sequence[Tried[F]], batch_size: int, asks: Asks[F]) -> list[Tried[F]]:
+    """Where no part meets the deadline, how far the nearest is from it: the largest first, others where they may be quicker."""
+    found, anytime = list(tried), replace(goal, deadline_s=None, objective="time")
+    least_s = min(map(_least_s, found), default=inf)
+    for place, one in reversed(list(enumerate(tried))):
+        if one.why == SLOW and one.found is None:
+            again = _ask(anytime, one.part, batch_size, asks, least_s)
+            if again.found is not None:
+                found[place] = replace(again, why=SLOW)
+                least_s = min(least_s, _least_s(again))
+    return found
 
 
 def _dearer(one: Tried[F], most: float) -> Tried[F]:
@@ -223,3 +236,8 @@ def samples_per_usd(one: Tried[F]) -> float:
 
 def _seconds(one: Tried[F]) -> float:
     return inf if one.worth is None else one.worth.iteration_s
+
+
+def _least_s(one: Tried[F]) -> float:
+    """The quickest iteration that was found on a part, whatever counts as equal."""
+    return min((plan.iteration_s for plan in one.found.candidates), default=inf) if one.found is not None else inf
