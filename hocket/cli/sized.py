@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 
 _LEGEND = {
-    "config": "p stages, t devices a group (s: on slices of the sequence), d columns, v chunks a device, z1: columns divide the "
-    "optimizer's state",
+    "config": "p stages, t devices a group (s: on slices of the sequence), d columns, across: a stage's replicas are no "
+    "neighbours, but stages are, v chunks a device, z1: columns divide the optimizer's state",
     "micro": "samples of a microbatch",
     "recompute": "what blocks make again",
     "of peak": "of the devices' peak rate, by the model's own operations",

@@ -78,13 +78,14 @@ class Mesh:
     @property
     def config(self) -> str:
         """Stages, members of a group (s: on slices of the sequence), columns, chunks and z1 where columns divide optimizer state, z3 where
-        they divide weights, too, such as "p8 t8s d2 v3 z1"; unlike numbers of columns "d2-2-4"."""
+        they divide weights, too, "across" where replicas of a stage are no neighbours but stages are, such as "p8 t8s d2 v3 z1"; unlike numbers of columns "d2-2-4"."""
         widths = list(dict.fromkeys(len(place) for place in self.places)) if self.width == 1 else []
         columns = (
             "-".join(str(len(place)) for place in self.places) if len(widths) > 1 else max(widths, default=self.width)
         )
         members = f"t{self.tensor}{'s' if self.sequence_parallel else ''}"
-        more = [f"v{self.chunks}"] * (self.chunks > 1) + _STAGES[self.shard]
+        apart = any(place[-1] - place[0] >= len(place) for place in self.places)
+        more = ["across"] * apart + [f"v{self.chunks}"] * (self.chunks > 1) + _STAGES[self.shard]
         return " ".join((f"p{self.depth} {members} d{columns}", *more))
 
     def __str__(self) -> str:

@@ -24,6 +24,7 @@ from hocket.program.program import SHARDS
 _COLUMNS = 2  # so many show all that several do
 _MOST_FORWARDS = 4096  # of what is proved
 _SLACK = 0.02  # of unlike devices very many ways are nearly as good: what could be better by less is not simulated
+_LOOSE = 1.05  # times what closed forms say, simulations wait for links
 _NEAR, _LEAST_S = 0.002, 1e-12  # bounds within this share are taken for equal
 _TRIES = 3  # to cut a mesh to measure
 _LITTLE = 1.25  # of a device's memory: what more than this is needed for is no near miss
@@ -280,8 +281,25 @@ class _Hunt:
             self._found.append(one)
             self._jobs[one.mesh] = job
             self._best_s = min(self._best_s, one.iteration_s)
+            self._turn(job, one.iteration_s)
         else:
             self._refuse(job, one, one.predicted.peak_memory_bytes)
+
+    def _turn(self, job: _Job, seconds: float) -> None:
+        """Stages side by side where replicas were wait as well, if they may gain more than a tie.
+
+        To simulate them takes long, as columns share links then: only where closed forms say so, or say far too little of what was
+        simulated (`seconds`), because they know nothing of messages that wait for each other.
+        """
+        if job.mesh.places or job.mesh.units or min(job.mesh.depth, job.mesh.width) == 1:
+            return
+        twin = turned(job.mesh, job.plane)
+        if twin is None:
+            return
+        bound, own_s = job.plane.bound(twin), job.plane.bound(job.mesh).seconds
+        least_s = bound.seconds * (1 + TIE)
+        if bound.fits and (least_s < own_s or max(least_s, own_s * _LOOSE) < seconds):
+            self._wait(bound.seconds, replace(job, mesh=twin, close=False))
 
     def _refuse(self, job: _Job, one: Meshed, peaks: Mapping[int, float]) -> None:
         """What does not fit is cut to measure, or again."""

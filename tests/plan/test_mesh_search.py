@@ -4,9 +4,13 @@ from dataclasses import replace
 
 import pytest
 
+from hocket.hardware.cluster import Cluster, Level
 from hocket.plan.mesh_search import search_meshes, simulated
+from hocket.plan.mixed import turned
 from hocket.plan.plane import Plane, Source, planes
 from hocket.plan.predict import predict_choice, proven_peaks
+from hocket.plan.sized import search_sizes
+from hocket.profile.transformer import Transformer
 from hocket.program.program import SHARDS
 from tests.plan.test_mesh import SERVERS, plane, source, untied
 
@@ -39,6 +43,25 @@ def test_equally_good_ones_in_the_order_of_their_stages() -> None:
     assert rest == sorted(rest)
     assert len(near) > 1
     assert rest
+
+
+def test_stages_are_side_by_side_where_that_is_quicker() -> None:
+    """Over a slow network between servers: long samples cross it no more, and what replicas sum does; no other way is quicker."""
+    model = Transformer("long", layers=4, hidden=1024, heads=16, sequence=8192, vocabulary=1000)
+    levels = (Level("server", 2, 300e9, 5e-6, shared=False), Level("network", 2, 1e9, 2e-5))
+    cluster = Cluster("slow", levels, "a100-80gb")
+    options = {"tensors": (1,), "strategies": ("flush",), "shards": ("none",)}
+    found = search_sizes(model, cluster, 64, microbatch_sizes=(1, 2), **options)
+    assert found.best.mesh.config == "p2 t1 d2 across"
+    assert found.best.mesh.stands == ((0, 2), (1, 3))
+    both = [
+        simulated(plane, one).iteration_s
+        for plane in found.planes(cluster, (1, 2), **options)
+        for mesh in plane.meshes(64)
+        for one in (mesh, turned(mesh, plane) or mesh)
+    ]
+    assert found.best.iteration_s <= min(both) * 1.01
+    assert found.best.iteration_s < 0.7 * min(one.iteration_s for one in found.candidates if not one.mesh.places)
 
 
 @pytest.mark.parametrize("chunks", [1, 2])
