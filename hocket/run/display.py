@@ -63,6 +63,9 @@ class Bar:
 
     Where standard error is no terminal there is no such line, and what is said is not broken into lines. A log gets a line of
     its own every so often, and of the first and the last step.
+
+    The pace of a step is the mean of the last ones without those in which a checkpoint was made, as the summary's median is of
+    nothing else than training; what is left is counted with checkpoints.
     """
 
     def __init__(
@@ -72,7 +75,10 @@ class Bar:
         from rich.live import Live
 
         self._console = console or Console(stderr=True, highlight=False)
-        self._clock, self._times = clock, deque[tuple[float, int]](maxlen=_WINDOW)
+        self._clock = clock
+        self._took = deque[tuple[float, int, bool]](maxlen=_WINDOW - 1)  # seconds, samples, with a checkpoint
+        self._last: tuple[float, int] | None = None
+        self._saving = False
         self._log, self._logged_s, self._first = log, clock(), 0
         self._predicted_s: float | None = None
         self._done = self._steps = 0
@@ -88,7 +94,10 @@ class Bar:
 
     def step(self, line: dict[str, Any]) -> None:
         """Move the bar."""
-        self._times.append((self._clock(), int(line["samples"])))
+        now = self._clock(), int(line["samples"])
+        if self._last is not None:
+            self._took.append((now[0] - self._last[0], now[1] - self._last[1], self._saving))
+        self._last, self._saving = now, False
         self._done = line["step"]
         self._figures = self.figures(line)
         if self._log is not None:
@@ -104,20 +113,22 @@ class Bar:
 
     def saved(self, step: int, path: str) -> None:
         """Shown in the line until the end, which names the folder."""
-        self._saved = step
+        self._saved, self._saving = step, True
 
     def figures(self, line: dict[str, Any]) -> tuple[str, ...]:
         """What stands behind the bar, the most important first."""
         loss = "not a number" if line["loss"] is None else f"{line['loss']:.4f}"
         parts = [f"loss {loss}"]
-        if len(self._times) > _WARM:
-            (start_s, before), (end_s, after) = self._times[0], self._times[-1]
-            if end_s > start_s:
-                each_s = (end_s - start_s) / (len(self._times) - 1)
-                parts += [f"{show_seconds(each_s)} a step", f"{_clock_of(each_s * (self._steps - self._done))} left"]
+        if len(self._took) >= _WARM:
+            steady = [(s, samples) for s, samples, saving in self._took if not saving]
+            steady = steady or [(s, samples) for s, samples, _ in self._took]
+            steady_s, samples = sum(s for s, _ in steady), sum(samples for _, samples in steady)
+            if steady_s > 0:
+                left_s = sum(s for s, _, _ in self._took) / len(self._took) * (self._steps - self._done)
+                parts += [f"{show_seconds(steady_s / len(steady))} a step", f"{_clock_of(left_s)} left"]
                 if self._predicted_s:
                     parts.append(f"{show_seconds(self._predicted_s)} predicted")
-                parts.append(f"{show_number((after - before) / (end_s - start_s))} samples/s")
+                parts.append(f"{show_number(samples / steady_s)} samples/s")
         return tuple(parts)
 
     def line(self, width: int) -> str:

@@ -232,6 +232,32 @@ def test_a_log_has_a_line_every_so_often() -> None:
     assert steps == sorted([1, 77, *range(50, 1001, 50)])
 
 
+def test_a_checkpoint_is_no_part_of_a_steps_pace() -> None:
+    """Of the time that is left it is; where each step makes one, of the pace as well."""
+    bar, now_s = timed_bar()
+    for step in range(1, 31):
+        now_s[0] += 1.25 if step in (11, 21) else 0.25
+        bar.step({"step": step, "loss": 1.0, "samples": step * 8})
+        if step % 10 == 0:
+            bar.saved(step, f"saved/step-{step:08}")
+    left = "0:04:54 left"  # 970 steps of (18 x 250 ms + 1.25 s) / 19
+    assert bar.figures({"loss": 1.0}) == ("loss 1.0000", "250 ms a step", left, "500 ms predicted", "32 samples/s")
+    bar, now_s = timed_bar()
+    for step in range(1, 6):
+        now_s[0] += 1.25
+        bar.step({"step": step, "loss": 1.0, "samples": step * 8})
+        bar.saved(step, f"saved/step-{step:08}")
+    assert bar.figures({"loss": 1.0})[1] == "1.25 s a step"
+
+
+def timed_bar() -> tuple[Bar, list[float]]:
+    """A bar at the start of a thousand steps, and its clock."""
+    now_s = [0.0]
+    bar = Bar(clock=lambda: now_s[0])
+    bar.started(0, 1000, 0.5)
+    return bar, now_s
+
+
 def test_a_run_with_nothing_to_do_has_saved_nothing() -> None:
     """It says that steps were trained before; a folder of checkpoints that it did not write is not named."""
     bar, text = bar_at(80)
