@@ -1,6 +1,7 @@
 """A profiled job, planned for a goal: on the whole cluster, or on the part of it that serves best."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from hocket.errors import RefusedError
@@ -52,9 +53,11 @@ class _Asks:
         return 0.0
 
     def search(self, part: Part, ceiling_s: float) -> tuple[Search, float]:
-        """As `search_widths`, of the groups that fit the part; what takes longer than the ceiling is found as well."""
+        """As `search_widths`, of the groups that fit the part; what takes longer than the ceiling is found as well, and goes last."""
         fitting = {path: one for path, one in self.profiles.items() if fits(part.cluster, one.tensor)}
         if not fitting:
             raise RefusedError("tensor", "no groups of these widths", "groups that fit the part")
         found = search_widths(fitting, part.cluster, self.batch_size, **self.options)
+        order = sorted(found.candidates, key=lambda one: one.iteration_s > ceiling_s)
+        found = replace(found, candidates=tuple(order))
         return found, found.best.iteration_s

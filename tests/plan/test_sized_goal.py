@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,6 +15,7 @@ from hocket.plan.goal import Goal
 from hocket.plan.parting import Planned
 from hocket.plan.plan import Plan
 from hocket.plan.profile_goal import plan_profile
+from hocket.plan.search import search_widths
 from hocket.plan.sized import SizedSearch, search_sizes
 from hocket.plan.sized_goal import by_equation_4_4_s, plan_sizes
 from hocket.profile.synthetic import chain
@@ -99,3 +101,19 @@ def test_a_profile_for_a_deadline() -> None:
     goal = Goal("devices", 80, 10 * alone[1] * 1.001)
     planned = plan_profile({"": profile}, server, 8, goal)
     assert planned.part.devices == next(n for n, seconds in enumerate(alone, 1) if seconds <= alone[1] * 1.001)
+
+
+def test_of_equal_plans_the_one_that_meets_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plans that count as equal differ where a deadline lies between them; without one the first of them is best, as ever."""
+    profile = chain(4, forward_s=0.001, backward_s=0.002, device_type="v100-16gb")
+    server = Cluster("server", (Level("server", 1, 1e9, 1e-5),), "v100-16gb")
+
+    def with_a_twin(*arguments: Any, **options: Any) -> Search:
+        found = search_widths(*arguments, **options)
+        return replace(found, candidates=(found.best, replace(found.best, iteration_s=0.995 * found.best.iteration_s)))
+
+    monkeypatch.setattr("hocket.plan.profile_goal.search_widths", with_a_twin)
+    first_s = search_widths({"": profile}, server, 8).best.iteration_s
+    for share, expected in ((0.997, 0.995), (1.001, 1.0)):
+        planned = plan_profile({"": profile}, server, 8, Goal("devices", 80, 10 * first_s * share))
+        assert planned.found.best.iteration_s == pytest.approx(expected * first_s, rel=1e-9)
