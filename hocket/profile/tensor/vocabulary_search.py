@@ -244,12 +244,11 @@ def _unscored(model: nn.Module, output: DividedLinear, loss: Callable[[], Tensor
 
 def _unfound(module: nn.Module, cut: Cut, ids: Tensor, width: int) -> str:
     """Why an embedding cannot be looked up in by parts; "" if it can."""
-    draw = torch.Generator().manual_seed(0)
 
     def run(module: nn.Module) -> dict[str, Tensor]:
-        found = module(ids)
+        found, draw = module(ids), torch.Generator().manual_seed(0)  # its own: devices run side by side
         learnt = {name: p for name, p in module.named_parameters() if p.requires_grad}
-        arriving = torch.randn(found.shape, generator=draw.manual_seed(0), dtype=torch.float64).to(found)
+        arriving = torch.randn(found.shape, generator=draw, dtype=torch.float64).to(found)
         gradients = torch.autograd.grad(found, list(learnt.values()), arriving) if learnt else ()
         return {"output": found.detach(), **dict(zip(learnt, gradients, strict=True))}
 

@@ -2,6 +2,7 @@
 
 import copy
 import json
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -17,7 +18,7 @@ from hocket.profile.tensor.search import find_split
 from hocket.profile.tensor.sequence_search import with_slices
 from hocket.profile.tensor.split import Cut, DividedEmbedding, DividedLinear, TensorSplit, Ways
 from hocket.profile.tensor.together import Together
-from hocket.profile.tensor.vocabulary_search import with_vocabulary
+from hocket.profile.tensor.vocabulary_search import _unfound, with_vocabulary
 from tests.profile.tensor.test_search import Pair
 from tests.profile.tensor.transformers_of import NAMES, VOCAB, logits_of, model_of
 
@@ -272,3 +273,15 @@ def test_parts_of_words_make_the_whole(words: int, width: int) -> None:
     assert torch.equal(whole_of(parts, cut), whole)
     filled = [torch.cat([part, torch.full((-(-words // width) - len(part), 2), -1.0)]) for part in parts]
     assert torch.equal(whole_of(filled, cut), whole)
+
+
+def test_devices_that_run_side_by_side_draw_the_same() -> None:
+    """However threads take turns, an embedding that can be looked up in by parts is found to be: what a device tries is its own."""
+    embedding = nn.Embedding(64, 8, dtype=torch.float64)
+    ids, cut = torch.arange(64), Cut(0, words=64)
+    interval_s = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        assert {_unfound(embedding, cut, ids, 4) for _ in range(300)} == {""}
+    finally:
+        sys.setswitchinterval(interval_s)
