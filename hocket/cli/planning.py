@@ -394,6 +394,7 @@ def compare(
     """Lay what was predicted beside what happened, instruction by instruction."""
     from hocket.cli.output import print_json
     from hocket.cli.table import in_bytes, in_seconds, print_table
+    from hocket.errors import InputError
     from hocket.trace.compare import Row
     from hocket.trace.compare import compare as compare_traces
     from hocket.trace.trace import Trace
@@ -401,6 +402,13 @@ def compare(
     from hocket.units import show_count
 
     believed, real = Trace.read(predicted), Trace.read(measured)
+    if (believed.meta.get("source"), real.meta.get("source")) == ("measured", "simulated"):
+        raise InputError(
+            str(predicted),
+            "the trace of a run, before that of a simulation",
+            "the predicted one first",
+            "Swap the two files.",
+        )
     found = compare_traces(believed, real)
     if json:
         print_json(as_data(found))

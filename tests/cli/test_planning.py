@@ -196,6 +196,19 @@ def test_compare_says_nothing_that_is_not_so(folder: Path, capsys: pytest.Captur
     assert (found["later_measured"], found["only_measured"], found["memory"]) == (2, 1, [])
 
 
+def test_compare_takes_the_prediction_first(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A run laid before a simulation is the other way round; two of a kind are anybody's business."""
+    for name, source in (("run", "measured"), ("foreseen", "simulated")):
+        Trace.of([Event(0, "load", "load 0 #0", Kind.LOAD, 0, 0, 0.0, 1.0)], meta={"source": source}).save(
+            f"{name}.json"
+        )
+    error = document(capsys, "compare", "run.json", "foreseen.json", code=2)["error"]
+    assert error["place"] == "run.json"
+    assert "Swap the two files." in error.values()
+    document(capsys, "compare", "foreseen.json", "run.json")
+    document(capsys, "compare", "run.json", "run.json")
+
+
 # --- what is not what is asked for
 
 
