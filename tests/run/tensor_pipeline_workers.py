@@ -89,7 +89,12 @@ def run(folder: Path) -> None:
     command = [sys.executable, "-m", "tests.run.tensor_pipeline_workers", str(folder)]
     places = [(stage, rank) for stage in range(2) for rank in range(WIDTH)]
     workers = [subprocess.Popen([*command, str(stage), str(rank)], cwd=top) for stage, rank in places]
-    assert [worker.wait(180) for worker in workers] == [0] * len(workers)
+    try:
+        assert [worker.wait(180) for worker in workers] == [0] * len(workers)
+    finally:
+        for worker in workers:
+            worker.kill()
+            worker.wait()
 
 
 if __name__ == "__main__":

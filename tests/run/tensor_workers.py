@@ -179,7 +179,12 @@ def run(folder: Path, width: int) -> list[dict[str, dict[str, Any]]]:
     top = Path(__file__).resolve().parents[2]
     command = [sys.executable, "-m", "tests.run.tensor_workers", str(folder)]
     workers = [subprocess.Popen([*command, str(rank), str(width)], cwd=top) for rank in range(width)]
-    assert [worker.wait(120) for worker in workers] == [0] * width
+    try:
+        assert [worker.wait(120) for worker in workers] == [0] * width
+    finally:
+        for worker in workers:
+            worker.kill()
+            worker.wait()
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(width)]
 
 
