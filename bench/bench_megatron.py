@@ -20,7 +20,7 @@ from hocket.hardware import catalog
 from hocket.hardware.cluster import Cluster, DeviceType, Level, Link
 from hocket.passes.borders import StageCut
 from hocket.plan.mesh import Mesh
-from hocket.plan.mesh_search import Meshed, simulated
+from hocket.plan.meshed import Meshed, simulated
 from hocket.plan.plane import Plane, Source
 from hocket.plan.predict import predict_choice
 from hocket.profile.model import ModelProfile

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from hocket.cost.calibration import Calibration
     from hocket.plan.parting import Planned
     from hocket.plan.sized import SizedSearch
-    from hocket.run.loop import Summary as Trained
+    from hocket.run.listener import Summary as Trained
 
 __all__ = ["Job", "plan", "profile", "simulate", "train"]
 
@@ -40,7 +40,8 @@ def profile(
 ) -> ModelProfile:
     """Measure a job, or the job of a job file, layer by layer. See `hocket.profile.measure.measure` for the options.
 
-    With `tensor` it is one of so many tensor-parallel devices that is measured. The job of a job file is measured among as many busy neighbours as usual, if nothing else is said.
+    With `tensor` it is one of so many tensor-parallel devices that is measured. The job of a job file is measured among as many busy
+    neighbours as usual, if nothing else is said.
 
     Arguments:
         for_type: measure nothing, but work out what the job takes on this device type (of the catalogue, or of a cluster

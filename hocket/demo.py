@@ -17,8 +17,9 @@ from hocket.profile.companions import usual_neighbours
 from hocket.profile.job import load_job
 from hocket.report import DemoRow, demo_html
 from hocket.run.launch import MAX_LOCAL_WORKERS
+from hocket.run.listener import Summary
 from hocket.run.local_links import measure_local
-from hocket.run.loop import Summary, train
+from hocket.run.loop import train
 from hocket.trace.trace import Trace
 from hocket.typed import as_data
 from hocket.units import show_bytes, show_number, show_seconds

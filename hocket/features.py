@@ -35,7 +35,13 @@ class Feature(StrEnum):
     WHOLE_STEPS = "an optimizer that looks at whole weights"
 
 
-_ALONE = "take one that treats every number of a weight alone, such as SGD or Adam, or"
+def _in_parts(who: str, instead: str) -> str:
+    """Why an optimizer that looks at whole weights cannot step them in parts."""
+    alone = "take one that treats every number of a weight alone, such as SGD or Adam"
+    return (
+        f"{who} of a weight, and its step of a weight is not the steps of its parts; {alone}, or a plan with {instead}"
+    )
+
 
 REFUSED: dict[tuple[Feature, Feature], str] = {
     (Feature.CLIP, Feature.ASYNCHRONOUS): (
@@ -75,15 +81,9 @@ REFUSED: dict[tuple[Feature, Feature], str] = {
     (Feature.PRECISION, Feature.UNLIKE_WEIGHTS): (
         "sums of gradients have the one type of the model's weights; give all weights that are trained one type"
     ),
-    (Feature.SHARD_OPTIMIZER, Feature.WHOLE_STEPS): (
-        f"a device steps a part of a weight, and its step of a weight is not the steps of its parts; {_ALONE} a plan with shard: none"
-    ),
-    (Feature.SHARD_FULL, Feature.WHOLE_STEPS): (
-        f"a device steps a part of a weight, and its step of a weight is not the steps of its parts; {_ALONE} a plan with shard: none"
-    ),
-    (Feature.TENSOR, Feature.WHOLE_STEPS): (
-        f"a member steps its part of a weight, and its step of a weight is not the steps of its parts; {_ALONE} a plan with tensor: 1"
-    ),
+    (Feature.SHARD_OPTIMIZER, Feature.WHOLE_STEPS): _in_parts("a device steps a part", "shard: none"),
+    (Feature.SHARD_FULL, Feature.WHOLE_STEPS): _in_parts("a device steps a part", "shard: none"),
+    (Feature.TENSOR, Feature.WHOLE_STEPS): _in_parts("a member steps its part", "tensor: 1"),
 }
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hocket.cli.cluster_options import Agnostic, Budget, Policy, Sharing, Table, Times
-from hocket.cli.planning import Json
+from hocket.cli.options import Json
 
 if TYPE_CHECKING:
     from hocket.cluster.allocation import Allocation

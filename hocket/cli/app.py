@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from hocket.cli import asking, cluster, measuring, planning, training
+from hocket.cli import asking, cluster, comparing, measuring, planning, plans, training
 from hocket.cli.scaling import scaling
 
 app = typer.Typer(
@@ -25,12 +25,12 @@ app.command("links")(measuring.links)
 app.command("plan")(planning.plan)
 app.command("whatif")(asking.whatif)
 app.command("scaling")(scaling)
-app.command("show")(planning.show)
-app.command("check")(planning.check)
-app.command("simulate")(planning.simulate)
+app.command("show")(plans.show)
+app.command("check")(plans.check)
+app.command("simulate")(plans.simulate)
 app.command("train")(training.train)
-app.command("compare")(planning.compare)
-app.command("papers")(planning.papers)
+app.command("compare")(comparing.compare)
+app.command("papers")(comparing.papers)
 app.add_typer(cluster.app, name="cluster")
 
 

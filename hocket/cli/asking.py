@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hocket.cli.planning import Json, known_run
+from hocket.cli.options import Json, at_least_one
+from hocket.cli.planning import known_run
 
 if TYPE_CHECKING:
     from hocket.plan.what_if import Question
@@ -190,18 +191,6 @@ def _joined(questions: "Sequence[Question]") -> "Question":
             else:
                 whole[one.name] = value
     return Question(", ".join(question.text for question in questions), Change(**whole), batch)
-
-
-def at_least_one(place: str, count: int) -> None:
-    """Refuse a number that counts nothing.
-
-    Raises:
-        InputError: at `place`.
-    """
-    from hocket.errors import InputError
-
-    if count < 1:
-        raise InputError(place, str(count), ">= 1")
 
 
 def factor_of(text: str, place: str) -> float:

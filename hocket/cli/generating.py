@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hocket.cli.cluster_options import Table
-from hocket.cli.planning import Json
+from hocket.cli.options import Json
 
 if TYPE_CHECKING:
     from hocket.cluster.throughputs import ThroughputTable

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hocket.cli.planning import Json
+from hocket.cli.options import Json
 
 if TYPE_CHECKING:
     from hocket.cluster.core import Core

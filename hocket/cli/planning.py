@@ -1,8 +1,7 @@
-"""Commands that need no devices: plan, show, check, simulate, compare, papers."""
+"""hocket plan: the best way to train a profiled job, or a model known by its sizes, on a cluster."""
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from math import isnan
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,6 +9,7 @@ import typer
 
 from hocket.cli.explaining import Candidates, Explain, Why, explained_profile, explained_sizes
 from hocket.cli.goals import Deadline, Objective, Samples, Tokens, goal_from, goal_json, goal_lines, print_parts
+from hocket.cli.options import Json, at_least_one
 from hocket.cli.output import Progress
 
 if TYPE_CHECKING:
@@ -18,13 +18,12 @@ if TYPE_CHECKING:
     from hocket.plan.experience import Experience
     from hocket.plan.parting import Planned
     from hocket.profile.model import ModelProfile
-    from hocket.simulate.summary import Summary
+
 
 _OF_GROUPS = ("--tensor", "--sequence-parallel")
 _GROUPS = (
     "Give --tensor-profile with what `hocket profile --tensor` has measured: that alone considers groups of devices."
 )
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON document (seconds, bytes, unrounded).")]
 
 
 def plan(
@@ -118,8 +117,8 @@ def plan(
     from hocket.profile.model import ModelProfile
     from hocket.profile.sizes import open_model
 
-    if batch < 1:
-        raise InputError("--batch", str(batch), "samples of one optimizer update, >= 1")
+    for place, count in (("--batch", batch), ("--max-batch", batch if max_batch is None else max_batch)):
+        at_least_one(place, count)
     if output:
         place_to_write(output)
         check_replaced(output, "plan", "format: hocket-plan")
@@ -157,9 +156,11 @@ def plan(
         goal = goal_from(objective, tokens, samples, deadline)
         with Progress("planning", not json) as progress:
             of_batches = best_batch(
-                batch, max_batch or batch, lambda size: plan_profile(profiles, known, size, goal, progress, **options)
+                batch,
+                batch if max_batch is None else max_batch,
+                lambda size: plan_profile(profiles, known, size, goal, progress, **options),
             )
-        if max_batch:
+        if max_batch is not None:
             print(of_batches.line, file=sys.stderr if json else sys.stdout)
         if past is not None:
             print(f"note: {past.line}; --no-experience leaves that out", file=sys.stderr if json else sys.stdout)
@@ -193,9 +194,11 @@ def plan(
     with Progress("planning", not json) as progress:
         known = Cluster.read(cluster)
         found = best_batch(
-            batch, max_batch or batch, lambda size: plan_sizes(sized, known, size, goal, progress, **options)
+            batch,
+            batch if max_batch is None else max_batch,
+            lambda size: plan_sizes(sized, known, size, goal, progress, **options),
         )
-    if max_batch:
+    if max_batch is not None:
         print(found.line, file=sys.stderr if json else sys.stdout)
     why = Why(
         explain, candidates, lambda found: explained_sizes(found, options), lambda found: refused_meshes(found, options)
@@ -260,220 +263,6 @@ def _report(
     why.print(found)
     if output:
         print(f"wrote {output}; next: hocket check {output}, hocket simulate {output}")
-
-
-def show(
-    plan: Annotated[Path, typer.Argument(help="A plan file.")],
-    program: Annotated[bool, typer.Option("--program", help="Print the whole program as text.")] = False,
-    width: Annotated[
-        int | None, typer.Option(min=40, help="Columns of the staircase; those of the terminal by default.")
-    ] = None,
-    json: Json = False,
-) -> None:
-    """Show a plan: its stages, and the staircase of what each device does when."""
-    from hocket.cli.output import print_json, print_plan, print_shortened, updates_json
-    from hocket.cli.table import line_width
-    from hocket.plan.open import open_plan
-    from hocket.program.draw import draw
-    from hocket.program.text import print_program
-    from hocket.typed import as_data
-
-    opened = open_plan(plan)
-    compiled = opened.program
-    if program:
-        print(print_program(compiled), end="")
-        return
-    if json:
-        print_json(
-            {
-                **as_data(opened.plan),
-                "predicted": as_data(opened.predicted),
-                "predicted_when_planned": as_data(opened.plan.predicted) if opened.plan.predicted else None,
-                "rule": as_data(compiled.rule),
-                "update_rule": updates_json(opened.updates),
-                "instructions": len(compiled),
-                "shown_batch_size": opened.shown.batch_size,
-            }
-        )
-        return
-    print_plan(opened)
-    print_shortened(opened)
-    grouped = opened.plan.tensor > 1
-    print(draw(compiled, width=width or line_width(), what="group" if grouped else "device"))
-    print(
-        "idle counts slots, a backward as two and a transfer as none, from the first to the last; the bubble of `hocket plan` and "
-        "`simulate` is idle by busy seconds of an iteration"
-    )
-
-
-def check(
-    plan: Annotated[Path, typer.Argument(help="A plan file.")],
-    program: Annotated[
-        Path | None, typer.Option("--program", help="Check this program text instead of the plan's own.")
-    ] = None,
-    json: Json = False,
-) -> None:
-    """Prove a plan before launch: reads, versions, updates, matching sends, no deadlock, memory. Exit code 1: problems."""
-    from hocket.cli.output import print_json, print_shortened
-    from hocket.files import read_text
-    from hocket.plan.open import open_plan, problems_of
-    from hocket.program.text import parse_program
-    from hocket.typed import as_data
-
-    opened = open_plan(plan)
-    compiled = parse_program(read_text(program), str(program)) if program else opened.program
-    problems = problems_of(opened, compiled)
-    if json:
-        found = {"problems": [as_data(p) for p in problems], "instructions": len(compiled), "legal": not problems}
-        print_json({**found, "shown_batch_size": opened.shown.batch_size})
-    elif problems:
-        for problem in problems:
-            print(problem.message)
-    else:
-        print(f"{compiled.name}: {len(compiled)} instructions, legal for every number of periods")
-        print_shortened(opened)
-    if problems:
-        raise typer.Exit(1)
-
-
-def simulate(
-    plan: Annotated[Path, typer.Argument(help="A plan file.")],
-    trace: Annotated[
-        Path | None, typer.Option("--trace", help="Write a trace that Perfetto and chrome://tracing open.")
-    ] = None,
-    report: Annotated[Path | None, typer.Option("--report", help="Write a self-contained report.html.")] = None,
-    json: Json = False,
-) -> None:
-    """Predict a plan: iteration time, bubble, memory, traffic.
-
-    Example: hocket simulate plan.yaml --trace trace.json --report report.html
-    """
-    from hocket.cli.output import print_json, print_shortened
-    from hocket.cli.table import print_table
-    from hocket.files import place_to_write, write_atomic
-    from hocket.plan.open import open_plan
-    from hocket.typed import as_data
-    from hocket.units import show_number, show_peaks, show_seconds
-
-    for path in (trace, report):
-        if path:
-            place_to_write(path)
-    opened = open_plan(plan)
-    found, shown = opened.simulate_shown()
-    summary = opened.of_whole(shown)
-    if trace:
-        found.save(trace)
-    if report:
-        from hocket.report import report_html
-
-        write_atomic(report, report_html(opened.shown, found, shown))
-    if json:
-        print_json({**as_data(summary), "shown_batch_size": opened.shown.batch_size})
-        return
-    rows = [
-        ["iteration", show_seconds(summary.iteration_s)],
-        ["throughput", f"{show_number(summary.samples_per_s)} samples/s"],
-        ["bubble", f"{summary.bubble_fraction:.1%} of the ideal time"],
-        ["peak memory by device", show_peaks(summary.peak_memory_bytes)],
-        *(_sent_by_groups(summary) if summary.group_bytes else []),
-        ["weight versions by stage", _each(summary.weight_versions)],
-        ["instructions simulated", f"{summary.instructions:,} in {show_seconds(summary.wall_s)}"],
-    ]
-    print_table(f"{opened.plan.strategy} on {opened.plan.cluster.name}, predicted", ["what", "value"], rows)
-    print_shortened(opened)
-    for path in (trace, report):
-        if path:
-            print(f"wrote {path}")
-
-
-def compare(
-    predicted: Annotated[Path, typer.Argument(help="Trace of a simulation (hocket simulate --trace).")],
-    measured: Annotated[Path, typer.Argument(help="Trace of a run (hocket train --trace).")],
-    json: Json = False,
-) -> None:
-    """Lay what was predicted beside what happened, instruction by instruction."""
-    from hocket.cli.output import print_json
-    from hocket.cli.table import in_bytes, in_seconds, print_table
-    from hocket.errors import InputError
-    from hocket.trace.compare import Row
-    from hocket.trace.compare import compare as compare_traces
-    from hocket.trace.trace import Trace
-    from hocket.typed import as_data
-    from hocket.units import show_count
-
-    believed, real = Trace.read(predicted), Trace.read(measured)
-    if (believed.meta.get("source"), real.meta.get("source")) == ("measured", "simulated"):
-        raise InputError(
-            str(predicted),
-            "the trace of a run, before that of a simulation",
-            "the predicted one first",
-            "Swap the two files.",
-        )
-    found = compare_traces(believed, real)
-    if json:
-        print_json(as_data(found))
-        return
-
-    def table(
-        title: str,
-        part: Sequence[Row],
-        in_unit: Callable[[Sequence[float]], tuple[str, list[str]]],
-        means: bool = False,
-    ) -> None:
-        unit, cells = in_unit([value for r in part for value in (r.predicted, r.measured)])
-        errors = ["-" if isnan(r.relative_error) else f"{r.relative_error:+.1%}" for r in part]
-        columns = ["what", f"predicted ({unit})", f"measured ({unit})", "error", *(["times"] if means else [])]
-        rows = [
-            [r.what, *cells[2 * k : 2 * k + 2], error, *([f"{r.count:,}"] if means else [])]
-            for k, (r, error) in enumerate(zip(part, errors, strict=True))
-        ]
-        print_table(title, columns, rows, right=range(1, len(columns)))
-
-    table("predicted beside measured", (found.update, *found.kinds), in_seconds, means=True)
-    table("single instructions that differ most", found.largest, in_seconds)
-    if found.memory:
-        table("peak memory", found.memory, in_bytes)
-    else:
-        print("  peak memory: not in both traces")
-    sides = (("measurement", "simulated", found.later_measured), ("prediction", "measured", found.later_predicted))
-    for one, other, later in sides:
-        if later:
-            print(f"  {show_count(later, 'instruction')} of the {one} lie beyond the {other} periods")
-    if found.only_predicted or found.only_measured:
-        print(
-            f"  {show_count(found.only_predicted, 'instruction')} only in the prediction, {found.only_measured} only in the measurement"
-        )
-    left_out = real.meta.get("left_out")
-    if isinstance(left_out, int) and left_out:
-        print(f"  the measured run was longer: its first {show_count(left_out, 'instruction')} were not kept")
-
-
-def papers(json: Json = False) -> None:
-    """Where each idea of the papers lives."""
-    from hocket.cli.output import print_json
-    from hocket.cli.table import print_table
-    from hocket.strategies._common import all_strategies
-
-    rows = [[name, member.PAPER, f"hocket/strategies/{name}.py"] for name, member in all_strategies()]
-    if json:
-        print_json([{"strategy": a, "paper": b, "home": c} for a, b, c in rows])
-        return
-    shown = [[name, source, Path(home).name] for name, source, home in rows]
-    print_table("where each idea lives: files of hocket/strategies", ["strategy", "source", "file"], shown)
-
-
-def _sent_by_groups(summary: "Summary") -> list[list[str]]:
-    """What tensor-parallel groups send, of all members together."""
-    from hocket.units import show_bytes
-
-    between = ", ".join(f"{name} {show_bytes(size)}" for name, size in summary.sent_bytes.items())
-    return [["sent inside of groups", show_bytes(summary.group_bytes)], ["sent between groups", between]]
-
-
-def _each(numbers: Sequence[int]) -> str:
-    """Numbers, one for each stage; said once where they are all the same."""
-    same = len(numbers) > 1 and len(set(numbers)) == 1
-    return f"{numbers[0]} in each" if same else ", ".join(map(str, numbers))
 
 
 def _path_from(profile: Path, output: Path | None) -> str:

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from hocket.cli.planning import Json
+from hocket.cli.options import Json
 
 
 def prices(

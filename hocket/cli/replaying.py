@@ -7,7 +7,7 @@ import typer
 
 from hocket.cli.cluster_options import Agnostic, Policy, Times
 from hocket.cli.conditions import Conditions, Policies, Report, Workers
-from hocket.cli.planning import Json
+from hocket.cli.options import Json
 from hocket.cli.replays import as_json, print_replays, read, read_site, replayed, write_report
 from hocket.cli.world import Bills, Checkpoint, check_checkpoint, write_bills
 

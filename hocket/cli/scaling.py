@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from hocket.cli.options import Json, at_least_one
 from hocket.cli.output import Progress
-from hocket.cli.planning import Json
 
 if TYPE_CHECKING:
     from hocket.hardware.cluster import Cluster
@@ -34,7 +34,6 @@ def scaling(
 
     Example: hocket scaling profile.json cluster.yaml curve.yaml --batch 256 --report scaling.html
     """
-    from hocket.cli.asking import at_least_one
     from hocket.cli.output import print_json
     from hocket.cli.table import print_table
     from hocket.files import place_to_write, write_atomic

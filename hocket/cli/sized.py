@@ -14,14 +14,16 @@ from hocket.units import show_bytes, show_count, show_gap, show_number, show_sec
 
 if TYPE_CHECKING:
     from hocket.cli.explaining import Why
-    from hocket.plan.mesh_search import Meshed, Miss
+    from hocket.plan.mesh_search import Miss
+    from hocket.plan.meshed import Meshed
     from hocket.plan.parting import Planned
     from hocket.plan.sized import SizedSearch
 
 
 _LEGEND = {
     "config": "p stages, t devices a group (s: on slices of the sequence), d columns, across: a stage's replicas are no "
-    "neighbours, but stages are, v chunks a device, z1: columns divide the optimizer's state",
+    "neighbours, but stages are, v chunks a device, z1: columns divide the optimizer's state, z3: "
+    "weights, too",
     "micro": "samples of a microbatch",
     "recompute": "what blocks make again",
     "of peak": "of the devices' peak rate, by the model's own operations",

@@ -8,7 +8,7 @@ import typer
 from hocket.cli.cluster_options import Times
 from hocket.cli.conditions import Conditions, Policies, Report, Workers
 from hocket.cli.generating import RATES, Kind, kind_of
-from hocket.cli.planning import Json
+from hocket.cli.options import Json
 from hocket.cli.replays import read_site
 from hocket.cli.sweeps import Loads, gains, print_sweep, sweep_json, swept, write_sweep
 

@@ -2,7 +2,8 @@
 
 Rules of this file: the newest run of a plan is what counts, and stands in one small file beside the plan. All compute seconds of
 a profile are multiplied so that the plan that ran is predicted as it was measured; bytes only where less was predicted than was
-measured. Nothing is learned from a run that was short or of another kind than the profile is of. A profile that was corrected says so, and is corrected anew from what it was.
+measured. Nothing is learned from a run that was short or of another kind than the profile is of. A profile that was corrected says
+so, and is corrected anew from what it was.
 """
 
 from collections.abc import Mapping, Sequence

@@ -77,8 +77,9 @@ class Mesh:
 
     @property
     def config(self) -> str:
-        """Stages, members of a group (s: on slices of the sequence), columns, chunks and z1 where columns divide optimizer state, z3 where
-        they divide weights, too, "across" where replicas of a stage are no neighbours but stages are, such as "p8 t8s d2 v3 z1"; unlike numbers of columns "d2-2-4"."""
+        """Stages, members of a group (s: on slices of the sequence), columns ("across": replicas of a stage are no neighbours, but
+        stages are), chunks, and z1 where columns divide optimizer state, z3 where they divide weights, too, such as "p8 t8s d2 v3 z1";
+        unlike numbers of columns "d2-2-4"."""
         widths = list(dict.fromkeys(len(place) for place in self.places)) if self.width == 1 else []
         columns = (
             "-".join(str(len(place)) for place in self.places) if len(widths) > 1 else max(widths, default=self.width)

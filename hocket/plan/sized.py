@@ -23,7 +23,8 @@ from hocket.hardware.cluster import Cluster, DeviceType, Node
 from hocket.hardware.groups import grouped
 from hocket.plan.hunt import make_plan
 from hocket.plan.mesh import STRATEGIES
-from hocket.plan.mesh_search import Meshed, Meshes, search_meshes
+from hocket.plan.mesh_search import Meshes, search_meshes
+from hocket.plan.meshed import Meshed
 from hocket.plan.plan import Plan
 from hocket.plan.plane import Plane, planes
 from hocket.plan.predict import predict_iteration

@@ -208,7 +208,8 @@ class _Figures:
     Attributes:
         layers_s: forward and backward of all layers, each of shape (ways, types, layers); layers_bytes: stashes, (ways, layers).
         block_s: forward and backward of a block; shape (ways, types). stash, working: bytes; shape (ways, 3).
-        kept, optimizer, gradients: bytes of weights and buffers, optimizer state and gradients; shape (3,). border: bytes from one block to the next.
+        kept, optimizer, gradients: bytes of weights and buffers, optimizer state and gradients; shape (3,). border: bytes from one block
+            to the next.
     """
 
     def __init__(self, profiles: Sequence[ModelProfile], samples: int, types: tuple[str, ...]) -> None:

@@ -35,8 +35,6 @@ class Verdict:
     Attributes:
         winner: PLAIN, SHARDED, TENSOR or PIPELINE. other: the best of the other kind, pipelines or not; empty where there is none.
         loses: by what share of the winner's seconds it takes longer. why: there is none of the other kind.
-        sharded, sharded_loses: data parallelism whose replicas share optimizer state and step (docs/sharding.md), which the searches do
-            not look at; empty where it does not fit.
         stale, stale_gains, stale_updates: the best of the strategies that compute with old weights, where nobody asked for them and it is
             quicker: by what share of the winner's seconds, and how its updates differ, in a sentence.
         sharded, sharded_loses: data parallelism whose replicas share optimizer state and step (docs/sharding.md), which searches of a

@@ -15,7 +15,8 @@ from hocket.hardware.cluster import Cluster
 from hocket.plan.candidates import TIE, Search
 from hocket.plan.mesh import Mesh
 from hocket.plan.mesh_figures import Bound
-from hocket.plan.mesh_search import Meshed, simulated, with_tailors
+from hocket.plan.mesh_search import with_tailors
+from hocket.plan.meshed import Meshed, simulated
 from hocket.plan.plan import Plan, Predicted
 from hocket.plan.plane import Plane
 from hocket.plan.predict import predict_iteration

@@ -6,7 +6,8 @@ Rules of this file: no torch, no I/O. A report is a small dictionary that came a
     loss    step, sum, samples          one microbatch: its mean loss times its samples; from whoever has the last stage
     note    text                        from worker 0
     saved   step, path                  from worker 0
-    done    steps, iteration_s, warm_steps, optimizer, dtype, device_type, peak_memory_bytes, stopped; collectives of tensor-parallel groups inside forwards, backwards
+    done    steps, iteration_s, warm_steps, optimizer, dtype, device_type, peak_memory_bytes, stopped; collectives of tensor-parallel
+            groups inside forwards, backwards
     error   see failure.py
 """
 
@@ -17,7 +18,7 @@ from statistics import median
 from typing import Any
 
 from hocket.plan.plan import Plan
-from hocket.run.loop import Listener, Summary
+from hocket.run.listener import Listener, Summary
 
 Event = Mapping[str, Any]
 

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, TextIO
 
-from hocket.run.loop import Listener, Summary
+from hocket.run.listener import Listener, Summary
 from hocket.units import show_count, show_number, show_peaks, show_seconds
 
 _BAR_WIDTH = range(6, 41)

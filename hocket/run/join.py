@@ -35,7 +35,8 @@ from hocket.plan.plan import Plan
 from hocket.profile.job import Job, load_job
 from hocket.run.collect import Collector
 from hocket.run.failure import Failure, describe, first_cause, understand
-from hocket.run.loop import INTERRUPTED, Listener, Options, Summary, devices_of, number_in, predicted_now, worker_name
+from hocket.run.listener import Listener, Summary
+from hocket.run.loop import INTERRUPTED, Options, devices_of, number_in, predicted_now, worker_name
 from hocket.run.meeting import meet
 from hocket.run.progress import Progress, State, agreed_stop
 from hocket.run.work import Seat, work

@@ -41,7 +41,8 @@ from hocket.profile.job import Job
 from hocket.run.collect import Collector
 from hocket.run.cores import cores_of
 from hocket.run.failure import Failure, first_cause, understand
-from hocket.run.loop import Listener, Options, Summary, devices_of, predicted_now, worker_name
+from hocket.run.listener import Listener, Summary
+from hocket.run.loop import Options, devices_of, predicted_now, worker_name
 from hocket.run.orders import Orders, Wanted
 from hocket.run.progress import Progress, State, hold_all
 

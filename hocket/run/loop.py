@@ -1,21 +1,22 @@
 """Train: the way in. Alone it starts local workers and watches them (launch.py); under `torchrun` it joins (join.py).
 
 Rules of this file: no torch, so that the process that watches stays small and starts at once. What people and machines see
-of a run goes through a Listener (display.py has two).
+of a run goes through a Listener (listener.py; display.py has two).
 """
 
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import isclose
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 from hocket.errors import HocketError, InputError, nearest
 from hocket.files import check_folder_to_write, place_to_write
 from hocket.plan.plan import Plan, Predicted
 from hocket.profile.job import Job, check_job_file, refuse_in_job_file
+from hocket.run.listener import Listener, Quiet, Summary
 from hocket.units import show_seconds
 
 DEVICES = ("auto", "cpu", "cuda")
@@ -79,93 +80,6 @@ class Options:
         for name in ("silence_s", "stall_s"):
             if not getattr(self, name) > 0:
                 raise InputError(name, str(getattr(self, name)), "> 0 seconds")
-
-
-@dataclass(frozen=True)
-class Summary:
-    """What a run gave.
-
-    Attributes:
-        steps: steps trained in all; losses: mean loss of each step of this run, in order.
-        iteration_s: median seconds for `batch_size` samples over warm periods, prologue and epilogue left out; None when
-            nothing was trained. samples_per_s: at that pace. predicted_iteration_s: what the plan says.
-        peak_memory_bytes: by device of the plan; predicted_peak_memory_bytes: what the plan says, where it says it.
-        stopped: whether it ended early because it was asked to; checkpoint: the newest one, if any.
-        warm_steps: what `iteration_s` is the median of; optimizer, dtype, device_types: names of what trained, of the type that it
-            computed in and of devices, as a profile has them.
-    """
-
-    steps: int
-    losses: tuple[float, ...] = field(default=(), repr=False)
-    iteration_s: float | None = None
-    samples_per_s: float | None = None
-    predicted_iteration_s: float | None = None
-    peak_memory_bytes: dict[int, int] = field(default_factory=dict)
-    predicted_peak_memory_bytes: dict[int, float] = field(default_factory=dict)
-    stopped: bool = False
-    checkpoint: str | None = None
-    warm_steps: float = 0.0
-    optimizer: str = ""
-    dtype: str = ""
-    device_types: tuple[str, ...] = ()
-
-    def line(self) -> dict[str, Any]:
-        """The last line for machines."""
-        names = ("iteration_s", "samples_per_s", "predicted_iteration_s", "steps", "stopped", "checkpoint")
-        by_device = {
-            name: {str(device): size for device, size in sorted(getattr(self, name).items())}
-            for name in ("peak_memory_bytes", "predicted_peak_memory_bytes")
-        }
-        return {name: getattr(self, name) for name in names} | by_device
-
-
-class Listener(Protocol):
-    """Who shows a run."""
-
-    def started(self, first: int, steps: int, predicted_iteration_s: float | None) -> None:
-        """Training goes from step `first` to step `steps`."""
-
-    def step(self, line: dict[str, Any]) -> None:
-        """One more step: {"step": steps trained, "loss": mean over its samples, "samples": trained in all}."""
-
-    def saved(self, step: int, path: str) -> None:
-        """There is a checkpoint of what so many steps have made, in this folder."""
-
-    def note(self, text: str) -> None:
-        """Something that a person should know."""
-
-    def finished(self, summary: Summary) -> None:
-        """It is over, and went well."""
-
-    def close(self) -> None:
-        """It is over, however it went."""
-
-
-@dataclass
-class Quiet:
-    """Shows nothing, or only hands each step on."""
-
-    on_step: Callable[[dict[str, Any]], None] | None = None
-
-    def started(self, first: int, steps: int, predicted_iteration_s: float | None) -> None:
-        """Show nothing."""
-
-    def step(self, line: dict[str, Any]) -> None:
-        """Hand it on."""
-        if self.on_step is not None:
-            self.on_step(line)
-
-    def saved(self, step: int, path: str) -> None:
-        """Show nothing."""
-
-    def note(self, text: str) -> None:
-        """Show nothing."""
-
-    def finished(self, summary: Summary) -> None:
-        """Show nothing."""
-
-    def close(self) -> None:
-        """Nothing is open."""
 
 
 def train(

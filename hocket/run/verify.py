@@ -20,7 +20,8 @@ from hocket.profile.capture import capture
 from hocket.profile.job import load_job
 from hocket.run.board import Board
 from hocket.run.checkpoint import newest
-from hocket.run.loop import Quiet, train
+from hocket.run.listener import Quiet
+from hocket.run.loop import train
 from hocket.run.rule_loop import rule_loop
 
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-5}

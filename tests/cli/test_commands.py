@@ -107,7 +107,7 @@ def test_show(run: Run, folder: Path) -> None:
     [
         (
             "plan profile.json cluster.yaml --batch -4",
-            "error: --batch: found -4; expected samples of one optimizer update",
+            "error: --batch: found -4; expected >= 1",
         ),
         (
             "plan profile.json cluster.yaml --batch 8 --samples -3",

@@ -88,6 +88,14 @@ def test_the_plan_that_is_written_is_of_the_chosen_batch(tmp_path: Path) -> None
     assert "batch_size: 512" in (tmp_path / "p.yaml").read_text()
 
 
+@pytest.mark.parametrize("number", ["0", "-4"])
+def test_a_largest_batch_of_nothing(number: str) -> None:
+    """Is refused, and not taken for none."""
+    done = CliRunner().invoke(app, ["plan", "gpt2-xl", str(A100), "-B", "128", "--max-batch", number])
+    assert isinstance(done.exception, InputError)
+    assert str(done.exception) == f"--max-batch: found {number}; expected >= 1"
+
+
 @pytest.mark.parametrize("options", [["-s", "fully_sharded"], ["--shard", "full"]])
 def test_words_that_input_and_output_share_are_why_units_are_refused(options: list[str]) -> None:
     """GPT-2's output has its words' weights: it is said, instead of a batch that does not divide."""

@@ -13,6 +13,7 @@ from hocket.hardware.cluster import Cluster, Level, Link
 from hocket.passes.borders import stage_shapes
 from hocket.passes.tasks import Work
 from hocket.plan.bound_chunks import interleaved_s
+from hocket.plan.mixed import turned
 from hocket.plan.plane import Plane, planes
 from hocket.plan.predict import predict_choice
 from hocket.profile.model import ModelProfile
@@ -68,9 +69,13 @@ def test_all_divisions(tensor: int) -> None:
 @pytest.mark.parametrize("recompute", RECOMPUTE)
 @pytest.mark.parametrize(("tensor", "along"), [(1, False), (2, False), (4, False), (2, True), (4, True)])
 def test_a_bound_is_never_above_the_simulation(tensor: int, along: bool, recompute: str) -> None:
-    """Seconds and bytes, with whole state and divided; where one column has one stage without chunks, close to it."""
+    """Seconds and bytes, with whole state and divided, whether replicas or stages are neighbours; where one column has one stage
+    without chunks, close to it."""
     own = plane(tensor, recompute, along, ("none", "optimizer"))
-    for mesh in own.meshes(8):
+    meshes = list(own.meshes(8))
+    across = [twin for mesh in meshes if min(mesh.depth, mesh.width) > 1 and (twin := turned(mesh, own))]
+    assert bool(across) == (tensor < 4)
+    for mesh in (*meshes, *across):
         bound = own.bound(mesh)
         situation, choice = own.choice(mesh, 8)
         found = predict_choice(situation, mesh.strategy, choice)
@@ -157,7 +162,9 @@ def test_links_that_servers_share_are_bounded(tensor: int) -> None:
     levels = (replace(inside, width=2, shared=True), replace(outside, width=4, bandwidth_bytes_per_s=2e8, shared=True))
     slow = Plane(source, replace(SERVERS, levels=levels), tensor, "none", (1, 2), shards=("none", "optimizer"))
     near = []
-    for mesh in slow.meshes(16):
+    meshes = list(slow.meshes(16))
+    across = [twin for mesh in meshes if min(mesh.depth, mesh.width) > 1 and (twin := turned(mesh, slow))]
+    for mesh in (*meshes, *across):
         situation, choice = slow.choice(mesh, 16)
         found, bound = predict_choice(situation, mesh.strategy, choice), slow.bound(mesh)
         assert bound.seconds <= found.iteration_s * (1 + 1e-9), mesh

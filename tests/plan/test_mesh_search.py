@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from hocket.hardware.cluster import Cluster, Level
-from hocket.plan.mesh_search import search_meshes, simulated
+from hocket.plan.mesh_search import search_meshes
+from hocket.plan.meshed import simulated
 from hocket.plan.mixed import turned
 from hocket.plan.plane import Plane, Source, planes
 from hocket.plan.predict import predict_choice, proven_peaks

@@ -11,7 +11,7 @@ from hocket.hardware import catalog
 from hocket.hardware.cluster import Cluster, Level, Link, Node
 from hocket.passes.borders import StageCut
 from hocket.plan.mesh import Mesh
-from hocket.plan.mesh_search import proven, simulated
+from hocket.plan.meshed import proven, simulated
 from hocket.plan.mixed import alone, mixes, turned
 from hocket.plan.open import Opened, problems_of
 from hocket.plan.plane import Plane

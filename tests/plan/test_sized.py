@@ -10,7 +10,7 @@ from hocket.errors import InputError, RefusedError
 from hocket.hardware.cluster import Cluster, Level, Node
 from hocket.plan.candidates import TIE
 from hocket.plan.long import shorter
-from hocket.plan.mesh_search import simulated
+from hocket.plan.meshed import simulated
 from hocket.plan.open import Opened, problems_of
 from hocket.plan.predict import predict_choice, predict_iteration
 from hocket.plan.sized import search_sizes

@@ -9,7 +9,8 @@ import pytest
 from hocket.cost.analytic import RECOMPUTE
 from hocket.hardware.cluster import Cluster, Level
 from hocket.plan.mesh import Mesh
-from hocket.plan.mesh_search import Meshed, search_meshes, simulated
+from hocket.plan.mesh_search import search_meshes
+from hocket.plan.meshed import Meshed, simulated
 from hocket.plan.open import Opened, problems_of
 from hocket.plan.plane import Plane
 from hocket.plan.sized import search_sizes

@@ -9,7 +9,7 @@ import pytest
 from hocket.plan.plan import Plan, Predicted
 from hocket.run.collect import Collector
 from hocket.run.display import Bar, Lines, spoken
-from hocket.run.loop import Summary
+from hocket.run.listener import Summary
 from tests.system.tiny import Recorder, plan
 
 

@@ -10,7 +10,8 @@ from hocket.hardware.cluster import Cluster, Level
 from hocket.plan.plan import Plan, PlanStage, Predicted
 from hocket.plan.predict import predict_iteration
 from hocket.profile.synthetic import chain
-from hocket.run.loop import Quiet, devices_of, predicted_now, train, worker_name
+from hocket.run.listener import Quiet
+from hocket.run.loop import devices_of, predicted_now, train, worker_name
 
 PROFILE = chain(4, forward_s=0.01, backward_s=0.02, device_type="cpu-core")
 NAMES = [layer.name for layer in PROFILE.layers]

@@ -12,7 +12,7 @@ from hocket.plan.plan import Plan, PlanStage
 from hocket.profile.capture import capture
 from hocket.profile.job import load_job
 from hocket.run.engines.inline import run_inline
-from hocket.run.loop import Summary
+from hocket.run.listener import Summary
 from hocket.run.steps import Pace
 
 # The process that runs it is a worker of a known rank: the name of its orders says which.

@@ -1,0 +1,89 @@
+"""hocket compare: what was predicted beside what happened; hocket papers: where each strategy comes from."""
+
+from collections.abc import Callable, Sequence
+from math import isnan
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hocket.cli.options import Json
+
+if TYPE_CHECKING:
+    pass
+
+
+def compare(
+    predicted: Annotated[Path, typer.Argument(help="Trace of a simulation (hocket simulate --trace).")],
+    measured: Annotated[Path, typer.Argument(help="Trace of a run (hocket train --trace).")],
+    json: Json = False,
+) -> None:
+    """Lay what was predicted beside what happened, instruction by instruction."""
+    from hocket.cli.output import print_json
+    from hocket.cli.table import in_bytes, in_seconds, print_table
+    from hocket.errors import InputError
+    from hocket.trace.compare import Row
+    from hocket.trace.compare import compare as compare_traces
+    from hocket.trace.trace import Trace
+    from hocket.typed import as_data
+    from hocket.units import show_count
+
+    believed, real = Trace.read(predicted), Trace.read(measured)
+    if (believed.meta.get("source"), real.meta.get("source")) == ("measured", "simulated"):
+        raise InputError(
+            str(predicted),
+            "the trace of a run, before that of a simulation",
+            "the predicted one first",
+            "Swap the two files.",
+        )
+    found = compare_traces(believed, real)
+    if json:
+        print_json(as_data(found))
+        return
+
+    def table(
+        title: str,
+        part: Sequence[Row],
+        in_unit: Callable[[Sequence[float]], tuple[str, list[str]]],
+        means: bool = False,
+    ) -> None:
+        unit, cells = in_unit([value for r in part for value in (r.predicted, r.measured)])
+        errors = ["-" if isnan(r.relative_error) else f"{r.relative_error:+.1%}" for r in part]
+        columns = ["what", f"predicted ({unit})", f"measured ({unit})", "error", *(["times"] if means else [])]
+        rows = [
+            [r.what, *cells[2 * k : 2 * k + 2], error, *([f"{r.count:,}"] if means else [])]
+            for k, (r, error) in enumerate(zip(part, errors, strict=True))
+        ]
+        print_table(title, columns, rows, right=range(1, len(columns)))
+
+    table("predicted beside measured", (found.update, *found.kinds), in_seconds, means=True)
+    table("single instructions that differ most", found.largest, in_seconds)
+    if found.memory:
+        table("peak memory", found.memory, in_bytes)
+    else:
+        print("  peak memory: not in both traces")
+    sides = (("measurement", "simulated", found.later_measured), ("prediction", "measured", found.later_predicted))
+    for one, other, later in sides:
+        if later:
+            print(f"  {show_count(later, 'instruction')} of the {one} lie beyond the {other} periods")
+    if found.only_predicted or found.only_measured:
+        print(
+            f"  {show_count(found.only_predicted, 'instruction')} only in the prediction, {found.only_measured} only in the measurement"
+        )
+    left_out = real.meta.get("left_out")
+    if isinstance(left_out, int) and left_out:
+        print(f"  the measured run was longer: its first {show_count(left_out, 'instruction')} were not kept")
+
+
+def papers(json: Json = False) -> None:
+    """Where each idea of the papers lives."""
+    from hocket.cli.output import print_json
+    from hocket.cli.table import print_table
+    from hocket.strategies._common import all_strategies
+
+    rows = [[name, member.PAPER, f"hocket/strategies/{name}.py"] for name, member in all_strategies()]
+    if json:
+        print_json([{"strategy": a, "paper": b, "home": c} for a, b, c in rows])
+        return
+    shown = [[name, source, Path(home).name] for name, source, home in rows]
+    print_table("where each idea lives: files of hocket/strategies", ["strategy", "source", "file"], shown)

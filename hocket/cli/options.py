@@ -1,0 +1,19 @@
+"""What options of several commands are, and what their numbers may be."""
+
+from typing import Annotated
+
+import typer
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document (seconds, bytes, unrounded).")]
+
+
+def at_least_one(place: str, count: int) -> None:
+    """Refuse a number that counts nothing.
+
+    Raises:
+        InputError: at `place`.
+    """
+    from hocket.errors import InputError
+
+    if count < 1:
+        raise InputError(place, str(count), ">= 1")

@@ -1,0 +1,150 @@
+"""hocket show, check, simulate: what a plan file says, what is proved of it, and what it takes."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hocket.cli.options import Json
+
+if TYPE_CHECKING:
+    from hocket.simulate.summary import Summary
+
+
+def show(
+    plan: Annotated[Path, typer.Argument(help="A plan file.")],
+    program: Annotated[bool, typer.Option("--program", help="Print the whole program as text.")] = False,
+    width: Annotated[
+        int | None, typer.Option(min=40, help="Columns of the staircase; those of the terminal by default.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Show a plan: its stages, and the staircase of what each device does when."""
+    from hocket.cli.output import print_json, print_plan, print_shortened, updates_json
+    from hocket.cli.table import line_width
+    from hocket.plan.open import open_plan
+    from hocket.program.draw import draw
+    from hocket.program.text import print_program
+    from hocket.typed import as_data
+
+    opened = open_plan(plan)
+    compiled = opened.program
+    if program:
+        print(print_program(compiled), end="")
+        return
+    if json:
+        print_json(
+            {
+                **as_data(opened.plan),
+                "predicted": as_data(opened.predicted),
+                "predicted_when_planned": as_data(opened.plan.predicted) if opened.plan.predicted else None,
+                "rule": as_data(compiled.rule),
+                "update_rule": updates_json(opened.updates),
+                "instructions": len(compiled),
+                "shown_batch_size": opened.shown.batch_size,
+            }
+        )
+        return
+    print_plan(opened)
+    print_shortened(opened)
+    grouped = opened.plan.tensor > 1
+    print(draw(compiled, width=width or line_width(), what="group" if grouped else "device"))
+    print(
+        "idle counts slots, a backward as two and a transfer as none, from the first to the last; the bubble of `hocket plan` and "
+        "`simulate` is idle by busy seconds of an iteration"
+    )
+
+
+def check(
+    plan: Annotated[Path, typer.Argument(help="A plan file.")],
+    program: Annotated[
+        Path | None, typer.Option("--program", help="Check this program text instead of the plan's own.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Prove a plan before launch: reads, versions, updates, matching sends, no deadlock, memory. Exit code 1: problems."""
+    from hocket.cli.output import print_json, print_shortened
+    from hocket.files import read_text
+    from hocket.plan.open import open_plan, problems_of
+    from hocket.program.text import parse_program
+    from hocket.typed import as_data
+
+    opened = open_plan(plan)
+    compiled = parse_program(read_text(program), str(program)) if program else opened.program
+    problems = problems_of(opened, compiled)
+    if json:
+        found = {"problems": [as_data(p) for p in problems], "instructions": len(compiled), "legal": not problems}
+        print_json({**found, "shown_batch_size": opened.shown.batch_size})
+    elif problems:
+        for problem in problems:
+            print(problem.message)
+    else:
+        print(f"{compiled.name}: {len(compiled)} instructions, legal for every number of periods")
+        print_shortened(opened)
+    if problems:
+        raise typer.Exit(1)
+
+
+def simulate(
+    plan: Annotated[Path, typer.Argument(help="A plan file.")],
+    trace: Annotated[
+        Path | None, typer.Option("--trace", help="Write a trace that Perfetto and chrome://tracing open.")
+    ] = None,
+    report: Annotated[Path | None, typer.Option("--report", help="Write a self-contained report.html.")] = None,
+    json: Json = False,
+) -> None:
+    """Predict a plan: iteration time, bubble, memory, traffic.
+
+    Example: hocket simulate plan.yaml --trace trace.json --report report.html
+    """
+    from hocket.cli.output import print_json, print_shortened
+    from hocket.cli.table import print_table
+    from hocket.files import place_to_write, write_atomic
+    from hocket.plan.open import open_plan
+    from hocket.typed import as_data
+    from hocket.units import show_number, show_peaks, show_seconds
+
+    for path in (trace, report):
+        if path:
+            place_to_write(path)
+    opened = open_plan(plan)
+    found, shown = opened.simulate_shown()
+    summary = opened.of_whole(shown)
+    if trace:
+        found.save(trace)
+    if report:
+        from hocket.report import report_html
+
+        write_atomic(report, report_html(opened.shown, found, shown))
+    if json:
+        print_json({**as_data(summary), "shown_batch_size": opened.shown.batch_size})
+        return
+    rows = [
+        ["iteration", show_seconds(summary.iteration_s)],
+        ["throughput", f"{show_number(summary.samples_per_s)} samples/s"],
+        ["bubble", f"{summary.bubble_fraction:.1%} of the ideal time"],
+        ["peak memory by device", show_peaks(summary.peak_memory_bytes)],
+        *(_sent_by_groups(summary) if summary.group_bytes else []),
+        ["weight versions by stage", _each(summary.weight_versions)],
+        ["instructions simulated", f"{summary.instructions:,} in {show_seconds(summary.wall_s)}"],
+    ]
+    print_table(f"{opened.plan.strategy} on {opened.plan.cluster.name}, predicted", ["what", "value"], rows)
+    print_shortened(opened)
+    for path in (trace, report):
+        if path:
+            print(f"wrote {path}")
+
+
+def _sent_by_groups(summary: "Summary") -> list[list[str]]:
+    """What tensor-parallel groups send, of all members together."""
+    from hocket.units import show_bytes
+
+    between = ", ".join(f"{name} {show_bytes(size)}" for name, size in summary.sent_bytes.items())
+    return [["sent inside of groups", show_bytes(summary.group_bytes)], ["sent between groups", between]]
+
+
+def _each(numbers: Sequence[int]) -> str:
+    """Numbers, one for each stage; said once where they are all the same."""
+    same = len(numbers) > 1 and len(set(numbers)) == 1
+    return f"{numbers[0]} in each" if same else ", ".join(map(str, numbers))
