@@ -1,0 +1,160 @@
+"""A backward and the all-reduces of its gradients beside each other: what threads that move gradients take from it.
+
+Rules of this file: computation keeps a share of its speed that falls evenly with the threads which communication has; bytes
+per second rise with these threads and level off. A bucket's all-reduce begins when its gradients are there and the one before it is
+over; computation never waits.
+Source: LIBRA (Liu et al. 2023), section III; equations are named where they stand.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import exp
+from typing import NamedTuple
+
+from hocket.errors import InputError
+
+EXPONENT = 0.6
+"""Of threads in equation 6, gamma_4: set by hand there, as here."""
+
+
+@dataclass(frozen=True)
+class Rate:
+    """Bytes per second by threads: most - lost x exp(-decay x threads ** EXPONENT) (equation 6: gamma_1, gamma_2, gamma_3)."""
+
+    most_bytes_per_s: float
+    lost_bytes_per_s: float
+    decay: float
+
+    def at(self, threads: float) -> float:
+        """Bytes per second of so many threads.
+
+        Raises:
+            InputError: they move nothing at all.
+        """
+        found = self.most_bytes_per_s - self.lost_bytes_per_s * exp(-self.decay * threads**EXPONENT)
+        if found <= 0:
+            raise InputError("threads", f"{threads:g}, with which nothing moves", "more of them")
+        return found
+
+
+class Stage(NamedTuple):
+    """Seconds from the begin of one bucket's all-reduce to that of the next: both at work, computation alone, communication alone."""
+
+    both_s: float
+    computing_s: float
+    communicating_s: float
+
+    @property
+    def seconds(self) -> float:
+        """Of the whole stage."""
+        return sum(self)
+
+
+@dataclass(frozen=True)
+class OverlapModel:
+    """What is fitted to measured overlap on one kind of device and network.
+
+    Attributes:
+        kept: share of its speed that computation keeps beside communication, without what each thread takes (alpha_1).
+        taken: of that share, by each thread (alpha_2).
+        beside, alone: bytes per second of all-reduces beside computation (p) and alone (q).
+        latency_s: of one hop of the ring (alpha of equation 4).
+        workers: in the ring.
+    """
+
+    kept: float
+    taken: float
+    beside: Rate
+    alone: Rate
+    latency_s: float
+    workers: int
+
+    def __post_init__(self) -> None:
+        if self.workers < 1:
+            raise InputError("workers", str(self.workers), ">= 1")
+        if not (self.kept > 0 and self.taken >= 0 and self.latency_s >= 0):
+            found = f"kept {self.kept:g}, taken {self.taken:g}, latency_s {self.latency_s:g}"
+            raise InputError("overlap", found, "kept above zero, the others not below")
+
+    def on(self, workers: int) -> "OverlapModel":
+        """The same devices and network with another number of workers: what changes is startup and bytes (equation 4)."""
+        return replace(self, workers=workers)
+
+    def without_contention(self) -> "OverlapModel":
+        """As if either had the device for itself."""
+        return replace(self, kept=1.0, taken=0.0, beside=self.alone)
+
+    @property
+    def startup_s(self) -> float:
+        """Of one all-reduce (equation 4: a)."""
+        return 2 * (self.workers - 1) * self.latency_s
+
+    def share(self, threads: float) -> float:
+        """Share of its speed that computation keeps beside communication with so many threads.
+
+        Raises:
+            InputError: nothing is left.
+        """
+        found = self.kept - self.taken * threads
+        if found <= 0:
+            raise InputError("threads", f"{threads:g}, beside which computation stands still", "fewer of them")
+        return found
+
+    def computation_s(self, alone_s: float, threads: float) -> float:
+        """What takes so long alone, beside communication (equation 5: g)."""
+        return alone_s / self.share(threads)
+
+    def beside_s(self, size_bytes: float, threads: float) -> float:
+        """An all-reduce that has computation beside it all the time, startup included (equation 6: a + p)."""
+        return self.startup_s + self.carried_bytes(size_bytes) / self.beside.at(threads)
+
+    def alone_s(self, size_bytes: float, threads: float) -> float:
+        """An all-reduce that has nothing beside it, startup included (a + q)."""
+        return self.startup_s + self.carried_bytes(size_bytes) / self.alone.at(threads)
+
+    def carried_bytes(self, size_bytes: float) -> float:
+        """What passes through each worker (equation 4: c-hat)."""
+        return 2 * (self.workers - 1) / self.workers * size_bytes
+
+    def overlapped(self, size_bytes: float, compute_s: float, threads: float) -> Stage:
+        """An all-reduce beside so much computation, both begun at once, until both are over (equations 8 to 11)."""
+        if size_bytes == 0:
+            return Stage(0.0, compute_s, 0.0)
+        if compute_s == 0:
+            return Stage(0.0, 0.0, self.alone_s(size_bytes, threads))
+        slowed_s, moving_s = self.computation_s(compute_s, threads), self.beside_s(size_bytes, threads)
+        both_s = min(slowed_s, moving_s)
+        left, left_moving = 1 - both_s / slowed_s, 1 - both_s / moving_s
+        return Stage(both_s, compute_s * left, self.alone_s(size_bytes, threads) * left_moving)
+
+    def stages(
+        self, sizes_bytes: Sequence[float], computes_s: Sequence[float], threads: Sequence[float]
+    ) -> tuple[Stage, ...]:
+        """A backward of several buckets, in the order in which their gradients come (equations 12 to 15).
+
+        Arguments:
+            sizes_bytes, computes_s, threads: of each bucket: its gradients, the computation that makes them, and what moves them.
+
+        Returns:
+            One more than buckets: stage 0 is the computation of the first bucket, stage i the all-reduce of the i-th until the
+            next begins.
+        """
+        if not len(sizes_bytes) == len(computes_s) == len(threads) > 0:
+            found = f"{len(sizes_bytes)}, {len(computes_s)}, {len(threads)}"
+            raise InputError("buckets", found, "as many sizes as computations and threads, at least one")
+        behind_s = [0.0]  # computation behind bucket i, from the last one on
+        for compute_s in reversed(computes_s):
+            behind_s.append(behind_s[-1] + compute_s)
+        behind_s.reverse()
+        stages, remaining_s = [Stage(0.0, computes_s[0], 0.0)], behind_s[1]
+        for i, (size_bytes, lanes) in enumerate(zip(sizes_bytes, threads, strict=True)):
+            both_s, left_s, moving_s = self.overlapped(size_bytes, remaining_s, lanes)
+            after_next_s = behind_s[min(i + 2, len(computes_s))]
+            computing_s = max(0.0, left_s - after_next_s)
+            stages.append(Stage(both_s, computing_s, moving_s))
+            remaining_s = left_s - computing_s
+        return tuple(stages)
+
+    def backward_s(self, sizes_bytes: Sequence[float], computes_s: Sequence[float], threads: Sequence[float]) -> float:
+        """Seconds from the begin of the backward to the end of the last all-reduce (equation 7)."""
+        return sum(stage.seconds for stage in self.stages(sizes_bytes, computes_s, threads))

@@ -1,0 +1,144 @@
+"""From measured overlap to an `OverlapModel`, and how far the two are from each other.
+
+Rules of this file: errors count relative to what was measured, so that short and long tasks weigh the same. Startup and rates are
+fitted first, one rate for each number of threads, then the curve through these rates.
+Source: LIBRA (Liu et al. 2023), section III.A and Algorithm 2.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from hocket.cost.overlap import EXPONENT, OverlapModel, Rate
+from hocket.errors import InputError
+
+_DECAYS = np.geomspace(1e-4, 10.0, 101)
+_GOLDEN = (5**0.5 - 1) / 2
+
+
+class Computed(NamedTuple):
+    """A computation that had communication beside it from begin to end: threads of that, its seconds, and its seconds alone."""
+
+    threads: int
+    seconds: float
+    alone_s: float
+
+
+class Moved(NamedTuple):
+    """An all-reduce that had computation beside it from begin to end, or none: its threads, its gradients' bytes, its seconds."""
+
+    threads: int
+    size_bytes: float
+    seconds: float
+    beside: bool
+
+
+class Fitted(NamedTuple):
+    """A model, and the mean of absolute errors of its predictions, relative to what was measured."""
+
+    model: OverlapModel
+    computed_error: float
+    beside_error: float
+    alone_error: float
+
+
+def fit(computed: Sequence[Computed], moved: Sequence[Moved], workers: int) -> Fitted:
+    """Fit computation's share (equation 5), startup (equation 4) and rates beside computation and alone (equation 6).
+
+    Raises:
+        InputError: too few measurements of one kind, or some that are no times.
+    """
+    if workers < 2:
+        raise InputError("workers", str(workers), ">= 2, or nothing is reduced")
+    of_kind = {kind: [one for one in moved if one.beside is kind] for kind in (True, False)}
+    counts = {"computations beside communication": len(computed)}
+    counts |= {"all-reduces beside computation": len(of_kind[True]), "all-reduces alone": len(of_kind[False])}
+    for what, count in counts.items():
+        if count < 2:
+            raise InputError("measurements", f"{count} {what}", "at least two")
+    figures = [(one.threads, one.seconds) for one in computed] + [(one.threads, one.seconds) for one in moved]
+    if not all(threads >= 1 and seconds > 0 for threads, seconds in figures):
+        raise InputError("measurements", "a time or a number of threads that is not above zero", "times of real tasks")
+    kept, taken = _share(computed)
+    hops, carried = 2 * (workers - 1), 2 * (workers - 1) / workers
+    startup_s, rates = _rates(moved, carried)
+    beside, alone = (_curve({r: rate for (kind, r), rate in rates.items() if kind is which}) for which in (True, False))
+    model = OverlapModel(kept, taken, beside, alone, startup_s / hops, workers)
+    return Fitted(
+        model,
+        _error([(model.computation_s(one.alone_s, one.threads), one.seconds) for one in computed]),
+        _error([(model.beside_s(one.size_bytes, one.threads), one.seconds) for one in of_kind[True]]),
+        _error([(model.alone_s(one.size_bytes, one.threads), one.seconds) for one in of_kind[False]]),
+    )
+
+
+def _error(pairs: Sequence[tuple[float, float]]) -> float:
+    return float(np.mean([abs(predicted - measured) / measured for predicted, measured in pairs]))
+
+
+def _share(computed: Sequence[Computed]) -> tuple[float, float]:
+    """alpha_1 and alpha_2: a line through the speeds that are left, in steps of what was measured."""
+    threads = np.array([one.threads for one in computed], dtype=float)
+    speed = np.array([one.alone_s / one.seconds for one in computed])
+    if len(set(threads)) == 1:
+        return float(speed.mean()), 0.0
+    # A time is 1 / share: an error of the share, relative to it, is one of the time.
+    (kept, slope), *_ = np.linalg.lstsq(np.stack([1 / speed, threads / speed], axis=1), np.ones_like(speed), rcond=None)
+    return (float(kept), float(-slope)) if slope <= 0 else (float(1 / (1 / speed).mean()), 0.0)
+
+
+def _rates(moved: Sequence[Moved], carried: float) -> tuple[float, dict[tuple[bool, int], float]]:
+    """One startup for all, and bytes per second by kind and threads."""
+    kinds = sorted({(one.beside, one.threads) for one in moved})
+    table = np.zeros((len(moved), 1 + len(kinds)))
+    for row, one in zip(table, moved, strict=True):
+        row[0] = 1 / one.seconds
+        row[1 + kinds.index((one.beside, one.threads))] = carried * one.size_bytes / one.seconds
+    # Columns of like size, or bytes drown the startup.
+    scale = np.abs(table).max(axis=0)
+    found, _, rank, _ = np.linalg.lstsq(table / scale, np.ones(len(moved)), rcond=None)
+    if rank < table.shape[1]:
+        raise InputError("measurements", "all-reduces of one size only", "several sizes")
+    if found[0] < 0:  # shorter than can be seen
+        found[0] = 0.0
+        found[1:] = np.linalg.lstsq((table / scale)[:, 1:], np.ones(len(moved)), rcond=None)[0]
+    found = found / scale
+    if found[1:].min() <= 0:
+        beside, threads = kinds[int(np.argmin(found[1:]))]
+        what = f"{threads} threads{' beside computation' if beside else ''} take no longer for more bytes"
+        raise InputError(
+            "measurements", what, "times that grow with bytes", "Measure larger all-reduces, or more of them."
+        )
+    return float(found[0]), {kind: 1 / float(per_byte) for kind, per_byte in zip(kinds, found[1:], strict=True)}
+
+
+def _curve(rates: dict[int, float]) -> Rate:
+    """gamma_1 to gamma_3: for each decay the others are a line; the best decay is looked for on a grid, then between."""
+    threads = np.array(sorted(rates), dtype=float) ** EXPONENT
+    measured = np.array([rates[r] for r in sorted(rates)])
+    if len(rates) == 1:
+        return Rate(float(measured[0]), 0.0, 1.0)
+
+    def line(decay: float) -> tuple[float, Rate]:
+        left = np.exp(-decay * threads)
+        table = np.stack([np.ones_like(left), -left], axis=1) / measured[:, None]
+        most, lost = np.linalg.lstsq(table, np.ones_like(measured), rcond=None)[0]
+        if lost < 0:  # more threads are slower: as if they were equal
+            most, lost = 1 / float((1 / measured).mean()), 0.0
+        made = most - lost * left
+        return (float(np.square(made / measured - 1).sum()) if made.min() > 0 else np.inf), Rate(
+            float(most), float(lost), float(decay)
+        )
+
+    best = int(np.argmin([line(decay)[0] for decay in _DECAYS]))
+    low, high = (np.log(_DECAYS[k]) for k in (max(best - 1, 0), min(best + 1, len(_DECAYS) - 1)))
+    return line(float(np.exp(_least(lambda at: line(float(np.exp(at)))[0], low, high))))[1]
+
+
+def _least(of: Callable[[float], float], low: float, high: float) -> float:
+    """Where a function with one valley is least, by golden sections."""
+    while high - low > 1e-10:
+        one, other = high - _GOLDEN * (high - low), low + _GOLDEN * (high - low)
+        low, high = (low, other) if of(one) <= of(other) else (one, high)
+    return (low + high) / 2

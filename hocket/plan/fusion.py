@@ -1,0 +1,237 @@
+"""Fusion: which layers' gradients share an all-reduce, and how many threads move each, chosen together.
+
+Rules of this file: layers are counted from the one whose gradients come first, and buckets are runs of them. Seconds are those of an
+`OverlapModel`. The search cuts the backward into chunks of equal computation and begins all-reduces at their edges; what it
+finds is then timed without that.
+Source: LIBRA (Liu et al. 2023), section IV: equations 16 to 23, Algorithm 1.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+
+from hocket.cost.overlap import OverlapModel, Stage
+from hocket.errors import InputError
+
+MOST_BUCKETS = 10
+CHUNKS = 150
+THREADS = (128, 256, 512, 1024, 2048, 4096)
+"""What the paper sets for NCCL on one GPU (section V.A): K, Z and R."""
+
+
+@dataclass(frozen=True)
+class Gradients:
+    """What a backward makes, layer by layer, the first to be ready first.
+
+    Attributes:
+        sizes_bytes: of each layer's gradients; 0 for a layer without weights.
+        computes_s: of each layer's backward, alone on its device.
+    """
+
+    sizes_bytes: tuple[float, ...]
+    computes_s: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        if not len(self.sizes_bytes) == len(self.computes_s) > 0:
+            found = f"{len(self.sizes_bytes)} sizes, {len(self.computes_s)} times"
+            raise InputError("gradients", found, "as many sizes as times, at least one")
+        for name, figures in (("sizes_bytes", self.sizes_bytes), ("computes_s", self.computes_s)):
+            for i, figure in enumerate(figures):
+                if not 0 <= figure < float("inf"):
+                    raise InputError(f"gradients.{name}.{i}", str(figure), "a number that is not below zero")
+        if not (sum(self.sizes_bytes) > 0 and sum(self.computes_s) > 0):
+            raise InputError("gradients", "no bytes, or no seconds", "some of both")
+
+
+@dataclass(frozen=True)
+class Fusion:
+    """Buckets and their threads.
+
+    Attributes:
+        ends: of each bucket, the number of layers in it and before it; ascending, the last is all.
+        threads: that move each bucket.
+    """
+
+    ends: tuple[int, ...]
+    threads: tuple[int, ...]
+
+    @property
+    def buckets(self) -> tuple[range, ...]:
+        """The layers of each."""
+        return tuple(range(begin, end) for begin, end in pairwise((0, *self.ends)))
+
+    def stages(self, gradients: Gradients, model: OverlapModel) -> tuple[Stage, ...]:
+        """The backward, stage by stage (`OverlapModel.stages`)."""
+        sizes_bytes = [sum(gradients.sizes_bytes[own.start : own.stop]) for own in self.buckets]
+        computes_s = [sum(gradients.computes_s[own.start : own.stop]) for own in self.buckets]
+        return model.stages(sizes_bytes, computes_s, self.threads)
+
+    def backward_s(self, gradients: Gradients, model: OverlapModel) -> float:
+        """Seconds of the backward with its all-reduces."""
+        return sum(stage.seconds for stage in self.stages(gradients, model))
+
+
+def least_chunk(done_s: float, width_s: float, chunks: int) -> int:
+    """The first edge at or behind which so much computation is done, at least 1 (Algorithm 1: GetMinChunkID)."""
+    edge = 1
+    while edge < chunks and edge * width_s < done_s:
+        edge += 1
+    return edge
+
+
+def joint(
+    gradients: Gradients,
+    model: OverlapModel,
+    threads: Sequence[int] = THREADS,
+    most_buckets: int = MOST_BUCKETS,
+    chunks: int = CHUNKS,
+) -> Fusion:
+    """Buckets and threads together: at most so many buckets (Algorithm 1)."""
+    return _Search(gradients, model, threads, min(most_buckets, len(gradients.sizes_bytes)), chunks, None).best()
+
+
+def allocate(
+    gradients: Gradients,
+    model: OverlapModel,
+    ends: Sequence[int],
+    threads: Sequence[int] = THREADS,
+    chunks: int = CHUNKS,
+) -> Fusion:
+    """Threads for buckets that are given (equations 16 to 19)."""
+    return _Search(gradients, model, threads, len(ends), chunks, tuple(ends)).best()
+
+
+class _Search:
+    """The dynamic programme, over[i][end][z]: of the first end layers in i buckets, whose all-reduces are over when z chunks are computed, the
+    least time above what these chunks take alone.
+
+    An all-reduce that has ended with computation left costs what it takes from that, whenever it began: waiting is free. So it
+    begins as late as it may, as many chunks before z as it lasts, and no beginning is searched for. Only at the end, where
+    computation is over first, all beginnings differ.
+    """
+
+    def __init__(
+        self,
+        gradients: Gradients,
+        model: OverlapModel,
+        threads: Sequence[int],
+        most_buckets: int,
+        chunks: int,
+        ends: tuple[int, ...] | None,
+    ) -> None:
+        if chunks < 1:
+            raise InputError("chunks", str(chunks), ">= 1")
+        if most_buckets < 1:
+            raise InputError("buckets", str(most_buckets), ">= 1")
+        if not threads or min(threads) < 1:
+            raise InputError("threads", str(list(threads)), "at least one number, each >= 1")
+        layers = len(gradients.sizes_bytes)
+        if ends is not None and (list(ends) != sorted(set(ends)) or ends[0] < 1 or ends[-1] != layers):
+            raise InputError("buckets", str(list(ends)), f"ascending numbers of layers, the last {layers}")
+        self._ends, self._most, self._chunks = ends, most_buckets, chunks
+        # A bucket that is given is one layer of this search.
+        steps = range(1, layers + 1) if ends is None else ends
+        self._cuts = (0, *steps)
+        self._sizes = np.concatenate(([0.0], np.cumsum(gradients.sizes_bytes)))[list(self._cuts)]
+        self._done = np.concatenate(([0.0], np.cumsum(gradients.computes_s)))[list(self._cuts)]
+        self._threads = np.array(sorted(set(threads)))
+        self._model = model
+        self._share = np.array([model.share(r) for r in self._threads])
+        self._rates = np.array([[rate.at(r) for r in self._threads] for rate in (model.beside, model.alone)])
+        self._width_s = float(self._done[-1]) / chunks
+        self._least = [least_chunk(float(done), self._width_s, chunks) for done in self._done]
+
+    def best(self) -> Fusion:
+        """The way back from the last cell; every choice is found again from the cells before it."""
+        over = self._table()
+        layers, chunks = len(self._cuts) - 1, self._chunks
+        last = int(np.argmin(over[:, layers, chunks])) if self._ends is None else self._most
+        end, z, found = layers, chunks, []
+        for i in range(last, 0, -1):
+            before, begin, lanes = self._choice(over[i - 1], end, z)
+            found.append((self._cuts[end], int(self._threads[lanes])))
+            end, z = before, begin
+        ends, threads = zip(*reversed(found), strict=True)
+        return Fusion(ends, threads)
+
+    def _table(self) -> np.ndarray:
+        layers, chunks, most = len(self._cuts) - 1, self._chunks, self._most
+        over = np.full((most + 1, layers + 1, chunks + 1), np.inf)
+        over[0, 0] = 0.0
+        for end in range(1, layers + 1):
+            first = end - 1 if self._ends is not None else 0
+            cost, lasts = self._within(first, end)
+            rows = np.nonzero(lasts <= chunks - self._least[end])
+            at_end = self._at_end(first, end)
+            for i in range(1, most + 1) if self._ends is None else (end,):
+                cells = self._cells(over[i - 1], first, end)
+                if rows[0].size:
+                    # Row k of a window's first axis is what was there so many chunks before.
+                    shifted = cells[rows[0], chunks - lasts[rows]]
+                    over[i, end] = (shifted + cost[rows][:, None]).min(axis=0)
+                    over[i, end, : self._least[end]] = np.inf
+                begun = over[i - 1, first:end, ::-1] + at_end
+                over[i, end, chunks] = min(over[i, end, chunks], begun[:, : chunks + 1 - self._least[end]].min())
+        return over
+
+    def _cells(self, before: np.ndarray, first: int, end: int) -> np.ndarray:
+        """Windows of the cells from which a bucket that ends with layer end may begin; shape (end - first, chunks + 1, chunks + 1)."""
+        padded = np.full((end - first, 2 * self._chunks + 1), np.inf)
+        padded[:, self._chunks + self._least[end] :] = before[first:end, self._least[end] :]
+        return sliding_window_view(padded, self._chunks + 1, axis=1)
+
+    def _within(self, first: int, end: int) -> tuple[np.ndarray, np.ndarray]:
+        """Of buckets from each earlier layer to end that end while computation goes on, by threads: what they cost and how many chunks
+        they last; both of shape (end - first, threads). A choice with a better one beside it lasts for ever."""
+        moved_s = self._moved_s(first, end, 0)
+        needs_s = moved_s * self._share
+        lasts = np.ceil(needs_s / self._width_s).astype(int)
+        slow = lasts * self._width_s / self._share < moved_s  # rounded: the definition compares these two
+        lasts += slow
+        quick = (lasts - 1) * self._width_s / self._share >= moved_s
+        lasts -= quick & (lasts > 0)
+        cost = moved_s * (1 - self._share)
+        for one in range(cost.shape[1]):
+            for other in range(cost.shape[1]):
+                if one != other:
+                    better = (cost[:, other] <= cost[:, one]) & (lasts[:, other] <= lasts[:, one])
+                    same = (cost[:, other] == cost[:, one]) & (lasts[:, other] == lasts[:, one])
+                    lasts[better & (~same | (other < one)), one] = self._chunks + 1
+        return cost, lasts
+
+    def _moved_s(self, first: int, end: int, alone: int) -> np.ndarray:
+        """Seconds of an all-reduce of the layers behind each earlier one up to end, by threads; 0 where there are no gradients."""
+        sizes = (self._sizes[end] - self._sizes[first:end])[:, None]
+        carried = self._model.carried_bytes(1.0) * sizes
+        return np.where(sizes > 0, self._model.startup_s + carried / self._rates[alone], 0.0)
+
+    def _at_end(self, first: int, end: int) -> np.ndarray:
+        """Of the same buckets, begun d chunks before the end of all computation: the least time above these chunks; shape
+        (end - first, chunks + 1), by d."""
+        return self._over(first, end, np.arange(self._chunks + 1))[0].min(axis=2)
+
+    def _over(self, first: int, end: int, chunks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Of buckets from each earlier layer to end beside so many chunks (equations 8 to 11): seconds above what these take alone, and
+        whether communication is left when computation is over; both of shape (end - first, chunks, threads)."""
+        alone = (chunks * self._width_s)[None, :, None]
+        slowed_s = alone / self._share
+        moving_s, moving_alone_s = (self._moved_s(first, end, kind)[:, None, :] for kind in (0, 1))
+        both_s = np.minimum(slowed_s, moving_s)
+        shape = np.broadcast_shapes(both_s.shape)
+        computed = np.divide(both_s, slowed_s, out=np.zeros(shape), where=slowed_s > 0)
+        moved = np.divide(both_s, moving_s, out=np.ones(shape), where=moving_s > 0)
+        return both_s - alone * computed + moving_alone_s * (1 - moved), moved < 1
+
+    def _choice(self, before: np.ndarray, end: int, z: int) -> tuple[int, int, int]:
+        """Where the best way into a cell comes from: layers before the bucket, the chunk at which it begins, threads by number."""
+        first = end - 1 if self._ends is not None else 0
+        begins = np.arange(self._least[end], z + 1)
+        over, left = self._over(first, end, z - begins)
+        if z < self._chunks:
+            over = np.where(left, np.inf, over)
+        whole = before[first:end, begins][:, :, None] + over
+        row, begin, lanes = np.unravel_index(int(np.argmin(whole)), whole.shape)
+        return first + int(row), int(begins[begin]), int(lanes)
