@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from hocket.cli.output import Progress
+from hocket.cli.progress import Progress
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document (seconds, bytes, unrounded).")]
 

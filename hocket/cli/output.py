@@ -238,30 +238,3 @@ def _cut(plan: "Plan") -> str:
     if len(sizes) <= 5:
         return f"{count}, {'+'.join(map(str, sizes))}"
     return f"{count}, {len(sizes) - 1} of {sizes[0]} and 1 of {sizes[-1]}"
-
-
-class Progress:
-    """A progress bar on standard error while a with-block runs; silent for machines and where there is no terminal."""
-
-    def __init__(self, title: str, enabled: bool) -> None:
-        import sys
-
-        self.title, self.enabled = title, enabled and sys.stderr.isatty()
-
-    def __enter__(self) -> Any:
-        if not self.enabled:
-            return None
-        from rich.console import Console
-        from rich.progress import Progress as Bar
-
-        self.bar = Bar(console=Console(stderr=True), transient=True)
-        self.task = self.bar.add_task(self.title, total=None)
-        self.bar.start()
-        return self._report
-
-    def _report(self, done: float, total: float, label: str) -> None:
-        self.bar.update(self.task, completed=done, total=total, description=f"{self.title}: {label}")
-
-    def __exit__(self, *_: object) -> None:
-        if self.enabled:
-            self.bar.stop()

@@ -10,7 +10,7 @@ import typer
 from hocket.cli.explaining import Candidates, Explain, Why, explained_profile, explained_sizes
 from hocket.cli.goals import Deadline, Objective, Samples, Tokens, goal_from, goal_json, goal_lines, print_parts
 from hocket.cli.options import Json, at_least_one
-from hocket.cli.output import Progress
+from hocket.cli.progress import Progress
 
 if TYPE_CHECKING:
     from hocket.hardware.cluster import Cluster

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from hocket.cli.output import Progress
+from hocket.cli.progress import Progress
 from hocket.cli.remarks import of_costs, of_deadlines, once
 from hocket.cli.world import world_of
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hocket.cli.options import Json, at_least_one
-from hocket.cli.output import Progress
+from hocket.cli.progress import Progress
 
 if TYPE_CHECKING:
     from hocket.hardware.cluster import Cluster

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hocket.cli.generating import Kind, drawn
-from hocket.cli.output import Progress
+from hocket.cli.progress import Progress
 from hocket.cli.remarks import once
 from hocket.cli.replays import Replay, Site, as_json, check_length, remarks, replay_of, teller
 

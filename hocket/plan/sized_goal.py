@@ -17,6 +17,7 @@ from hocket.plan.goal import Goal, equation_4_4_s
 from hocket.plan.parting import Planned, part_for, planned_part
 from hocket.plan.sized import IN_16_BITS, SIZES, SizedSearch, search_sizes
 from hocket.profile.transformer import Transformer
+from hocket.units import show_count
 
 
 def by_equation_4_4_s(planned: Planned[SizedSearch]) -> float | None:
@@ -46,6 +47,8 @@ def plan_sizes(
         RefusedError: no part of the cluster serves the goal.
     """
     if goal.objective == "time":
+        if progress:
+            progress(0, 0, f"ways to divide {show_count(cluster.devices, 'device')} for a batch of {batch_size}")
         found = search_sizes(model, cluster, batch_size, **options)
         return Planned(goal, batch_size, found, whole(cluster))
     for width in options.get("tensors", ()):
