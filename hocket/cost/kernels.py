@@ -1,8 +1,10 @@
 """Seconds of operators on a device type.
 
 Rules of this file: a product is cut into tiles, which the device's units take wave after wave. The last wave is rarely full, and
-a short inner dimension does not pay for the begin and the end of a tile. A product takes no less than moving its operands, and
-nothing less than its launch.
+a short inner dimension does not pay for the begin and the end of a tile. Where there are fewer tiles than units, the inner dimension is
+cut, too, and each part pays for its begin and end (split-K; the gradient of a convolution's weights is a small result of a very long
+sum). A convolution of channels by themselves uses no tiles. A product takes no less than moving its operands, and nothing less than its
+launch.
 """
 
 from collections.abc import Iterable
@@ -15,6 +17,7 @@ from hocket.profile.operators import Operator, Product
 
 _PLAIN = {"tfloat32": "float32"}  # what types fall back to where a device has no rate for them
 _SMALL = 24.0  # rows or columns of a tile that is held up by reading its operands as long as it takes to compute
+_FEW = 8  # channels of a group of a convolution for which there are kernels without tiles
 
 
 def seconds(operators: Iterable[Operator], device: DeviceType, dtype: str) -> float:
@@ -59,10 +62,16 @@ def moving_s(moved_bytes: float, device: DeviceType) -> float:
 
 def share(one: Product, kernels: Kernels) -> float:
     """Part of the peak rate that a product reaches, when its operands are there in time."""
+    if one.kind == "convolution" and one.batch > 1 and min(one.rows, one.inner, one.columns) < _FEW:
+        return kernels.product_share
     best = 0.0
     for rows, columns in kernels.tiles:
         tiles = ceil(one.rows / rows) * ceil(one.columns / columns) * one.batch
-        waves = ceil(tiles / kernels.units)
-        filled = one.rows * one.columns * one.batch / (waves * kernels.units * rows * columns)
-        best = max(best, filled / (1 + _SMALL * (1 / rows + 1 / columns)))
-    return kernels.product_share * best * one.inner / (one.inner + kernels.inner)
+        paid = 1 + _SMALL * (1 / rows + 1 / columns)
+        parts = 1
+        while parts == 1 or (tiles * parts <= kernels.units and parts <= one.inner):
+            waves = ceil(tiles * parts / kernels.units)
+            filled = one.rows * one.columns * one.batch * parts / (waves * kernels.units * rows * columns)
+            best = max(best, filled / paid * one.inner / (one.inner + parts * kernels.inner))
+            parts *= 2
+    return kernels.product_share * best

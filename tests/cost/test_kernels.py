@@ -45,6 +45,24 @@ def test_long_inner_dimensions_are_used_better() -> None:
     assert short == pytest.approx(long / 2)
 
 
+def test_the_inner_dimension_is_cut_where_tiles_are_few() -> None:
+    """A long sum of few results uses all units: as well as one of so many results, but for the begins and ends of its parts."""
+    kernels = Kernels(units=64, tiles=((128, 128),), inner=128.0)
+    whole, cut = share(Product(128 * 8, 2**20, 128 * 8), kernels), share(Product(128, 2**20, 128), kernels)
+    assert cut == pytest.approx(whole, rel=0.01)
+    assert cut < whole
+    # A short one is not cut: parts would be all begin and end.
+    short = share(Product(128, 128, 128), kernels)
+    assert short < whole / 16
+
+
+def test_channels_by_themselves_are_bound_by_memory() -> None:
+    """A depthwise convolution reads its input and writes its output; nothing of it is a tile."""
+    touched = 2 * 4.0 * 32 * 728 * 19**2
+    one = Product(32 * 19**2, 9, 1, 728, 4, "convolution", 1.0, touched, "float32")
+    assert seconds((one,), A100, "float32") == moving_s(touched, A100)
+
+
 def test_small_products_are_bound_by_memory_or_launches() -> None:
     """One row by a large matrix is read; a tiny one is launched."""
     read = Product(1, 12288, 12288)
