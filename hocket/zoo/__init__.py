@@ -16,6 +16,7 @@ from hocket.zoo.lstm import Translator, translation_loss
 from hocket.zoo.resnet import ResNet
 from hocket.zoo.text import VOCAB, Text
 from hocket.zoo.vgg import VGG16
+from hocket.zoo.xception import Xception
 
 Made = tuple[nn.Module, Any, Any, int]
 
@@ -55,6 +56,7 @@ _JOBS: dict[str, Callable[..., Made]] = {
     "vgg": _images(VGG16, 224),
     "inception": _images(InceptionV3, 299),
     "resnet": _images(ResNet, 224),
+    "xception": _images(Xception, 299),
 }
 # Options under which each model is small enough for a test of a second.
 SMALL: dict[str, dict[str, Any]] = {
@@ -63,6 +65,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "vgg": {"width": 0.05, "image": 32},
     "inception": {"width": 0.05, "image": 33, "blocks": (1, 1, 1), "small": True},
     "resnet": {"depth": 18, "width": 0.1, "image": 32},
+    "xception": {"width": 0.05, "image": 33, "middle": 1},
 }
 
 
@@ -84,7 +87,7 @@ def job(
     precision: str | None = None,
     **options: Any,
 ) -> Job:
-    """A job of the zoo: "gpt", "lstm", "vgg", "inception" or "resnet".
+    """A job of the zoo: "gpt", "lstm", "vgg", "inception", "resnet" or "xception".
 
     Arguments:
         samples: how many samples the data has.

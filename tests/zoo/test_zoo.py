@@ -21,6 +21,7 @@ def count(model):
         (lambda: zoo.ResNet(50), 25_557_032),
         (lambda: zoo.ResNet(152), 60_192_808),
         (lambda: zoo.InceptionV3(), 23_834_568),
+        (lambda: zoo.Xception(), 22_855_952),
         (lambda: zoo.GPT(n_layer=12, d_model=768, n_head=12, seq=1024, vocab=50257), 124_439_808),
     ],
 )
