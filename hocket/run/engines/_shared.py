@@ -52,6 +52,7 @@ class Inbox(_End):
 
     def __init__(self, connection: socket.socket) -> None:
         super().__init__(connection)
+        self._posted = self._arrived = 0
         self._free: dict[int, list[tuple[int, NDArray[np.uint8]]]] = {}
         self._watched: dict[int, weakref.ref[NDArray[np.uint8]]] = {}
 
@@ -84,16 +85,34 @@ class Inbox(_End):
         finally:
             if made is not None:
                 os.close(made)
-        return torch.from_numpy(view), self
+        self._posted += 1
+        return torch.from_numpy(view), _Arriving(self, self._posted)
+
+    def wait(self, count: int) -> None:
+        """Return when so many messages have arrived since the beginning.
+
+        Raises:
+            RuntimeError: the peer is gone, or did not answer in time.
+        """
+        while self._arrived < count:
+            try:
+                said = self._connection.recv(len(_HERE))
+            except OSError as error:
+                raise _lost(error) from error
+            if not said:
+                raise RuntimeError(_CLOSED)
+            self._arrived += 1
+
+
+class _Arriving:
+    """A receive: compute may wait for it before it waits for one that was posted earlier."""
+
+    def __init__(self, inbox: Inbox, number: int) -> None:
+        self._inbox, self._number = inbox, number
 
     def wait(self) -> None:
-        """See `Work`: the next message is there."""
-        try:
-            said = self._connection.recv(len(_HERE))
-        except OSError as error:
-            raise _lost(error) from error
-        if not said:
-            raise RuntimeError(_CLOSED)
+        """See `Work`."""
+        self._inbox.wait(self._number)
 
 
 class Outbox(_End):

@@ -25,6 +25,13 @@ def connected() -> tuple[Outbox, Inbox]:
     return Outbox(a), Inbox(b)
 
 
+def limit(end: Outbox | Inbox) -> None:
+    """Wait for a millisecond and no longer."""
+    end._connection.setsockopt(
+        socket.SOL_SOCKET, socket.SO_RCVTIMEO, (0).to_bytes(8, "little") + (1000).to_bytes(8, "little")
+    )
+
+
 def message(number: int, size_bytes: int) -> Tensor:
     """Bytes that no other message has."""
     return torch.from_numpy(np.random.default_rng(number).integers(0, 256, size_bytes, dtype=np.uint8))
@@ -66,6 +73,20 @@ def test_a_later_send_does_not_overtake_one_that_waits(mail):
     first.wait()
     second.wait()
     assert [post.tolist() for post in posts] == [message(number, 16).tolist() for number in (1, 2)]
+
+
+def test_whoever_waits_for_a_later_message_waits_for_that_one(mail):
+    """Compute takes some messages before others that were posted earlier: an earlier one that has come is not the later one."""
+    outbox, inbox = mail
+    limit(inbox)
+    (_, first), (buffer, second) = inbox.post(16), inbox.post(16)
+    outbox.send(message(1, 16))
+    with pytest.raises(RuntimeError, match="in time"):
+        second.wait()
+    outbox.send(message(2, 16))
+    second.wait()
+    assert buffer.equal(message(2, 16))
+    first.wait()  # it came long ago
 
 
 def test_a_buffer_is_posted_again_when_its_last_tensor_is_gone(mail):
@@ -138,10 +159,12 @@ def test_the_end_of_the_peer_is_noticed(mail, end):
 def test_a_peer_that_says_nothing_is_given_up(mail):
     """After the time limit of the socket."""
     outbox, inbox = mail
-    for end in (outbox._connection, inbox._connection):
-        end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, (0).to_bytes(8, "little") + (1000).to_bytes(8, "little"))
+    limit(outbox)
+    limit(inbox)
+    _, arriving = inbox.post(8)
     with pytest.raises(RuntimeError, match="in time"):
-        inbox.wait()
-    work = outbox.send(message(1, 8))
+        arriving.wait()
+    outbox.send(message(1, 8))
+    work = outbox.send(message(2, 8))
     with pytest.raises(RuntimeError, match="in time"):
         work.wait()
