@@ -171,18 +171,18 @@ def _exact(
     costs: BurstCosts, graph: Graph, limit: float, fixed: Mapping[int, int], whole_limit: float, room: float
 ) -> _Found:
     allowed_s = whole_limit * float(costs.alone_s.sum())
-    for least in range(1 if graph.is_chain else len(costs.counts)):
-        search = BurstSearch(costs, graph.row, limit, fixed, least)
-        seconds, counts = search.fastest()
-        if seconds == inf:
-            continue
-        found = _Found(search, counts)
-        if gpu_s(costs, found.placed) <= allowed_s * SLACK and peak_bytes(costs, found.placed) <= room:
-            return found
-        within = _within(search, allowed_s, room)
-        if within is not None:
-            return _Found(search, within)
-        # Blocks are as fast as they can be between their ends: where that takes too much memory, more devices help.
+    n = len(costs.counts)
+    # Blocks are as fast as they can be between their ends: where that takes too much, fewer numbers to choose from help.
+    for width in range(n, 0, -1) if not graph.is_chain else (n,):
+        found = [
+            _among(
+                BurstSearch(costs, graph.row, limit, fixed, range(k, k + width) if width < n else None), allowed_s, room
+            )
+            for k in range(n - width + 1)
+        ]
+        fitting = [one for one in found if one is not None]
+        if fitting:
+            return min(fitting, key=lambda one: one.seconds)
     least_bytes = float(costs.held_bytes.min(axis=1).sum())
     if least_bytes > room:
         raise InputError(
@@ -193,6 +193,18 @@ def _exact(
     raise InputError(
         "amplification_limit", limits, "limits that some plan keeps", "Raise one, or take a smaller batch."
     )
+
+
+def _among(search: BurstSearch, allowed_s: float, room: float) -> _Found | None:
+    """The fastest row of a search that keeps the limits of sums; None where there is none."""
+    seconds, counts = search.fastest()
+    if seconds == inf:
+        return None
+    found = _Found(search, counts)
+    if gpu_s(search.costs, found.placed) <= allowed_s * SLACK and peak_bytes(search.costs, found.placed) <= room:
+        return found
+    within = _within(search, allowed_s, room)
+    return None if within is None else _Found(search, within)
 
 
 def _within(search: BurstSearch, allowed_s: float, room: float) -> tuple[int, ...] | None:

@@ -45,22 +45,29 @@ class BurstSearch:
 
     Arguments:
         limit: of the amplification of every unit.
-        only: for some units the one number of devices (an index into the counts) that they may have. least: index of the
-            smallest number that others may have.
+        only: for some units the one number of devices (an index into the counts) that they may have.
+        among: indices of the numbers that units may have, the largest of which branches side by side have together.
     """
 
     def __init__(
-        self, costs: BurstCosts, row: Row, limit: float, only: Mapping[int, int] | None = None, least: int = 0
+        self,
+        costs: BurstCosts,
+        row: Row,
+        limit: float,
+        only: Mapping[int, int] | None = None,
+        among: range | None = None,
     ) -> None:
         self.costs, self.row, self.limit = costs, row, limit
         self._n = len(costs.counts)
         self._own_s = costs.own_s.copy()
-        self._own_s[:, :least] = np.inf
+        self._budget = costs.cluster.devices
+        if among is not None:
+            self._own_s[:, : among.start] = self._own_s[:, among.stop :] = np.inf
+            self._budget = int(costs.counts[among.stop - 1])
         for unit, count in (only or {}).items():
             self._own_s[unit, np.arange(self._n) != count] = np.inf
         top = int(costs.counts[-1])
         self._widths = sorted({top, *(2**k for k in range(top.bit_length()))})
-        self._budget = costs.cluster.devices
         self._rows: dict[tuple[int, int, bool, bool], np.ndarray] = {}
         self._blocks: dict[tuple[int, int, bool, bool], tuple[np.ndarray, np.ndarray, list[_Way]]] = {}
 
