@@ -1,0 +1,201 @@
+"""Burst-parallel plans beside DeepPool's public planner: seconds of the search, and both plans under one cost model.
+
+Run: python -m bench.bench_burst [--rows] [--model vgg16] [--printed]
+Data: shared/data/deeppool (profiles of one A100, and what the public planner answered). For every model, number of GPUs, batch and
+amplification limit of its answers: the public planner's own time for its plan, that plan's time under our costs, and our plan's.
+A public plan that is above its limit under our costs is also compared with ours under the amplification that it has.
+"""
+
+import argparse
+import json
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from bench import burst_inception
+from hocket.errors import InputError
+from hocket.hardware.cluster import Cluster, Level, Link
+from hocket.profile.model import ModelProfile
+from hocket.profile.readers import deeppool
+from hocket.strategies._burst import BurstPlan, plan_burst
+
+DATA = Path(__file__).resolve().parents[2] / "shared" / "data" / "deeppool"
+MODELS = {"vgg16": "A100_vgg.prof", "wrn101_2": "A100_wrn.prof", "inception_v3": "A100_inception.prof"}
+GOALS_S = {"vgg16": 0.02, "wrn101_2": 0.04, "inception_v3": 1.5}  # at 1,024 GPUs, on one core
+# The public planner's link: so many bytes a second and GPU, so long until the first one comes; no start-up of an all-reduce.
+BYTES_PER_S, LATENCY_S = 266e9, 240e-6
+NO_LIMIT = 99
+EPSILON = 1e-9
+
+
+@cache
+def profile(model: str) -> ModelProfile:
+    """The public profile; Inception's with its graph."""
+    path = DATA / MODELS[model]
+    return burst_inception.read(path) if model == "inception_v3" else deeppool.read(path)
+
+
+@cache
+def cluster(gpus: int) -> Cluster:
+    """GPUs on one switch that never blocks; its all-reduce sends what the public planner counts, the gradients once."""
+    ring = Link(2 * BYTES_PER_S, 0.0)
+    level = Level("switch", gpus, BYTES_PER_S, LATENCY_S, shared=False, all_reduce=ring)
+    return Cluster("a100s", (level,), "a100-40gb")
+
+
+def timed(row: dict[str, Any], runs: int, **options: Any) -> tuple[float, BurstPlan]:
+    """Least processor time of some searches, and the plan."""
+    least, plan = float("inf"), None
+    for _ in range(runs):
+        start = time.process_time()
+        plan = plan_burst(profile(row["model"]), cluster(row["gpus"]), row["batch"], limit_of(row), **options)
+        least = min(least, time.process_time() - start)
+    assert plan is not None
+    return least, plan
+
+
+def limit_of(row: dict[str, Any]) -> float | None:
+    """The row's amplification limit, None for no limit."""
+    return None if row["lim"] == NO_LIMIT else row["lim"]
+
+
+@dataclass(frozen=True)
+class Compared:
+    """One answer of the public planner beside ours; seconds of an iteration.
+
+    Attributes:
+        theirs: its plan under our costs, None where it cannot be run.
+        same: our plan under the amplification that theirs has, where that is above the limit.
+    """
+
+    row: dict[str, Any]
+    ours: BurstPlan
+    theirs: BurstPlan | None
+    same: BurstPlan | None
+    faults: tuple[str, ...]
+
+    @property
+    def verdict(self) -> str:
+        """Which plan is better, and why where theirs seems to be."""
+        if self.theirs is None:
+            return "theirs cannot be run"
+        if self.ours.iteration_s <= self.theirs.iteration_s * (1 + EPSILON):
+            return "ours at least as fast"
+        if self.same is not None and self.same.iteration_s <= self.theirs.iteration_s * (1 + EPSILON):
+            return "theirs breaks the limit"
+        return "theirs faster"
+
+
+def compared(row: dict[str, Any]) -> Compared:
+    """Both plans of one row."""
+    job, where, batch, limit = profile(row["model"]), cluster(row["gpus"]), row["batch"], limit_of(row)
+    ours = plan_burst(job, where, batch, limit)
+    faults = []
+    if row["missing_profile_entries"]:
+        free = "filled from the nearest size" if row["pad"] else "free"
+        faults.append(f"{row['missing_profile_entries']} entries {free}")
+    if row["max_gpus"] > row["gpus"]:
+        faults.append(f"{row['max_gpus']} GPUs of {row['gpus']}")
+    try:
+        theirs = plan_burst(job, where, batch, None, only=dict(enumerate(row["layer_gpus"])), memory_bytes=float("inf"))
+    except InputError as error:
+        return Compared(row, ours, None, None, (*faults, str(error)))
+    if theirs.peak_bytes > where.capacity_bytes(0):
+        faults.append(f"{theirs.peak_bytes / 2**30:.0f} GiB on a GPU")
+    worst = max(layer.amplification for layer in theirs.layers)
+    same = None
+    if limit is not None and worst > limit * (1 + EPSILON):
+        faults.append(f"a layer at {worst:.3g}")
+        same = plan_burst(job, where, batch, worst)
+    if ours.iteration_s > ours.data_parallel_s * (1 + EPSILON):
+        assert any("slower than data parallelism" in remark for remark in ours.remarks)
+    return Compared(row, ours, theirs, same, tuple(faults))
+
+
+def answers(models: list[str]) -> Iterator[dict[str, Any]]:
+    """The public planner's answers, data parallelism left out."""
+    for row in json.loads((DATA / "reference.json").read_text()):
+        if row["model"] in models and not row["dp"]:
+            yield row
+
+
+def searches(models: list[str]) -> None:
+    """Print search times beside the public planner's."""
+    print(f"{'model':14}{'GPUs':>6}{'batch':>7}{'limit':>7}{'ours':>10}{'public':>10}{'goal':>8}   ours / public plan")
+    for row in answers(models):
+        if row["pad"] or row["batch"] != row["gpus"] * (4 if row["gpus"] == 8 else 1):
+            continue
+        seconds, plan = timed(row, 5)
+        goal = f"{GOALS_S[row['model']]:.2f} s" if row["gpus"] == 1024 else ""
+        print(
+            f"{row['model']:14}{row['gpus']:>6}{row['batch']:>7}{row['lim']:>7g}{seconds * 1e3:>7.1f} ms"
+            f"{row['search_s'] * 1e3:>7.1f} ms{goal:>8}   {plan.iteration_s * 1e3:.2f} ms, amplification {plan.amplification:.2f}"
+        )
+
+
+def comparison(models: list[str], every: bool) -> None:
+    """Print the plans of both, or what became of all of them."""
+    counts: dict[str, Counter[str]] = {model: Counter() for model in models}
+    gains: dict[str, list[float]] = {model: [] for model in models}
+    slower: Counter[str] = Counter()
+    if every:
+        print(f"{'model':14}{'GPUs':>6}{'batch':>7}{'limit':>7}{'public':>9}{'= ours':>9}{'ours':>9}  verdict (faults)")
+    for row in answers(models):
+        found = compared(row)
+        counts[row["model"]][found.verdict] += 1
+        if found.theirs is not None and found.verdict != "theirs breaks the limit":
+            gains[row["model"]].append(found.theirs.iteration_s / found.ours.iteration_s)
+        slower[row["model"]] += found.ours.iteration_s > found.ours.data_parallel_s * (1 + EPSILON)
+        if every:
+            theirs = f"{found.theirs.iteration_s * 1e3:9.2f}" if found.theirs else f"{'-':>9}"
+            print(
+                f"{row['model']:14}{row['gpus']:>6}{row['batch']:>7}{row['lim']:>7g}{row['iter_ms']:>9.2f}{theirs}"
+                f"{found.ours.iteration_s * 1e3:>9.2f}  {found.verdict}{' (' + '; '.join(found.faults) + ')' if found.faults else ''}"
+            )
+    for model in models:
+        ratios = sorted(gains[model])
+        print(
+            f"{model}: {dict(counts[model])}; theirs takes {ratios[0]:.2f} to {ratios[-1]:.2f} times as long as ours, in the "
+            f"middle {ratios[len(ratios) // 2]:.2f}; {slower[model]} of ours are slower than data parallelism, and say so"
+        )
+
+
+def printed(models: list[str]) -> None:
+    """Print Algorithm 1 as printed beside the exact search, without what was filled."""
+    print(
+        f"{'model':14}{'GPUs':>6}{'batch':>7}{'limit':>7}{'printed':>10}{'exact':>10}  layers above the limit as printed, the worst"
+    )
+    for row in answers(models):
+        if row["pad"] or row["lim"] == NO_LIMIT or row["batch"] != row["gpus"]:
+            continue
+        exact = plan_burst(profile(row["model"]), cluster(row["gpus"]), row["batch"], row["lim"])
+        greedy = plan_burst(profile(row["model"]), cluster(row["gpus"]), row["batch"], row["lim"], way="printed")
+        above = [one.amplification for one in greedy.layers if one.amplification > row["lim"] * (1 + EPSILON)]
+        worst = f"{len(above)}, {max(above):.1f}" if above else "none"
+        print(
+            f"{row['model']:14}{row['gpus']:>6}{row['batch']:>7}{row['lim']:>7g}{greedy.iteration_s * 1e3:>7.2f} ms"
+            f"{exact.iteration_s * 1e3:>7.2f} ms  {worst}"
+        )
+
+
+def main() -> None:
+    """Print search times, and what became of the plans."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", choices=tuple(MODELS), help="one model only")
+    parser.add_argument("--rows", action="store_true", help="every answer of the public planner")
+    parser.add_argument("--printed", action="store_true", help="Algorithm 1 as printed beside the exact search")
+    chosen = parser.parse_args()
+    models = [chosen.model] if chosen.model else list(MODELS)
+    if chosen.printed:
+        printed(models)
+        return
+    searches(models)
+    comparison(models, chosen.rows)
+
+
+if __name__ == "__main__":
+    main()
