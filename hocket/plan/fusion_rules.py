@@ -6,7 +6,7 @@ Rules of this file: a rule takes its threads as given; `fusion.allocate` chooses
 
 from collections.abc import Sequence
 from itertools import accumulate
-from math import inf
+from math import ceil, inf
 
 from hocket.cost.overlap import OverlapModel
 from hocket.errors import InputError
@@ -42,26 +42,33 @@ def by_bytes(gradients: Gradients, limit_bytes: float, threads: int) -> Fusion:
 
 
 def by_window(
-    gradients: Gradients, threads: int, window_s: float = WINDOW_S, limit_bytes: float = WINDOW_BYTES
+    gradients: Gradients,
+    model: OverlapModel,
+    threads: int,
+    window_s: float = WINDOW_S,
+    limit_bytes: float = WINDOW_BYTES,
 ) -> Fusion:
-    """What has become ready since the last look shares an all-reduce, up to a number of bytes (Horovod).
+    """What is ready at a look shares an all-reduce, up to a number of bytes (Horovod).
 
-    Looks are `window_s` apart from the begin of the backward on; layers are ready as they are without contention.
+    Looks are `window_s` apart from the begin of the backward on; one at which an all-reduce is still under way finds it busy. Layers
+    are ready, and all-reduces take as long, as if nothing contended.
     """
     _above_zero("window_s", window_s)
     _above_zero("limit_bytes", limit_bytes)
-    ends: list[int] = []
-    seen, filled = 0, 0.0
+    free, sizes = model.without_contention(), gradients.sizes_bytes
     ready_s = list(accumulate(gradients.computes_s))
-    for end, (size_bytes, done_s) in enumerate(zip(gradients.sizes_bytes, ready_s, strict=True)):
-        look = int(done_s / window_s)
-        if filled > 0 and size_bytes > 0 and (look != seen or filled + size_bytes > limit_bytes):
-            ends.append(end)
-            filled = 0.0
-        if size_bytes > 0:
-            seen = look
-        filled += size_bytes
-    return _same(_closed(ends, len(gradients.sizes_bytes)), threads)
+    ends: list[int] = []
+    begin, free_s = 0, 0.0
+    while begin < len(sizes):
+        first = next((k for k in range(begin, len(sizes)) if sizes[k] > 0), len(sizes) - 1)
+        look_s = ceil(max(ready_s[first], free_s) / window_s) * window_s
+        end, filled = first + 1, sizes[first]
+        while end < len(sizes) and ready_s[end] <= look_s and filled + sizes[end] <= limit_bytes:
+            filled += sizes[end]
+            end += 1
+        ends.append(end)
+        begin, free_s = end, look_s + (free.alone_s(filled, threads) if filled > 0 else 0.0)
+    return _same(_closed(ends, len(sizes)), threads)
 
 
 def merged(gradients: Gradients, model: OverlapModel, threads: int) -> Fusion:

@@ -169,11 +169,19 @@ def capture(
 
     Raises:
         CaptureError: the model cannot be cut into layers; names the module and the reason.
+        InputError: its weights have no numbers.
     """
     if microbatch_size < 1:
         raise InputError("microbatch_size", str(microbatch_size), ">= 1")
     if max_layers < 1:
         raise InputError("max_layers", str(max_layers), ">= 1")
+    tensors = (*job.model.named_parameters(), *job.model.named_buffers())
+    numberless = next((name for name, tensor in tensors if tensor.is_meta), None)
+    if numberless is not None:
+        hint = "To plan it without any, name a device type: hocket.profile(job, for_type=...), or --device-type."
+        raise InputError(
+            "Job.model", f"{numberless!r} on `meta`, where it has no numbers", "weights with numbers", hint
+        )
     job = computed(job)
     choices = Choices(max_layers) if like is None else like.choices
     while True:

@@ -78,9 +78,22 @@ def is_fake() -> bool:
 
 
 def fake_copy(module: Any, mode: FakeTensorMode) -> Any:
-    """The same module with fake parameters and buffers."""
+    """The same module with fake parameters and buffers, on the CPU also where it was made on `meta`."""
     with FakeCopyMode(mode):
-        return copy.deepcopy(module)
+        copied = copy.deepcopy(module)
+    made: dict[int, Tensor] = {}  # tied ones stay tied
+    for own in copied.modules() if isinstance(copied, nn.Module) else ():
+        for named in (own._parameters, own._buffers):
+            for key, tensor in named.items():
+                if tensor is not None and tensor.device.type == "meta":
+                    named[key] = made.setdefault(id(tensor), _on_cpu(tensor, mode))
+    return copied
+
+
+def _on_cpu(tensor: Tensor, mode: FakeTensorMode) -> Tensor:
+    with mode:
+        made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="cpu")
+        return nn.Parameter(made, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else made
 
 
 def draws(func: Any, args: Any, kwargs: Any) -> bool:

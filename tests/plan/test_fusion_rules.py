@@ -13,6 +13,7 @@ from hocket.plan.fusion_rules import by_bytes, by_window, each_layer, merged, no
 from tests.plan.overlaps import V100, gradients, models
 from tests.plan.test_fusion import all_ways
 
+QUICK = V100.on(2)
 FIVE = Gradients((4e6, 0.0, 4e6, 8e6, 0.0), (0.002, 0.002, 0.002, 0.002, 0.002))
 
 
@@ -24,10 +25,11 @@ FIVE = Gradients((4e6, 0.0, 4e6, 8e6, 0.0), (0.002, 0.002, 0.002, 0.002, 0.002))
         (by_bytes(FIVE, 1e6, 128), (2, 3, 5)),
         (by_bytes(FIVE, 5e6, 128), (3, 5)),
         (by_bytes(FIVE, 1e9, 128), (5,)),
-        (by_window(FIVE, 128, 0.005), (2, 5)),
-        (by_window(FIVE, 128, 0.001), (2, 3, 5)),
-        (by_window(FIVE, 128, 1.0), (5,)),
-        (by_window(FIVE, 128, 1.0, 9e6), (3, 5)),
+        # Looks at 5 and 10 ms: two layers are ready, then all.
+        (by_window(FIVE, V100, 128, 0.005), (2, 5)),
+        (by_window(FIVE, QUICK, 128, 0.001), (1, 3, 4, 5)),
+        (by_window(FIVE, V100, 128, 1.0), (5,)),
+        (by_window(FIVE, V100, 128, 1.0, 9e6), (3, 5)),
     ],
 )
 def test_buckets(fusion, ends: tuple[int, ...]) -> None:  # type: ignore[no-untyped-def]
@@ -62,7 +64,7 @@ def test_layers_merge_where_startup_is_long() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [lambda: no_overlap(FIVE, 0), lambda: by_bytes(FIVE, 0, 1), lambda: by_window(FIVE, 1, -1.0)]
+    "wrong", [lambda: no_overlap(FIVE, 0), lambda: by_bytes(FIVE, 0, 1), lambda: by_window(FIVE, V100, 1, -1.0)]
 )
 def test_wrong_questions(wrong) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(InputError):

@@ -82,6 +82,18 @@ def test_layers_and_bytes_are_those_of_a_measured_profile(name, precision):
     assert without_seconds(sketch(job, (2, 4)).profile) == without_seconds(measured)
 
 
+def test_a_model_on_meta_is_sketched_as_one_with_numbers():
+    """What was never given memory has the same layers, bytes and operations; tied weights stay tied."""
+    job = zoo.job("gpt", small=True)
+    with torch.device("meta"):
+        model = zoo.GPT(n_layer=2, d_model=32, n_head=2, seq=16)
+    found, usual = (sketch(one, (2,)) for one in (replace(job, model=model), job))
+    assert without_seconds(found.profile) == without_seconds(usual.profile)
+    assert found.work == usual.work
+    with pytest.raises(InputError, match=r"^Job\.model: found '.*' on `meta`.*for_type"):
+        measure(replace(job, model=model), (2,))
+
+
 @pytest.mark.parametrize("name", ["gpt", "vgg", "inception", "resnet"])
 def test_operations_are_those_that_torch_counts(name):
     """Forward and backward; torch has no formula for attention on a CPU, and gets the one that it has elsewhere."""

@@ -1,0 +1,166 @@
+"""LIBRA's simulated study: buckets and threads of four models on V100s with 50 Gbit/s, from 8 to 2,048 nodes, beside the rules of others.
+
+    python bench/bench_libra.py                # search times, then figures 6 to 8 of the paper on 8 nodes, then figure 9
+    python bench/bench_libra.py --threads 512  # what the library gives every all-reduce
+
+The models are those of Table I; their seconds are worked out for a V100 (docs/sketching.md). The contention model has the paper's figures
+where it gives some: 38 % more computation time beside 2,048 threads (figure 1(a)), 50 Gbit/s, and that ResNet-152 with 8 samples gains
+14 % from 2,048 threads instead of 128 (figure 1(b)), which says how much 128 lose. Startup is that of 8 nodes of 56 Gbit/s InfiniBand in
+MG-WFBP's tables. BERT needs transformers.
+"""
+
+import argparse
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from hocket import zoo
+from hocket.cost.overlap import OverlapModel, Rate, Stage
+from hocket.cost.sketched import costed
+from hocket.hardware import catalog
+from hocket.plan.fusion import Fusion, Gradients, allocate, joint
+from hocket.plan.fusion_rules import by_window, merged, no_overlap
+from hocket.profile.job import Job
+from hocket.profile.sketch import sketch
+
+V100 = catalog.device_type("v100-16gb")
+LINE_BYTES_PER_S = 50e9 / 8 * 0.9
+STARTUP_S = 9.75367204301171e-05  # of an all-reduce on 8 nodes: MG-WFBP's alpha for 56 Gbit/s InfiniBand
+NODES = (8, 16, 32, 64, 128, 256, 512, 1024, 2048)
+WAYS = ("SE", "H-N", "MG-N", "LIBRA-M", "LIBRA", "MG-CF")
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model with its samples a device: seconds of its forward, and what its backward makes."""
+
+    name: str
+    forward_s: float
+    gradients: Gradients
+
+
+def contention(lost: float) -> OverlapModel:
+    """Of 8 nodes, where rates lose such a part with no threads at all."""
+    rate = Rate(LINE_BYTES_PER_S, lost * LINE_BYTES_PER_S, 0.03)
+    return OverlapModel(1.0, (1 - 1 / 1.38) / 2048, rate, rate, STARTUP_S / 14, 8)
+
+
+def gain(model: OverlapModel, gradients: Gradients) -> float:
+    """By how much shorter a backward is with 2,048 threads than with 128, the buckets the same."""
+    ends = merged(gradients, model, 1024).ends
+    many, few = (Fusion(ends, (r,) * len(ends)).backward_s(gradients, model) for r in (2048, 128))
+    return 1 - many / few
+
+
+def told(gradients: Gradients, asked: float) -> OverlapModel:
+    """The contention model that has this gain for these gradients."""
+    low, high = 0.0, 1.0
+    for _ in range(50):
+        lost = (low + high) / 2
+        low, high = (lost, high) if gain(contention(lost), gradients) < asked else (low, lost)
+    return contention(low)
+
+
+def case(name: str, job: Job) -> Case:
+    """What the job takes on a V100."""
+    size = job.batch_size
+    profile = costed(sketch(job, [size], max_layers=160), V100)
+    backward_s = [float(seconds) for seconds in profile.column("backward_s", size)]
+    sizes = [layer.gradients_bytes for layer in profile.layers]
+    gradients = Gradients(tuple(reversed(sizes)), tuple(reversed(backward_s)))
+    return Case(name, float(profile.column("forward_s", size).sum()), gradients)
+
+
+def bert(samples: int) -> Job | None:
+    """BERT-Base with a head for hidden words, sequences of 128, or None without transformers."""
+    try:
+        import torch
+        from transformers import BertConfig, BertForMaskedLM
+    except ImportError:
+        return None
+    with torch.device("meta"):
+        model = BertForMaskedLM(BertConfig())
+    words = torch.zeros((samples, 128), dtype=torch.long)
+
+    def loss(output: object, labels: torch.Tensor) -> torch.Tensor:
+        logits = output.logits  # type: ignore[attr-defined]
+        return torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
+
+    data = torch.utils.data.TensorDataset(words, words)
+    return Job(model, loss, data, lambda own: torch.optim.AdamW(own), samples, name="bert")
+
+
+def cases() -> Iterator[Case]:
+    """Those of Table I; ResNet-152 has 100 of them and 60 million parameters."""
+    for name, samples, options in (
+        ("xception", 32, {}),
+        ("resnet", 32, {"depth": 152}),
+        ("vgg", 128, {}),
+    ):
+        yield case(name, zoo.job(name, batch_size=samples, samples=samples, classes=1000, **options))  # type: ignore[arg-type]
+    made = bert(32)
+    if made is not None:
+        yield case("bert", made)
+
+
+def ways(one: Case, model: OverlapModel, threads: int) -> dict[str, tuple[Fusion, OverlapModel]]:
+    """Each way's buckets, and the model that times them."""
+    fused = merged(one.gradients, model, threads)
+    return {
+        "SE": (no_overlap(one.gradients, threads), model),
+        "H-N": (by_window(one.gradients, model, threads), model),
+        "MG-N": (fused, model),
+        "LIBRA-M": (allocate(one.gradients, model, fused.ends), model),
+        "LIBRA": (joint(one.gradients, model), model),
+        "MG-CF": (fused, model.without_contention()),
+    }
+
+
+def parts(stages: tuple[Stage, ...]) -> tuple[float, float]:
+    """Computation, and what is left of communication when it is over (figure 7)."""
+    return sum(stage.both_s + stage.computing_s for stage in stages), sum(stage.communicating_s for stage in stages)
+
+
+def main() -> None:
+    """Print the tables."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument(
+        "--threads", type=int, default=1024, help="of every all-reduce that chooses none (default 1,024)"
+    )
+    asked = parser.parse_args()
+    small = case("resnet", zoo.job("resnet", depth=152, classes=1000, batch_size=8, samples=8))
+    model = told(small.gradients, 0.14)
+    print(f"contention: {model}")
+    found = list(cases())
+    print("\nsearch, processor seconds")
+    for one in found:
+        begun = time.process_time()
+        joint(one.gradients, model)
+        print(f"  {one.name:10}{len(one.gradients.sizes_bytes):4} layers {time.process_time() - begun:8.2f}")
+    print("\n8 nodes: samples a second against SE; backward, ms: computation + what is left of communication")
+    for one in found:
+        timed = {
+            name: (fusion.stages(one.gradients, m), fusion)
+            for name, (fusion, m) in ways(one, model, asked.threads).items()
+        }
+        whole = {name: one.forward_s + sum(stage.seconds for stage in stages) for name, (stages, _) in timed.items()}
+        for name in WAYS:
+            computing_s, left_s = parts(timed[name][0])
+            fusion = timed[name][1]
+            print(
+                f"  {one.name:10}{name:8}{whole['SE'] / whole[name]:7.3f}{computing_s * 1e3:9.1f} +{left_s * 1e3:7.1f}"
+                f"   {len(fusion.ends)} buckets, threads {sorted(set(fusion.threads))}"
+            )
+    print("\nsamples a second a node against one node alone")
+    print(f"  {'':10}{'nodes':>6}" + "".join(f"{name:>9}" for name in WAYS) + "  LIBRA against H-N, MG-N, SE")
+    for one in found:
+        alone_s = one.forward_s + sum(one.gradients.computes_s)
+        for nodes in NODES:
+            many = ways(one, model.on(nodes), asked.threads)
+            took = {name: one.forward_s + fusion.backward_s(one.gradients, m) for name, (fusion, m) in many.items()}
+            ahead = "".join(f"{took[name] / took['LIBRA'] - 1:9.1%}" for name in ("H-N", "MG-N", "SE"))
+            print(f"  {one.name:10}{nodes:6}" + "".join(f"{alone_s / took[name]:9.3f}" for name in WAYS) + ahead)
+
+
+if __name__ == "__main__":
+    main()
