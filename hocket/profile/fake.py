@@ -83,7 +83,8 @@ def fake_copy(module: Any, mode: FakeTensorMode) -> Any:
         copied = copy.deepcopy(module)
     made: dict[int, Tensor] = {}  # tied ones stay tied
     for own in copied.modules() if isinstance(copied, nn.Module) else ():
-        for named in (own._parameters, own._buffers):
+        places: tuple[dict[str, Any], dict[str, Any]] = (own._parameters, own._buffers)
+        for named in places:
             for key, tensor in named.items():
                 if tensor is not None and tensor.device.type == "meta":
                     named[key] = made.setdefault(id(tensor), _on_cpu(tensor, mode))
