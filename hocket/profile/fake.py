@@ -81,13 +81,15 @@ def fake_copy(module: Any, mode: FakeTensorMode) -> Any:
     """The same module with fake parameters and buffers, on the CPU also where it was made on `meta`."""
     with FakeCopyMode(mode):
         copied = copy.deepcopy(module)
-    made: dict[int, Tensor] = {}  # tied ones stay tied
+    made: dict[int, tuple[Tensor, Tensor]] = {}  # tied ones stay tied; with what was there, or its number would be used again
     for own in copied.modules() if isinstance(copied, nn.Module) else ():
         places: tuple[dict[str, Any], dict[str, Any]] = (own._parameters, own._buffers)
         for named in places:
             for key, tensor in named.items():
                 if tensor is not None and tensor.device.type == "meta":
-                    named[key] = made.setdefault(id(tensor), _on_cpu(tensor, mode))
+                    if id(tensor) not in made:
+                        made[id(tensor)] = (tensor, _on_cpu(tensor, mode))
+                    named[key] = made[id(tensor)][1]
     return copied
 
 
