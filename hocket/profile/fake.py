@@ -81,7 +81,8 @@ def fake_copy(module: Any, mode: FakeTensorMode) -> Any:
     """The same module with fake parameters and buffers, on the CPU also where it was made on `meta`."""
     with FakeCopyMode(mode):
         copied = copy.deepcopy(module)
-    made: dict[int, tuple[Tensor, Tensor]] = {}  # tied ones stay tied; with what was there, or its number would be used again
+    # Tied ones stay tied. What was there is kept as well, or its number would be used again.
+    made: dict[int, tuple[Tensor, Tensor]] = {}
     for own in copied.modules() if isinstance(copied, nn.Module) else ():
         places: tuple[dict[str, Any], dict[str, Any]] = (own._parameters, own._buffers)
         for named in places:
