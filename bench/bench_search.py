@@ -22,13 +22,17 @@ SERVERS = (1, 2, 4, 8)
 SIZED = (("gpt3-175b", 128, 1536), ("gpt3-175b", 1024, 1536), ("gpt-1t", 3072, 3072))
 
 
-def by_sizes() -> None:
-    """Search all ways to divide A100s, eight a server with a card each, for published models."""
+def by_sizes(synchronous: bool | None = None) -> None:
+    """Search all ways to divide A100s, eight a server with a card each, for published models; False: 2BW as well."""
+    print(f"by sizes{', --stale' if synchronous is False else ''}")
     print(f"{'model':>10} {'devices':>8} {'ways':>8} {'simulated':>10} {'seconds':>8} {'again':>8}  best")
     for name, devices, batch_size in SIZED:
         inside = Level("server", 8, 300e9, 3e-6, shared=False, all_reduce=Link(230e9, 3e-6))
         cluster = Cluster("servers", (inside, Level("cluster", devices // 8, 23e9, 5e-6, shared=False)), "a100-80gb")
-        found, again = (search_sizes(published(name), cluster, batch_size, clock=time.process_time) for _ in range(2))
+        model, clock = published(name), time.process_time
+        found, again = (
+            search_sizes(model, cluster, batch_size, synchronous=synchronous, clock=clock) for _ in range(2)
+        )
         meshes = found.meshes
         took = f"{len(meshes.found):>10} {found.search_s:>8.2f} {again.search_s:>8.2f}"
         print(f"{name:>10} {devices:>8} {meshes.considered:>8} {took}  {found.best.mesh}", flush=True)
@@ -37,6 +41,7 @@ def by_sizes() -> None:
 def main() -> None:
     """Search by sizes; then on ever more servers of eight devices."""
     by_sizes()
+    by_sizes(synchronous=False)
     rng = np.random.default_rng(0)
     profile = chain(
         LAYERS,

@@ -102,7 +102,7 @@ def plan(
         part of the cluster that was chosen, `.worth` what its best plan means for the goal, `.parting` what was asked of others.
 
     Raises:
-        InputError: `strategies` with sizes; tokens with a profile; see the searches.
+        InputError: tokens with a profile; see the searches.
     """
     from hocket.plan.goal import goal_of
     from hocket.plan.profile_goal import plan_profile
@@ -116,9 +116,7 @@ def plan(
     goal = goal_of(objective, samples, tokens, deadline_s, sequence)
     planned: Planned[Search] | Planned[SizedSearch]
     if isinstance(model, Transformer):
-        if strategies:
-            raise InputError("strategies", "a model by its sizes", "a profile")
-        planned = plan_sizes(model, cluster, batch_size, goal, **options)
+        planned = plan_sizes(model, cluster, batch_size, goal, strategies=strategies, **options)
     else:
         path = "" if isinstance(profile, ModelProfile) else Path(str(profile)).resolve().as_posix()
         path = options.pop("profile_path", path)

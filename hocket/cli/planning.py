@@ -36,7 +36,10 @@ def plan(
     ],
     cluster: Annotated[Path, typer.Argument(help="A cluster file (YAML), from `hocket links` or by hand.")],
     batch: Annotated[int, typer.Option("--batch", "-B", help="Samples of one optimizer update.")],
-    strategy: Annotated[list[str] | None, typer.Option("--strategy", "-s", help="Only this strategy; repeat.")] = None,
+    strategy: Annotated[
+        list[str] | None,
+        typer.Option("--strategy", "-s", help="Only this strategy; repeat. By sizes gpipe is considered only so."),
+    ] = None,
     microbatch: Annotated[
         list[int] | None, typer.Option("--microbatch", "-b", help="Only this microbatch size; repeat.")
     ] = None,
@@ -53,8 +56,8 @@ def plan(
         bool | None,
         typer.Option(
             "--synchronous/--stale",
-            help="Only strategies with the mathematics of one process, or those that compute with old weights, too. The first, "
-            "where -s names no other.",
+            help="Only strategies with the mathematics of one process, or those that compute with old weights, too (by sizes: "
+            "two_bw). The first, where -s names no other.",
             show_default=False,
         ),
     ] = None,
@@ -171,8 +174,6 @@ def plan(
         return
     if tensor_profile:
         raise InputError("--tensor-profile", "a model by its sizes", "a profile: by sizes all widths are considered")
-    if synchronous is False:
-        raise InputError("--stale", "a model by its sizes", "a profile: by sizes all weights are of one version")
 
     from dataclasses import replace
 
@@ -183,7 +184,7 @@ def plan(
 
     sized = replace(loaded, sequence=sequence) if sequence else loaded
     options = {"tensors": tensor or (), "recomputes": recompute or (), "microbatch_sizes": microbatch or ()}
-    options["strategies"] = strategy or ()
+    options |= {"strategies": strategy or (), "synchronous": synchronous}
     if sequence_parallel is not None:
         options["sequence_parallel"] = (sequence_parallel,)
     if shard:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from hocket.cli.output import error_json, print_json
+from hocket.cli.output import error_json, print_json, updates_json
 from hocket.cli.table import in_bytes, in_seconds, print_legend, print_table
 from hocket.units import show_bytes, show_count, show_gap, show_number, show_seconds
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _LEGEND = {
     "config": "p stages, t devices a group (s: on slices of the sequence), d columns, across: a stage's replicas are no "
     "neighbours, but stages are, v chunks a device, z1: columns divide the optimizer's state, z3: "
-    "weights, too",
+    "weights, too, and the schedule if it is neither flush nor interleaved",
     "micro": "samples of a microbatch",
     "recompute": "what blocks make again",
     "of peak": "of the devices' peak rate, by the model's own operations",
@@ -80,6 +80,7 @@ def sized_json(found: "SizedSearch", fits: bool = True) -> dict[str, Any]:
         sizes = ("tensor", "sequence_parallel", "depth", "width", "chunks", "microbatches", "recompute", "shard")
         return {
             "strategy": mesh.strategy,
+            "update_rule": updates_json(found.updates(one)),
             "config": mesh.config,
             **{name: getattr(mesh, name) for name in sizes},
             "recompute_by_stage": mesh.again_by_stage,
@@ -180,6 +181,8 @@ def _reasons(found: "SizedSearch") -> Iterator[str]:
     shares = {name: share for name, share in limits.shares().items() if share >= 0.005}
     spent = ", ".join(f"{name} {share:.0%}" for name, share in sorted(shares.items(), key=lambda one: -one[1]))
     yield f"time: {spent}; memory: {limits.memory_share:.0%} of the fullest device"
+    if best.mesh.stale:
+        yield f"updates: {found.updates(best).sentence(best.mesh.strategy)}"
     if meshes.simple:
         less = meshes.simple.iteration_s / best.iteration_s - 1
         yield f"mixed: {_on_types(best)}; {less:.0%} quicker than {meshes.simple.mesh}, the best of equal stages or of one type"

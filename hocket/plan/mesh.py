@@ -9,7 +9,16 @@ from dataclasses import dataclass
 from hocket.plan.ground import Places
 from hocket.strategies._balance import Ends, runs
 
-STRATEGIES = ("data_parallel", "fully_sharded", "flush", "interleaved")
+SCHEDULES = ("flush", "gpipe", "two_bw")  # of pipelines with a stage a device
+USUAL = (
+    "data_parallel",
+    "fully_sharded",
+    "flush",
+    "interleaved",
+)  # where none is named, with the mathematics of one process
+STALE = ("two_bw",)  # those that compute with old weights
+# gpipe is there by its name alone: it holds the stashes of a whole batch, and gains only what messages take.
+STRATEGIES = (*USUAL, "gpipe", *STALE)
 _STAGES: dict[str, list[str]] = {"none": [], "optimizer": ["z1"], "full": ["z3"]}  # of ZeRO
 
 
@@ -27,6 +36,7 @@ class Mesh:
         sequence_parallel: whether blocks work on slices of the sequence.
         shard: what columns divide of their state (docs/sharding.md): "none", "optimizer", or "full" of one stage, whose layers are
             units then.
+        schedule: of `SCHEDULES`, of several stages without chunks.
     """
 
     tensor: int
@@ -41,6 +51,7 @@ class Mesh:
     places: Places = ()
     sequence_parallel: bool = False
     shard: str = "none"
+    schedule: str = "flush"
 
     @property
     def batch_size(self) -> int:
@@ -73,13 +84,18 @@ class Mesh:
         """The schedule's name."""
         if self.units:
             return "fully_sharded"
-        return "data_parallel" if self.depth == 1 else "flush" if self.chunks == 1 else "interleaved"
+        return "data_parallel" if self.depth == 1 else self.schedule if self.chunks == 1 else "interleaved"
+
+    @property
+    def stale(self) -> bool:
+        """Whether gradients are of weights that are one update old: batches follow each other without a flush."""
+        return self.schedule in STALE
 
     @property
     def config(self) -> str:
         """Stages, members of a group (s: on slices of the sequence), columns ("across": replicas of a stage are no neighbours, but
-        stages are), chunks, and z1 where columns divide optimizer state, z3 where they divide weights, too, such as "p8 t8s d2 v3 z1";
-        unlike numbers of columns "d2-2-4"."""
+        stages are), chunks, z1 where columns divide optimizer state, z3 where they divide weights, too, and the schedule if it
+        is not flush, such as "p8 t8s d2 v3 z1"; unlike numbers of columns "d2-2-4"."""
         widths = list(dict.fromkeys(len(place) for place in self.places)) if self.width == 1 else []
         columns = (
             "-".join(str(len(place)) for place in self.places) if len(widths) > 1 else max(widths, default=self.width)
@@ -87,6 +103,7 @@ class Mesh:
         members = f"t{self.tensor}{'s' if self.sequence_parallel else ''}"
         apart = any(place[-1] - place[0] >= len(place) for place in self.places)
         more = ["across"] * apart + [f"v{self.chunks}"] * (self.chunks > 1) + _STAGES[self.shard]
+        more += [self.schedule] * (self.schedule != "flush")
         return " ".join((f"p{self.depth} {members} d{columns}", *more))
 
     def __str__(self) -> str:

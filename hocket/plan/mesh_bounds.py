@@ -5,6 +5,7 @@ Source: dissertation sections 4.2.2 (bubble), 4.3 (trade-offs, equation 4.1), 3.
 """
 
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -13,10 +14,11 @@ from hocket.cost.compute import Columns, step_s
 from hocket.cost.transfer import collective
 from hocket.hardware.groups import Grouped
 from hocket.plan.bound_chunks import interleaved_s
+from hocket.plan.bound_steady import steady_s
 from hocket.plan.bound_units import Units, units_s
 from hocket.plan.ground import Ground
 from hocket.plan.mesh import Mesh
-from hocket.plan.mesh_figures import Bound, Tables, flying, sums
+from hocket.plan.mesh_figures import Bound, Tables, doubled, flying, sums
 from hocket.profile.model import ModelProfile
 from hocket.program.instruction import Kind
 
@@ -61,6 +63,8 @@ class MeshBounds:
             return self._units_bytes(mesh)
         optimizer = self._optimizer[-1] / self._parts(mesh, max(map(len, mesh.places), default=mesh.width))
         whole = float(self._held[-1] + self._gradients[-1] + optimizer)
+        if mesh.stale:  # of both or of one a second is there
+            whole += float(np.minimum(np.diff(self._weights), np.diff(self._gradients)).sum())
         return whole / mesh.depth if mesh.depth > 1 else whole - self._twice(mesh)
 
     def least_s(self, mesh: Mesh) -> float:
@@ -80,20 +84,26 @@ class MeshBounds:
         turns = mesh.microbatches * mesh.width // ground.widths
         forward_s, backward_s = np.diff(tables.forward_s[:, cut]), np.diff(tables.backward_s[:, cut])
         both_s = forward_s + backward_s
-        busy_s = turns * np.bincount(rank, ground.slowest(both_s))
         crossing = self._outputs(mesh.samples)[cut[1:-1] - 1]
+        busy_s = turns * np.bincount(rank, ground.slowest(both_s))
         least_s, message_s = ground.quickest(both_s), ground.message_s(crossing)
-        # Into a device lies the way of the first microbatch, out of it that of the last.
-        ways = np.concatenate(([0.0], np.cumsum(least_s[:-1] + message_s)))
-        spent_s = busy_s + ways[:p]
-        counts, again, coming = flying(ground, mesh.chunks, turns)
-        # Before the first backward lies the way to the end and back; behind the last forward lies it once more.
-        beyond_s = ways[-1] + least_s[-1] - ways[-p:] - least_s[-p:]
-        between_s = ((turns - counts) * ground.slowest(both_s).reshape(counts.shape)).sum(axis=0)
-        spent_s = np.maximum(spent_s, again * (ways[-1] + least_s[-1] + beyond_s + between_s))
-        first, last_s = range(mesh.ends[0]), float(ground.slowest(backward_s)[0])
-        seconds = float(spent_s.max()) + max(0.0, self._summed_s(mesh, ground, first) - last_s)
-        seconds += self._step_s(mesh, ground, first) + self._gathered_s(mesh, ground)
+        counts, again, coming = flying(ground, mesh, turns)
+        twice = doubled(ground, mesh, bool(self._shared.any())) if mesh.stale else None
+        if twice is not None:
+            steps = ((range(*own), s, bool(twice[0][s])) for s, own in enumerate(pairwise(cut.tolist())))
+            batch_s = busy_s + [self._step_s(mesh, ground, *step) for step in steps]
+            seconds = max(steady_s(batch_s, least_s, message_s, turns, counts[0]), self._rings_s(mesh, ground))
+        else:
+            # Into a device lies the way of the first microbatch, out of it that of the last.
+            ways = np.concatenate(([0.0], np.cumsum(least_s[:-1] + message_s)))
+            spent_s = busy_s + ways[:p]
+            # Before the first backward lies the way to the end and back; behind the last forward lies it once more.
+            beyond_s = ways[-1] + least_s[-1] - ways[-p:] - least_s[-p:]
+            between_s = ((turns - counts) * ground.slowest(both_s).reshape(counts.shape)).sum(axis=0)
+            spent_s = np.maximum(spent_s, again * (ways[-1] + least_s[-1] + beyond_s + between_s))
+            first, last_s = range(mesh.ends[0]), float(ground.slowest(backward_s)[0])
+            seconds = float(spent_s.max()) + max(0.0, self._summed_s(mesh, ground, first) - last_s)
+            seconds += self._step_s(mesh, ground, first) + self._gathered_s(mesh, ground)
         if ground.shared_s.any():
             seconds = max(seconds, self._busiest_s(mesh, ground, rank, crossing))
         held, kept = np.diff(self._held[cut]), np.diff(tables.stash_bytes[cut])
@@ -105,6 +115,8 @@ class MeshBounds:
         )
         state, own_gradients, optimizer = stages
         state += optimizer / self._parts(mesh, ground.widths)
+        if twice is not None:
+            state += twice[0] * np.diff(self._weights[cut]) + twice[1] * own_gradients
         stashes = (counts * kept.reshape(counts.shape)).sum(axis=0)
         # Gradients of all chunks are there beside these stashes where they come again, a round of microbatches later.
         most: np.ndarray = state + np.where(coming, stashes + own_gradients, np.maximum(stashes, own_gradients))
@@ -160,9 +172,7 @@ class MeshBounds:
 
         What the last chunk makes can wait until its first gradient comes back (program/over.py): as many as are forward by then.
         """
-        counts, _, _ = flying(
-            self._ground(mesh), mesh.chunks, mesh.microbatches * mesh.width // self._ground(mesh).widths
-        )
+        counts, _, _ = flying(self._ground(mesh), mesh, mesh.microbatches * mesh.width // self._ground(mesh).widths)
         waiting: np.ndarray = (counts[-1] + WAITING * mesh.chunks) * self.border_bytes(mesh.samples)
         return waiting
 
@@ -211,11 +221,15 @@ class MeshBounds:
         weights = max(0.0, float(self._weights[mesh.ends[0]] - self._shared[0]))
         return sum(collective(self.group.cluster, Kind.ALL_GATHER, mesh.stands[0], weights)) if mesh.sharded else 0.0
 
-    def _step_s(self, mesh: Mesh, ground: Ground, layers: range) -> float:
-        """Of some layers on the first stage's quickest replica."""
-        on = zip(self._on, ground.has[:, 0], strict=True)
-        share = 1 / self._parts(mesh, int(ground.widths[0]))
-        return min(step_s(one, layers, share=share) for one, has in on if has)
+    def _rings_s(self, mesh: Mesh, ground: Ground) -> float:
+        """Of the first stage's sums, or of its new weights, one batch after the other."""
+        return max(self._summed_s(mesh, ground, range(mesh.ends[0])), self._gathered_s(mesh, ground))
+
+    def _step_s(self, mesh: Mesh, ground: Ground, layers: range, stage: int = 0, copies: bool = False) -> float:
+        """Of some layers on the quickest replica of their stage; the weights before may be kept (`copies`)."""
+        on = zip(self._on, ground.has[:, stage], strict=True)
+        share = 1 / self._parts(mesh, int(ground.widths[stage]))
+        return min(step_s(one, layers, copies, share) for one, has in on if has)
 
     @cached_property
     def _on(self) -> list[ModelProfile]:

@@ -7,6 +7,7 @@ import numpy as np
 
 from hocket.cost.compute import Columns
 from hocket.plan.ground import Ground
+from hocket.plan.mesh import Mesh
 from hocket.profile.model import ModelProfile
 
 
@@ -43,8 +44,8 @@ class Tables:
         return cls(forward_s, backward_s, sums(columns.at(samples).stash_bytes))
 
 
-def flying(ground: Ground, chunks: int, turns: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Microbatches that each device has forward before its first backward (strategies/flush.py, interleaved.py), by chunk.
+def flying(ground: Ground, mesh: Mesh, turns: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Microbatches that each device has forward before its first backward (strategies/), by chunk.
 
     Arguments:
         turns: microbatches of each device.
@@ -53,14 +54,32 @@ def flying(ground: Ground, chunks: int, turns: np.ndarray) -> tuple[np.ndarray, 
         shape (chunks, stages); whether forwards come behind that backward; whether as many are there again when the device has
         gradients of all its chunks.
     """
+    if mesh.schedule == "gpipe":
+        return turns[None, :], turns < 0, turns < 0
+    chunks = mesh.chunks
     if chunks == 1:
         ahead = ground.flying(turns)
-        return ahead[None, :], ahead < turns, ahead < turns
+        return ahead[None, :], ahead < turns, (ahead < turns) | mesh.stale  # without a flush the next batch's come
     depth, virtual, round_ = len(turns), turns * chunks, len(turns) * chunks
     ahead = np.minimum(virtual, 2 * (depth - np.arange(depth) - 1) + (chunks - 1) * depth + 1)
     whole, rest = np.divmod(ahead, round_)
     counts = whole * depth + np.clip(rest - np.arange(chunks)[:, None] * depth, 0, depth)
     return counts, ahead < virtual, ahead + round_ <= virtual
+
+
+def doubled(ground: Ground, mesh: Mesh, tied: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Whether each stage has a second version of its weights, and a second sum of their gradients (strategies/two_bw.py).
+
+    Where gradients are summed over devices the update waits for the forward that reads it. Then the last stage, which has nothing
+    in flight, has no use for the old version any more.
+
+    Arguments:
+        tied: whether the first stage and the last share weights.
+    """
+    summed = (ground.widths > 1) & mesh.stale
+    summed[[0, -1]] |= tied & mesh.stale
+    behind = np.cumsum(ground.widths[::-1])[::-1]
+    return ((behind > ground.widths) | ~summed) & mesh.stale, summed
 
 
 def sums(values: Iterable[float]) -> np.ndarray:

@@ -123,7 +123,7 @@ class _Job:
 
 
 # A rounded bound, simplicity, a number, the bound.
-_Waiting = tuple[int, tuple[int, int, int, int], int, float, _Job]
+_Waiting = tuple[int, tuple[int, ...], int, float, _Job]
 
 
 class _Hunt:
@@ -168,8 +168,8 @@ class _Hunt:
 
     def _wait(self, bound_s: float, job: _Job) -> None:
         # Of bounds that are nearly the same the simpler mesh goes first: then the others need not be simulated.
-        # What takes long to simulate goes behind what may be as good: then it need not be, either.
-        late = 1 + TIE if job.close else 1.0
+        # What takes long to simulate goes behind what may be as good, and so do old weights: then it need not be, either.
+        late = 1 + TIE if job.close or job.mesh.stale else 1.0
         near = floor(log(max(bound_s * late, _LEAST_S)) / log(1 + _NEAR))
         heappush(self._waiting, (near, _simplicity(job.mesh), self._number, bound_s, job))
         self._number += 1
@@ -274,7 +274,7 @@ class _Hunt:
         self._refuse(self._jobs.pop(one.mesh), one, peaks)
         return False
 
-    def _order(self, one: Meshed) -> tuple[bool, float, int, int, int, int, float]:
+    def _order(self, one: Meshed) -> tuple[float, ...]:
         """What is of no use goes last."""
         return one.iteration_s > self._ceiling_s, *_rank(one, self._best_s)
 
@@ -298,12 +298,13 @@ class _Hunt:
         )
 
 
-def _rank(one: Meshed, best_s: float) -> tuple[float, int, int, int, int, float]:
-    """By seconds; among those that are as good as the best, fewer stages, narrower groups, one way for all and whole state go first."""
+def _rank(one: Meshed, best_s: float) -> tuple[float, ...]:
+    """By seconds; among those that are as good as the best the newest weights, fewer stages, narrower groups, one way for all and whole
+    state go first."""
     if one.iteration_s > best_s * (1 + TIE):
-        return one.iteration_s, 0, 0, 0, 0, 0.0
+        return (one.iteration_s,)
     return best_s, *_simplicity(one.mesh), one.iteration_s
 
 
-def _simplicity(mesh: Mesh) -> tuple[int, int, int, int]:
-    return mesh.depth * mesh.chunks, mesh.tensor, bool(mesh.again), SHARDS.index(mesh.shard)
+def _simplicity(mesh: Mesh) -> tuple[int, ...]:
+    return mesh.stale, mesh.depth * mesh.chunks, mesh.tensor, bool(mesh.again), SHARDS.index(mesh.shard)

@@ -97,13 +97,16 @@ def proven(one: Meshed) -> Mapping[int, float]:
 
 
 def _short(mesh: Mesh) -> Mesh:
-    """Two columns of a short batch; of unequal replicas, as many microbatches as all of them have in flight twice."""
-    widths = {len(place) for place in mesh.places}
+    """Two columns of a short batch; of unequal replicas, as many microbatches as all of them have in flight twice. Of GPipe, which has
+    all in flight, the whole batch."""
+    widths, whole = {len(place) for place in mesh.places}, mesh.schedule == "gpipe"
     if len(widths) > 1:
+        if whole:
+            return mesh
         together = lcm(*widths)
         filled = -(-2 * sum(len(place) for place in mesh.places) // together) * together
         return replace(mesh, microbatches=min(mesh.microbatches, filled))
     columns = min(_COLUMNS, mesh.width)
-    few = min(mesh.microbatches, mesh.depth + 2 if mesh.chunks == 1 else 2 * mesh.depth)
+    few = mesh.microbatches if whole else mesh.depth + 2 if mesh.chunks == 1 else 2 * mesh.depth
     places = tuple(place[:columns] for place in (mesh.stands if mesh.sharded else mesh.places))
-    return replace(mesh, width=columns, microbatches=few, places=places)
+    return replace(mesh, width=columns, microbatches=min(mesh.microbatches, few), places=places)

@@ -49,6 +49,7 @@ def mixes(plane: Plane, batch_size: int) -> Iterator[tuple[Mesh, float]]:
                         mesh = _mesh(plane, places, samples, total, shard)
                         if mesh.strategy in plane.strategies:
                             yield mesh, total / used
+                        yield from ((own, total / used) for own in plane.otherwise(mesh))
 
 
 def alone(mesh: Mesh, plane: Plane) -> bool:

@@ -12,7 +12,7 @@ from hocket.hardware.cluster import Cluster
 from hocket.hardware.groups import Grouped, grouped
 from hocket.passes.borders import StageCut
 from hocket.passes.gradients import DEFAULT_BUCKET_BYTES, buckets_of
-from hocket.plan.mesh import STRATEGIES, Mesh
+from hocket.plan.mesh import SCHEDULES, USUAL, Mesh
 from hocket.plan.mesh_bounds import MeshBounds
 from hocket.profile.model import ModelProfile
 from hocket.strategies._balance import Balancer, Ends, runs
@@ -33,7 +33,8 @@ class Plane(MeshBounds):
     """Meshes of one tensor-parallel width and one way to recompute: what they share is worked out once.
 
     Arguments:
-        shards: what columns may divide of their state; a single column divides nothing. strategies: of `STRATEGIES`, what meshes may be.
+        shards: what columns may divide of their state; a single column divides nothing. strategies: of `mesh.STRATEGIES`, what meshes may
+            be.
     """
 
     def __init__(
@@ -46,7 +47,7 @@ class Plane(MeshBounds):
         slices: bool = True,
         sequence_parallel: bool = False,
         shards: tuple[str, ...] = ("none",),
-        strategies: tuple[str, ...] = STRATEGIES,
+        strategies: tuple[str, ...] = USUAL,
     ) -> None:
         slices = slices and not sequence_parallel  # or borders are slices already
         group = grouped(cluster, tensor, slices)
@@ -108,6 +109,16 @@ class Plane(MeshBounds):
                 )
                 if chunks := (1,) * (own.strategy in self.strategies) + tuple(several):
                     yield own, chunks
+                for mesh in self.otherwise(own):
+                    yield mesh, (1,)
+
+    def otherwise(self, mesh: Mesh) -> Iterator[Mesh]:
+        """A mesh without chunks by the other schedules that are open and support it."""
+        for schedule in SCHEDULES[1:] if mesh.depth > 1 else ():
+            if schedule in self.strategies:
+                own = replace(mesh, schedule=schedule)
+                if not own.stale or _filled(own):
+                    yield own
 
     def cut(self, mesh: Mesh, chunks: Iterable[int]) -> Iterator[Mesh]:
         """A mesh without layers, with balanced stages of each of these numbers of chunks."""
@@ -148,7 +159,7 @@ def planes(
     sizes: tuple[int, ...],
     sequence_parallel: Iterable[bool] = (False, True),
     shards: tuple[str, ...] = ("none",),
-    strategies: tuple[str, ...] = STRATEGIES,
+    strategies: tuple[str, ...] = USUAL,
 ) -> Iterator[Plane]:
     """One for every width that fits model and cluster, on slices of the sequence and not, as far as that divides."""
     for tensor, recompute, along in product(tensors, recomputes, sequence_parallel):
@@ -165,6 +176,12 @@ def planes(
             )
         except InputError:
             continue
+
+
+def _filled(mesh: Mesh) -> bool:
+    """Whether there are as many microbatches as the first stage has forward at once (section 3.2.1: m >= p)."""
+    widths = [len(place) for place in mesh.places] or [mesh.width] * mesh.depth
+    return -(-sum(widths) // widths[0]) * widths[0] <= mesh.microbatches * mesh.width
 
 
 def _divisors(number: int) -> list[int]:

@@ -39,7 +39,7 @@ def refused_meshes(found: SizedSearch, options: Mapping[str, Any]) -> tuple[Refu
             elif bound.seconds > best_s and (mesh.config, mesh.samples) not in simulated:
                 slow.append((bound.seconds, _too_slow(mesh, bound, best_s)))
     near = [[one for _, one in sorted(kind, key=lambda x: x[0])[:_EACH]] for kind in (large, slow)]
-    return (*near[0], *near[1], *_undivided(found, sizes))
+    return (*near[0], *near[1], *_undivided(found, sizes, options))
 
 
 def _too_large(mesh: Mesh, bound: Bound) -> Refused:
@@ -52,8 +52,9 @@ def _too_slow(mesh: Mesh, bound: Bound, best_s: float) -> Refused:
     return Refused(mesh.strategy, str(mesh), why)
 
 
-def _undivided(found: SizedSearch, sizes: tuple[int, ...]) -> Iterator[Refused]:
+def _undivided(found: SizedSearch, sizes: tuple[int, ...], options: Mapping[str, Any]) -> Iterator[Refused]:
     """Widths, columns and depths that do not divide model, cluster or batch."""
+    stale = "two_bw" in options.get("strategies", ()) or options.get("synchronous") is False
     model, cluster, batch = found.model, found.cluster, found.batch_size
     for width in divisors(cluster.devices):
         try:
@@ -75,3 +76,7 @@ def _undivided(found: SizedSearch, sizes: tuple[int, ...]) -> Iterator[Refused]:
         if odd:
             why = f"{batch // (columns * odd[0])} microbatches are no multiple of {depth} stages (section 4.2.2)"
             yield Refused("interleaved", f"p{depth} t1 d{columns} b{odd[0]}", why)
+        few = [b for b in fitting if stale and 1 < batch // (columns * b) < depth <= layers]
+        if few:
+            why = f"{batch // (columns * few[0])} microbatches are fewer than {depth} stages (section 3.2.1)"
+            yield Refused("two_bw", f"p{depth} t1 d{columns} b{few[0]}", why)

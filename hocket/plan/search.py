@@ -18,7 +18,7 @@ from hocket.plan.candidates import Candidate, Search, joined, ordered
 from hocket.plan.compiling import compiled, told
 from hocket.plan.hunt import Hunt
 from hocket.plan.plan import Plan
-from hocket.plan.updates import synchronous_strategies
+from hocket.plan.updates import considered
 from hocket.profile.costs import BATCH_STATISTICS
 from hocket.profile.model import ModelProfile
 from hocket.program.program import SHARDS
@@ -64,14 +64,7 @@ def search(
         raise InputError(
             "batch_size", str(batch_size), expected, "Profile larger microbatches with `hocket profile -b`."
         )
-    chosen = tuple(strategies) or (members() if synchronous is False else synchronous_strategies())
-    for name in chosen:
-        if name not in members():
-            raise InputError("strategy", repr(name), f"one of {', '.join(members())}", nearest(name, members()))
-        if synchronous and name not in synchronous_strategies():
-            raise InputError(
-                "strategy", f"{name}, which is not synchronous", f"one of {', '.join(synchronous_strategies())}"
-            )
+    chosen = considered(strategies, synchronous, members(), members())
     group = grouped(cluster, profile.tensor, slices=not profile.sequence_parallel)
     situation = Situation(of_group(profile, group), group.cluster, batch_size, microbatch_sizes)
     if shard is not None:

@@ -21,14 +21,16 @@ from hocket.errors import InputError, RefusedError, nearest
 from hocket.features import Feature, check_together
 from hocket.hardware.cluster import Cluster, DeviceType, Node
 from hocket.hardware.groups import grouped
+from hocket.passes.borders import stage_shapes
 from hocket.plan.hunt import make_plan
-from hocket.plan.mesh import STRATEGIES
+from hocket.plan.mesh import STALE, STRATEGIES, USUAL
 from hocket.plan.mesh_search import Meshes, search_meshes
 from hocket.plan.meshed import Meshed
 from hocket.plan.plan import Plan
 from hocket.plan.plane import Plane, planes
 from hocket.plan.predict import predict_iteration
 from hocket.plan.tailor import woven
+from hocket.plan.updates import Updates, considered, updates_of
 from hocket.profile.model import ModelProfile
 from hocket.profile.transformer import Transformer
 from hocket.program.program import SHARDS
@@ -131,6 +133,7 @@ class SizedSearch:
         sequence_parallel: Sequence[bool] = (False, True),
         shards: Sequence[str] = SHARDS,
         strategies: Sequence[str] = (),
+        synchronous: bool | None = None,
     ) -> Iterator[Plane]:
         """All that a search looks at, on this cluster or on one of the same devices; arguments as of `search_sizes`."""
         widths = tuple(tensors) or divisors(cluster.devices)
@@ -146,7 +149,7 @@ class SizedSearch:
             sizes,
             sequence_parallel,
             tuple(shards),
-            tuple(strategies) or STRATEGIES,
+            _considered(strategies, synchronous),
         )
 
     def profile_of(self, found: Meshed) -> ModelProfile:
@@ -198,6 +201,12 @@ class SizedSearch:
         )
         return replace(plan, predicted=predict_iteration(plan, profile))
 
+    def updates(self, found: Meshed) -> Updates:
+        """How a mesh's updates differ from those of one process."""
+        situation, choice = found.plane.choice(found.mesh, self.batch_size)
+        shapes = stage_shapes(situation.profile, choice.stages)
+        return updates_of(found.mesh.strategy, shapes, self.batch_size, found.mesh.samples, choice.options)
+
     def save(self, path: str | Path) -> Path:
         """Write the best plan, and its profile beside it, whose path is returned.
 
@@ -245,7 +254,7 @@ class SizedSearch:
 
         whole_s, alone_s, compute_s = busy_s(group), busy_s(own), busy_s(plain)
         step_s = sum(layer.step_s for layer in own.layers) / mesh.depth / (mesh.width if mesh.sharded else 1)
-        bubble_s = whole_s * (mesh.depth - 1) / (mesh.microbatches * mesh.chunks)
+        bubble_s = 0.0 if mesh.stale else whole_s * (mesh.depth - 1) / (mesh.microbatches * mesh.chunks)
         rest_s = max(0.0, found.iteration_s - whole_s - step_s)
         bubble_s = min(bubble_s, rest_s)
         return Limits(
@@ -270,6 +279,7 @@ def search_sizes(
     sequence_parallel: Sequence[bool] = (False, True),
     shards: Sequence[str] = SHARDS,
     strategies: Sequence[str] = (),
+    synchronous: bool | None = None,
     precision: Precision = IN_16_BITS,
     calibration: Calibration | None = None,
     ceiling_s: float = inf,
@@ -282,7 +292,8 @@ def search_sizes(
         tensors: widths of tensor-parallel groups to consider; all that fit when empty. recomputes: what blocks make again;
             "none", "selective" and "full" when empty. microbatch_sizes: 1 to 16 when empty. sequence_parallel: whether
             members of groups work on slices of the sequence. shards: what columns divide of their state;
-            all of `SHARDS` when nothing is said. strategies: of `STRATEGIES`, all when empty.
+            all of `SHARDS` when nothing is said. strategies: of `mesh.STRATEGIES`; `USUAL` when empty. synchronous: False: where none
+            is named, `STALE` as well; True: refuse such a name.
         ceiling_s: iterations that take longer are of no use. like: a search for the same model, whose profiles will do.
 
     Raises:
@@ -302,11 +313,7 @@ def search_sizes(
     for word in shards:
         if word not in SHARDS:
             raise InputError("shard", repr(word), f"one of {', '.join(SHARDS)}", nearest(word, SHARDS))
-    for word in strategies:
-        if word not in STRATEGIES:
-            raise InputError(
-                "strategy", repr(word), f"by sizes one of {', '.join(STRATEGIES)}", nearest(word, STRATEGIES)
-            )
+    _considered(strategies, synchronous)
     if model.tied and (set(shards) == {"full"} or set(strategies) == {"fully_sharded"}):
         check_together(
             "plan", Feature.SHARD_FULL, Feature.TIED, found=f"{model.name}, whose output has its words' weights"
@@ -318,7 +325,7 @@ def search_sizes(
     if like is not None:
         found.share(like)
     found.profile(tensors[0] if tensors else 1, "none", sizes)  # says what is wrong with the device type
-    every = found.planes(cluster, sizes, tensors, recomputes, sequence_parallel, shards, strategies)
+    every = found.planes(cluster, sizes, tensors, recomputes, sequence_parallel, shards, strategies, synchronous)
     found.meshes = search_meshes(every, batch_size, ceiling_s)
     found.search_s = clock() - began
     return found
@@ -326,8 +333,12 @@ def search_sizes(
 
 def asked(options: Mapping[str, Any]) -> dict[str, Any]:
     """Of a search's options those that say which planes it looks at."""
-    names = ("tensors", "recomputes", "sequence_parallel", "shards", "strategies")
+    names = ("tensors", "recomputes", "sequence_parallel", "shards", "strategies", "synchronous")
     return {name: options[name] for name in names if name in options}
+
+
+def _considered(strategies: Sequence[str], synchronous: bool | None) -> tuple[str, ...]:
+    return considered(strategies, synchronous, STRATEGIES, (*USUAL, *STALE), "by sizes ")
 
 
 def divisors(devices: int) -> tuple[int, ...]:

@@ -17,7 +17,7 @@ from hocket.hardware.cluster import Cluster
 from hocket.plan.ground import Ground
 from hocket.plan.mesh import Mesh
 from hocket.plan.mesh_bounds import WAITING
-from hocket.plan.mesh_figures import Tables, flying, sums
+from hocket.plan.mesh_figures import Tables, doubled, flying, sums
 from hocket.plan.plane import Plane, Source
 from hocket.profile.model import ModelProfile
 
@@ -87,9 +87,9 @@ class Tailor(Plane):
         most = blocks if p == 1 or len(self.types[0]) > 1 else min(blocks, 4 * -(-blocks // p) + 4)
         n = np.arange(most + 1)
         first, last = (np.arange(p) == 0)[:, None], (np.arange(p) == p - 1)[:, None]
-        ahead = ground.flying(turns)[:, None]
+        ahead, _, coming = (one.reshape(p, 1) for one in flying(ground, mesh, turns))
         gradients = of.gradients[1] * n + of.gradients[0] * first + of.gradients[2] * last
-        each_of = of.state_of(self._parts(mesh, ground.widths))[:, :, None]  # by layer and stage
+        each_of = self._state_of(of, mesh, ground)[:, :, None]  # by layer and stage
         state = each_of[1] * n + each_of[0] * first + each_of[2] * last - (self._twice(mesh) if p == 1 else 0.0)
         besides = of.stash[0, 0] * first + of.stash[0, 2] * last + of.border * (1.0 * ~first - ~last)
         working = np.where(last, of.working[0, 2], 0.0)
@@ -97,7 +97,7 @@ class Tailor(Plane):
         for quick, thrifty in (*((k, k) for k in range(len(self.ways))), *combinations(range(len(self.ways)), 2)):
             each = of.stash[quick, 1]
             stash = each * n + besides
-            load = ahead * stash + np.where(ahead < turns[:, None], gradients, np.maximum(0.0, gradients - stash))
+            load = ahead * stash + np.where(coming, gradients, np.maximum(0.0, gradients - stash))
             beyond = state + load - room[:, None]
             saved = ahead * (each - of.stash[thrifty, 1])
             count = least.count(beyond + np.maximum(working, of.working[quick, 1]), saved)
@@ -124,13 +124,13 @@ class Tailor(Plane):
         p, v, total = mesh.depth, mesh.chunks, of.blocks
         cut = np.array((0, *mesh.ends))
         many = np.clip(np.minimum(cut[1:], total + 1) - np.maximum(cut[:-1], 1), 0, None).reshape(v, p)
-        counts, _, coming = flying(ground, v, turns)
+        counts, _, coming = flying(ground, mesh, turns)
         first, last = np.zeros((v, p)), np.zeros((v, p))
         first[0, 0] = last[-1, -1] = 1
         n = many.sum(axis=0)
         gradients, state = (
             x[1] * n + x[0] * first.sum(axis=0) + x[2] * last.sum(axis=0)
-            for x in (of.gradients, of.state_of(self._parts(mesh, ground.widths)))
+            for x in (of.gradients, self._state_of(of, mesh, ground))
         )
         besides = of.stash[0, 0] * first + of.stash[0, 2] * last + of.border * (last - first)
         # Blocks in the order in which they are made again: those of the first chunks, of which most are held.
@@ -157,6 +157,14 @@ class Tailor(Plane):
                 left[r] -= few
                 again[c, r] = [int(least.thrifty[r, 0])] * few + [int(least.quick[r, 0])] * (int(many[c, r]) - few)
         return mesh.ends, [way for row in again.ravel() for way in row]
+
+    def _state_of(self, of: "_Figures", mesh: Mesh, ground: Ground) -> np.ndarray:
+        """Bytes of state, and of what is there twice; shape (3, stages), or (3, 1) where that is the same for all."""
+        state = of.kept[:, None] + of.optimizer[:, None] / np.atleast_1d(self._parts(mesh, ground.widths))
+        if mesh.stale:
+            more, summed = doubled(ground, mesh, bool(self._shared.any()))
+            state = state + of.weights[:, None] * more + of.gradients[:, None] * summed
+        return state
 
     def profile_of(self, mesh: Mesh) -> ModelProfile:
         """The profile of a mesh's groups, each block made again in its way."""
@@ -208,8 +216,8 @@ class _Figures:
     Attributes:
         layers_s: forward and backward of all layers, each of shape (ways, types, layers); layers_bytes: stashes, (ways, layers).
         block_s: forward and backward of a block; shape (ways, types). stash, working: bytes; shape (ways, 3).
-        kept, optimizer, gradients: bytes of weights and buffers, optimizer state and gradients; shape (3,). border: bytes from one block
-            to the next.
+        kept, weights, optimizer, gradients: bytes of weights and buffers, weights alone, optimizer state and gradients; shape (3,).
+            border: bytes from one block to the next.
     """
 
     def __init__(self, profiles: Sequence[ModelProfile], samples: int, types: tuple[str, ...]) -> None:
@@ -227,14 +235,11 @@ class _Figures:
         self.working = np.array([own.at(samples).working_bytes[three] for own in columns])
         layers = [profiles[0].layers[k] for k in three]
         self.kept = np.array([x.weights_bytes + x.buffers_bytes for x in layers])
+        self.weights = np.array([x.weights_bytes for x in layers])
         self.optimizer = np.array([x.optimizer_bytes for x in layers])
         self.gradients = np.array([x.gradients_bytes for x in layers])
         self.border = float(columns[0].at(samples).tensor_bytes[-1])
         self.blocks = len(profiles[0].layers) - 2
-
-    def state_of(self, parts: int | np.ndarray) -> np.ndarray:
-        """Bytes of state where that of the optimizer is in so many parts; shape (3, stages), or (3, 1) of one number."""
-        return self.kept[:, None] + self.optimizer[:, None] / np.atleast_1d(parts)
 
     def ends_s(self, first: np.ndarray, last: np.ndarray) -> np.ndarray:
         """Seconds of embedding and output where they are; shape (types, stages)."""

@@ -3,9 +3,11 @@
 Rules of this file: the declared rule (hocket/program/rule.py) says it all; here it is only counted in samples and spoken.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
+from hocket.errors import InputError, nearest
 from hocket.program.program import StageShape
 from hocket.program.rule import Rule
 from hocket.strategies._common import all_strategies, complete, strategy
@@ -86,6 +88,28 @@ def synchronous_strategies() -> tuple[str, ...]:
         if rule.kind == "sync":
             found.append(name)
     return tuple(found)
+
+
+def considered(
+    strategies: Sequence[str], synchronous: bool | None, known: Sequence[str], unnamed: Sequence[str], where: str = ""
+) -> tuple[str, ...]:
+    """Names of the strategies that a search looks at.
+
+    Arguments:
+        strategies: that were named. synchronous: False: where none is, those that compute with old weights as well; True: refuse such a
+            name. known: all that there are (`where`). unnamed: those that are looked at where none is named.
+
+    Raises:
+        InputError: an unknown strategy, or one that is not synchronous where only those are wanted.
+    """
+    exact = synchronous_strategies()
+    for name in strategies:
+        if name not in known:
+            raise InputError("strategy", repr(name), f"{where}one of {', '.join(known)}", nearest(name, known))
+        if synchronous and name not in exact:
+            expected = f"one of {', '.join(one for one in known if one in exact)}"
+            raise InputError("strategy", f"{name}, which is not synchronous", expected)
+    return tuple(strategies) or tuple(name for name in unnamed if synchronous is False or name in exact)
 
 
 def _range(pair: tuple[int, int]) -> str:

@@ -9,13 +9,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from hocket.plan.candidates import TIE, Candidate, Search
-from hocket.plan.mesh import Mesh
+from hocket.plan.mesh import STALE, Mesh
 from hocket.plan.mesh_search import search_meshes
 from hocket.plan.plan import Plan
 from hocket.plan.search import search_widths
 from hocket.plan.sharded import sharded_profile
 from hocket.plan.sized import SizedSearch, asked
-from hocket.plan.updates import synchronous_strategies
+from hocket.plan.updates import Updates, synchronous_strategies
 from hocket.profile.model import ModelProfile
 from hocket.strategies._common import members
 from hocket.units import show_bytes, show_gap
@@ -76,11 +76,24 @@ class Verdict:
 
 
 def of_sizes(found: SizedSearch, options: Mapping[str, Any]) -> Verdict:
-    """Of the best plan of a model by its sizes.
+    """Of the best plan of a model by its sizes, with the best of what computes with old weights where the options leave that out
+    without a word.
 
     Arguments:
         options: of the search.
     """
+    verdict = _of_sizes(found, options)
+    if _says(options):
+        return verdict
+    best = found.best
+    planes = found.planes(found.cluster, best.plane.sizes, **{**asked(options), "strategies": STALE})
+    old = search_meshes(planes, found.batch_size, best.iteration_s * (1 - TIE)).found
+    quickest = min(old, key=lambda one: one.iteration_s, default=best)
+    updates = found.updates(quickest)
+    return _with(verdict, quickest.label, 1 - quickest.iteration_s / best.iteration_s, updates, STALE[0])
+
+
+def _of_sizes(found: SizedSearch, options: Mapping[str, Any]) -> Verdict:
     best = found.best
     wanted = best.mesh.depth == 1
     all_planes = found.planes(found.cluster, best.plane.sizes, **asked(options))
@@ -150,7 +163,7 @@ def with_stale(
     Arguments:
         profiles: of the search.
     """
-    if options.get("strategies") or options.get("synchronous") is not None:
+    if _says(options):
         return verdict
     names = [name for name in members() if name not in synchronous_strategies()]
     best = found.best
@@ -160,10 +173,19 @@ def with_stale(
     old = [one for one in others if one.updates.age]  # others only step after another number of samples
     quickest = min(old, key=lambda one: one.iteration_s, default=best)
     gains = 1 - quickest.iteration_s / best.iteration_s
+    return _with(verdict, quickest.label, gains, quickest.updates, quickest.strategy)
+
+
+def _says(options: Mapping[str, Any]) -> bool:
+    """Whether the options of a search say if old weights are admitted."""
+    return bool(options.get("strategies")) or options.get("synchronous") is not None
+
+
+def _with(verdict: Verdict, name: str, gains: float, updates: Updates, strategy: str) -> Verdict:
+    """With what old weights would gain, if it is more than a tie."""
     if gains <= TIE:
         return verdict
-    sentence = quickest.updates.sentence(quickest.strategy)
-    return replace(verdict, stale=quickest.label, stale_gains=gains, stale_updates=sentence)
+    return replace(verdict, stale=name, stale_gains=gains, stale_updates=updates.sentence(strategy))
 
 
 def _kind_of(one: Candidate) -> str:

@@ -190,8 +190,7 @@ def ask_plan(plan: Plan, profile: ModelProfile, question: Question, search: bool
         same = _same_plan(plan, cluster, batch_size, profile, question, now)
         if not search:
             return same
-        stale = plan.strategy not in synchronous_strategies()
-        one = search_widths({plan.profile: profile}, cluster, batch_size, synchronous=False if stale else None).best
+        one = search_widths({plan.profile: profile}, cluster, batch_size, synchronous=_admits(plan)).best
     except HocketError as error:
         return Answer(question, why=str(error))
     return _anew(same, one.samples_per_s / now.samples_per_s - 1, one.label, plan.strategy)
@@ -203,10 +202,15 @@ def ask_plan_of_sizes(plan: Plan, profile: ModelProfile, model: Transformer, que
     try:
         now = predict_iteration(plan, profile).samples_per_s
         cluster, batch_size = question.change.of(plan.cluster), question.samples(plan.batch_size)
-        one = search_sizes(model, cluster, batch_size).best
+        one = search_sizes(model, cluster, batch_size, synchronous=_admits(plan)).best
     except HocketError as error:
         return replace(same, why=same.why or str(error))
     return _anew(same, batch_size / one.iteration_s / now - 1, one.label, plan.strategy)
+
+
+def _admits(plan: Plan) -> bool | None:
+    """False where a plan computes with old weights: then a search may, too."""
+    return None if plan.strategy in synchronous_strategies() else False
 
 
 def sizes_of(plan: Plan, profile: ModelProfile) -> Transformer:

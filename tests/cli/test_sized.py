@@ -46,6 +46,48 @@ def test_there_and_back(folder: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert "groups of 2 devices" in Path("report.html").read_text()
 
 
+@pytest.mark.parametrize("words", ["-s two_bw", "--stale", "-s gpipe"])
+def test_schedules_there_and_back(folder: Path, words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """With old weights, and of GPipe by its name: what is written is shown, legal and takes what was said, and says what it computes
+    with; goals and batches take it, too."""
+    stale = words != "-s gpipe"
+    asked = ("plan", "gpt.yaml", "cluster.yaml", "-B", "16", *words.split())
+    text = said(capsys, *asked, "-o", "plan.yaml")
+    age = "two_bw computes gradients on weights 1 update old"
+    assert (f"updates: {age}" in text) == stale
+    assert "--stale would find" not in text
+    plan = Plan.read("plan.yaml")
+    assert plan.strategy == ("two_bw" if stale else "gpipe")
+    assert (age if stale else "gpipe has the mathematics of one process") in said(capsys, "show", "plan.yaml")
+    assert "legal for every number of periods" in said(capsys, "check", "plan.yaml")
+    assert plan.predicted is not None
+    taken = document(capsys, "simulate", "plan.yaml")["iteration_s"]
+    assert taken == pytest.approx(plan.predicted.iteration_s)
+    best = document(capsys, *asked, "--candidates")
+    assert best["candidates"][0]["update_rule"]["updates_old"] == [int(stale)] * 2
+    assert best["candidates"][0]["iteration_s"] == pytest.approx(taken)
+    assert {one["strategy"] for one in best["refused"]} & ({"two_bw"} if stale else {"gpipe"})
+    more = document(capsys, *asked, "--max-batch", "32", "--samples", "1e6", "--no-explain")
+    assert more["candidates"][0]["samples_per_s"] >= best["candidates"][0]["samples_per_s"]
+    few = document(capsys, *asked, "--samples", "1e6", "--deadline", "30d", "--no-explain")
+    assert few["plan"]["strategy"] in (plan.strategy, "data_parallel")  # which is on one device
+    answers = document(capsys, "whatif", "plan.yaml", "--bandwidth", "cluster=2x")["answers"]
+    assert answers[0]["same_plan"] >= 0
+
+
+def test_what_old_weights_would_gain(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Told in a line where nobody asked, by as much as the search with them finds."""
+    asked = ("plan", "gpt.yaml", "cluster.yaml", "-B", "16")
+    exact, stale = document(capsys, *asked), document(capsys, *asked, "--stale")
+    assert all(one["update_rule"]["same_as_one_process"] for one in exact["candidates"])
+    gains = 1 - stale["candidates"][0]["iteration_s"] / exact["candidates"][0]["iteration_s"]
+    assert exact["verdict"]["stale_gains"] == pytest.approx(gains)
+    assert f"--stale would find {exact['verdict']['stale']}, which takes {gains:.1%} less; two_bw computes" in said(
+        capsys, *asked
+    )
+    assert stale["verdict"]["stale"] == ""
+
+
 def test_for_machines(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Seconds and bytes, the best first; the plan is the best's."""
     found = document(capsys, "plan", "gpt.yaml", "cluster.yaml", "-B", "16", "-o", "plan.yaml")
@@ -104,8 +146,8 @@ def test_published_models_by_name(folder: Path, capsys: pytest.CaptureFixture[st
 @pytest.mark.parametrize(
     ("words", "place", "found"),
     [
-        ("gpt.yaml cluster.yaml -B 16 -s two_bw", "strategy", "'two_bw'"),
-        ("gpt.yaml cluster.yaml -B 16 --stale", "--stale", "a model by its sizes"),
+        ("gpt.yaml cluster.yaml -B 16 -s pipedream", "strategy", "'pipedream'"),
+        ("gpt.yaml cluster.yaml -B 16 -s two_bw --synchronous", "strategy", "two_bw, which is not synchronous"),
         ("gpt.yaml cluster.yaml -B 16 --shard all", "shard", "'all'"),
         ("profile.json cluster.yaml -B 16 --sequence 8", "--sequence", "a profile"),
         ("profile.json cluster.yaml -B 16 -t 2", "--tensor", "a profile"),

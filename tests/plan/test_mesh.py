@@ -13,6 +13,7 @@ from hocket.hardware.cluster import Cluster, Level, Link
 from hocket.passes.borders import stage_shapes
 from hocket.passes.tasks import Work
 from hocket.plan.bound_chunks import interleaved_s
+from hocket.plan.mesh import STRATEGIES, USUAL
 from hocket.plan.mixed import turned
 from hocket.plan.plane import Plane, planes
 from hocket.plan.predict import predict_choice
@@ -43,16 +44,21 @@ def untied(tensor: int, recompute: str, sizes: tuple[int, ...], sequence_paralle
 
 
 def plane(
-    tensor: int, recompute: str = "none", sequence_parallel: bool = False, shards: tuple[str, ...] = ("none",)
+    tensor: int,
+    recompute: str = "none",
+    sequence_parallel: bool = False,
+    shards: tuple[str, ...] = ("none",),
+    strategies: tuple[str, ...] = USUAL,
 ) -> Plane:
     """Meshes of eight devices."""
-    return Plane(source, SERVERS, tensor, recompute, (1, 2), sequence_parallel=sequence_parallel, shards=shards)
+    options = {"shards": shards, "strategies": strategies}
+    return Plane(source, SERVERS, tensor, recompute, (1, 2), sequence_parallel=sequence_parallel, **options)
 
 
 @pytest.mark.parametrize("tensor", [1, 2, 4, 8])
 def test_all_divisions(tensor: int) -> None:
     """Devices, batch and layers are divided; every mesh is one that its schedule supports."""
-    found = list(plane(tensor).meshes(16))
+    found = list(plane(tensor, strategies=STRATEGIES).meshes(16))
     assert len(set(found)) == len(found)
     assert {mesh.depth * mesh.tensor * mesh.width for mesh in found} == {8}
     assert {mesh.microbatches * mesh.samples * mesh.width for mesh in found} == {16}
@@ -71,7 +77,7 @@ def test_all_divisions(tensor: int) -> None:
 def test_a_bound_is_never_above_the_simulation(tensor: int, along: bool, recompute: str) -> None:
     """Seconds and bytes, with whole state and divided, whether replicas or stages are neighbours; where one column has one stage
     without chunks, close to it."""
-    own = plane(tensor, recompute, along, ("none", "optimizer"))
+    own = plane(tensor, recompute, along, ("none", "optimizer"), STRATEGIES)
     meshes = list(own.meshes(8))
     across = [twin for mesh in meshes if min(mesh.depth, mesh.width) > 1 and (twin := turned(mesh, own))]
     assert bool(across) == (tensor < 4)
@@ -147,7 +153,8 @@ def test_slices_of_the_sequence() -> None:
 def test_a_bound_of_slow_sums_is_not_above_the_simulation() -> None:
     """Gradients of words that the first and the last layer share are summed once where one stage has both."""
     levels = tuple(replace(level, bandwidth_bytes_per_s=5e9, all_reduce=None) for level in SERVERS.levels)
-    slow = Plane(source, replace(SERVERS, levels=levels), 1, "none", (1, 2), shards=("none", "optimizer"))
+    shards = ("none", "optimizer")
+    slow = Plane(source, replace(SERVERS, levels=levels), 1, "none", (1, 2), shards=shards, strategies=STRATEGIES)
     for mesh in slow.meshes(16):
         situation, choice = slow.choice(mesh, 16)
         found = predict_choice(situation, mesh.strategy, choice)
@@ -160,7 +167,8 @@ def test_links_that_servers_share_are_bounded(tensor: int) -> None:
     """All columns' messages and sums pass over them: never above the simulation, and near it where nothing else takes long."""
     inside, outside = SERVERS.levels
     levels = (replace(inside, width=2, shared=True), replace(outside, width=4, bandwidth_bytes_per_s=2e8, shared=True))
-    slow = Plane(source, replace(SERVERS, levels=levels), tensor, "none", (1, 2), shards=("none", "optimizer"))
+    shards = ("none", "optimizer")
+    slow = Plane(source, replace(SERVERS, levels=levels), tensor, "none", (1, 2), shards=shards, strategies=STRATEGIES)
     near = []
     meshes = list(slow.meshes(16))
     across = [twin for mesh in meshes if min(mesh.depth, mesh.width) > 1 and (twin := turned(mesh, slow))]

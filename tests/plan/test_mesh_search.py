@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from hocket.hardware.cluster import Cluster, Level
+from hocket.plan.mesh import STALE, STRATEGIES, USUAL
 from hocket.plan.mesh_search import search_meshes
 from hocket.plan.meshed import simulated
 from hocket.plan.mixed import turned
@@ -16,11 +17,13 @@ from hocket.program.program import SHARDS
 from tests.plan.test_mesh import SERVERS, plane, source, untied
 
 
+@pytest.mark.parametrize("strategies", [USUAL, STRATEGIES, STALE])
 @pytest.mark.parametrize(("profiles", "memory_gb"), [(source, 80.0), (source, 1.2), (untied, 1.2)])
-def test_the_best_of_all_simulated(profiles: Source, memory_gb: float) -> None:
-    """No mesh that fits is faster than the best found by more than the tolerance of a tie."""
+def test_the_best_of_all_simulated(profiles: Source, memory_gb: float, strategies: tuple[str, ...]) -> None:
+    """No mesh that fits is faster than the best found by more than the tolerance of a tie, whatever schedules are open."""
     cluster = replace(SERVERS, memory_bytes=memory_gb * 1e9)
-    all_planes = list(planes(profiles, cluster, (1, 2, 4, 8), ("none", "full"), (1, 2, 4), shards=SHARDS))
+    words, sizes = ("none", "full"), (1, 2, 4)
+    all_planes = list(planes(profiles, cluster, (1, 2, 4, 8), words, sizes, shards=SHARDS, strategies=strategies))
     found = search_meshes(all_planes, 16)
     every = [simulated(plane, mesh) for plane in all_planes for mesh in plane.meshes(16)]
     fitting = [one for one in every if one.bytes <= memory_gb * 1e9]
@@ -29,6 +32,9 @@ def test_the_best_of_all_simulated(profiles: Source, memory_gb: float) -> None:
     assert found.too_large <= len(every) - len(fitting)
     assert (len(fitting) < len(every)) == (memory_gb < 2)
     assert len(found.found) < len(fitting)
+    assert {one.mesh.strategy for one in every} == set(strategies) - (
+        {"fully_sharded"} if profiles is source else set()
+    )
 
 
 def test_equally_good_ones_in_the_order_of_their_stages() -> None:
@@ -65,10 +71,10 @@ def test_stages_are_side_by_side_where_that_is_quicker() -> None:
     assert found.best.iteration_s < 0.7 * min(one.iteration_s for one in found.candidates if not one.mesh.places)
 
 
-@pytest.mark.parametrize("chunks", [1, 2])
-def test_long_batches_are_foreseen(chunks: int) -> None:
+@pytest.mark.parametrize(("strategy", "chunks"), [("flush", 1), ("two_bw", 1), ("interleaved", 2)])
+def test_long_batches_are_foreseen(strategy: str, chunks: int) -> None:
     """Of a uniform model: what the whole batch takes."""
-    plane = Plane(source, SERVERS, 2, "none", (1,))
+    plane = Plane(source, SERVERS, 2, "none", (1,), strategies=(strategy,))
     mesh = next(mesh for mesh in plane.meshes(68) if (mesh.depth, mesh.chunks) == (2, chunks))
     assert mesh.microbatches == 34
     situation, choice = plane.choice(mesh, 68)
@@ -78,10 +84,11 @@ def test_long_batches_are_foreseen(chunks: int) -> None:
     assert found.bytes == pytest.approx(max(whole.peak_memory_bytes.values()), rel=1e-6)
 
 
+@pytest.mark.parametrize("strategies", [USUAL, STALE, ("gpipe",)])
 @pytest.mark.parametrize(("tensor", "along"), [(1, False), (2, False), (2, True)])
-def test_what_is_proved_is_no_more_than_what_can_wait(tensor: int, along: bool) -> None:
+def test_what_is_proved_is_no_more_than_what_can_wait(tensor: int, along: bool, strategies: tuple[str, ...]) -> None:
     """So that plans which are too long to be proved in a search are proved by `check` afterwards."""
-    own = plane(tensor, sequence_parallel=along)
+    own = plane(tensor, sequence_parallel=along, strategies=strategies)
     seen = 0
     for mesh in own.meshes(32):
         if mesh.depth == 1:

@@ -82,8 +82,10 @@ def test_in_python(tmp_path: Path) -> None:
     planned = hocket.plan(GPT, PRICED, 16, tokens=1e6, objective="cost")
     assert isinstance(planned, Planned)
     assert planned.goal.samples == 1e6 / 512
-    with pytest.raises(InputError, match="strategies: found a model by its sizes"):
-        hocket.plan(GPT, PRICED, 16, ["flush"])
+    stale = hocket.plan(GPT, PRICED, 16, ["two_bw"])
+    assert stale.best.mesh.strategy == "two_bw"
+    stale.save(tmp_path / "stale.yaml")
+    assert hocket.simulate(tmp_path / "stale.yaml")[1].iteration_s == pytest.approx(stale.best.iteration_s)
     profile = chain(4, forward_s=0.001, backward_s=0.002, device_type="v100-16gb")
     server = Cluster("server", (Level("server", 4, 1e9, 1e-5),), "v100-16gb", price_usd_per_hour=3.0)
     assert isinstance(hocket.plan(profile, server, 8), Search)
