@@ -209,14 +209,13 @@ def test_groups_spare_what_the_simulator_says(results: Found, name: str) -> None
 
 @pytest.mark.parametrize("name", [*SLICED, *SEQUENCE, "2x2x1 odd", "2x2x1 odd sequence"])
 def test_peaks_are_not_above_what_is_proven(results: Found, name: str) -> None:
-    """Slices arrive in the memory of the whole: no worker holds more than its instructions say of a member's own layers, and one
-    tensor that was reduced: seldom, with slices or without, a collective's is let go of a moment after it was waited for."""
+    """Slices arrive in the memory of the whole: no worker holds more than its instructions say of a member's own layers, to the
+    byte, over gloo as well."""
     plan, of_member = RUNS[name].plan(), profile_of_member(RUNS[name].sequence, "2x2x1 odd" if name in ODD else "2x2x1")
     situation = Situation(of_member, plan.group.cluster, plan.batch_size)
     choice = Choice(plan.cuts(of_member), plan.microbatch_size, tuple(plan.options.items()))
     proven = proven_peaks(situation, plan.strategy, choice)
-    late_bytes = RUNS[name].whole().tensor["drop"].size_bytes
-    assert all(fact["peak_bytes"] <= proven[fact["device"]] + late_bytes for fact in results[name][0])
+    assert all(fact["peak_bytes"] <= proven[fact["device"]] for fact in results[name][0])
 
 
 @pytest.mark.parametrize("name", KILLED)
