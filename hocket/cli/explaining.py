@@ -94,7 +94,6 @@ class Explained:
             "memory_share": share,
         }
         kinds = {"winner": self.verdict.winner, "other": self.verdict.other, "loses": self.verdict.loses}
-        kinds |= {"sharded": self.verdict.sharded, "sharded_loses": self.verdict.sharded_loses}
         kinds |= {"stale": self.verdict.stale, "stale_gains": self.verdict.stale_gains}
         verdict = {**kinds, "reason": self.verdict.why, "text": self.verdict.text}
         return {"verdict": verdict, "limits": limits, "what_if": [answer_json(one) for one in self.answers]}
@@ -192,7 +191,7 @@ def explained_profile(profiles: "Mapping[str, ModelProfile]", found: Any, option
     plan = found.best.plan
     profile = next(one for one in profiles.values() if one.digest == plan.profile_digest)
     answers = [ask_profile(profiles, found, question, options, search=False) for question in usual(plan.cluster)]
-    verdict = with_stale(of_profile(found, profile, options.get("microbatch_sizes") or ()), profiles, found, options)
+    verdict = with_stale(of_profile(found), profiles, found, options)
     return Explained(plan, profile, answered(answers), verdict, _runner_up(found))
 
 

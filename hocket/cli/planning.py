@@ -64,8 +64,7 @@ def plan(
     shard: Annotated[
         str | None,
         typer.Option(
-            help="Only replicas that divide none, optimizer (state and step) or full (weights, too). By sizes all are considered "
-            "by default."
+            help="Only replicas that divide none, optimizer (state and step) or full (weights, too); all are considered by default."
         ),
     ] = None,
     sequence: Annotated[

@@ -4,12 +4,15 @@ Rules of this file: never above what the simulation gives, so that a search may 
 no strategy by name, only its declared rule and its microbatches in flight.
 """
 
+import numpy as np
+
 from hocket.passes.borders import StageCut, stage_shapes
 from hocket.plan.bound_memory import peak_bytes
 from hocket.plan.bound_stages import StageFigures
 from hocket.plan.bound_time import TimeBound, by_device
 from hocket.program.program import StageShape
 from hocket.strategies._choices import Choice, Situation
+from hocket.strategies._common import complete, strategy
 
 
 class Bounds:
@@ -19,6 +22,7 @@ class Bounds:
         self._profile = situation.profile
         self._stages = StageFigures(situation)
         self._time = TimeBound(situation, self._stages)
+        self._steps = any(layer.step_s for layer in situation.profile.layers)
         self._quick: dict[tuple[int, int], float] = {}
         self._shapes: dict[int, tuple[tuple[StageCut, ...], tuple[StageShape, ...]]] = {}
 
@@ -29,6 +33,18 @@ class Bounds:
             stages = self._stages.of(choice)
             self._quick[key] = max(by_device(choice, stages.batch_s / stages.widths).values())
         return self._quick[key]
+
+    def step_share(self, name: str, shapes: tuple[StageShape, ...], choice: Choice) -> float:
+        """What a device would save of an iteration if replicas divided their steps, at most, by the seconds of compute alone. The
+        strategy must support the choice."""
+        if not self._steps:
+            return 0.0
+        stages = self._stages.of(choice)
+        rule = strategy(name).rule(shapes, stages.microbatches, complete(name, choice.options))
+        steps_s = np.array([run.step_s for run in stages.runs]) * stages.factors
+        saved_s = steps_s * (1 - 1 / stages.widths) * stages.microbatches / np.array(rule.batch)
+        quick_s = self.quick_s(choice)
+        return max(by_device(choice, saved_s).values()) / quick_s if quick_s > 0 else 1.0
 
     def shapes(self, choice: Choice) -> tuple[StageShape, ...]:
         """What a program must know of the choice's stages; strategies share many."""

@@ -75,11 +75,12 @@ class Search:
 def ordered(candidates: Iterable[Candidate]) -> list[Candidate]:
     """Best first; among those within the tolerance of the best, the simplest first."""
 
-    def simplicity(candidate: Candidate) -> tuple[int, int, int, float, str]:
+    def simplicity(candidate: Candidate) -> tuple[int, int, int, bool, float, str]:
         stages = candidate.plan.stages
         devices = {d for stage in stages for d in stage.devices}
         plain = 0 if candidate.strategy == "data_parallel" else 1
-        return len(stages), len(devices), plain, candidate.iteration_s, candidate.strategy
+        whole = candidate.plan.shard == "none"
+        return len(stages), len(devices), plain, not whole, candidate.iteration_s, candidate.strategy
 
     by_time = sorted(candidates, key=lambda c: (c.iteration_s, simplicity(c)))
     if not by_time:

@@ -1,6 +1,8 @@
 """The hunt for the best plan: choices wait in the order of their bounds, and are simulated as long as one may be the best.
 
-Rules of this file: a choice is refused with its reason, or left out because its bound says that it cannot be the best.
+Rules of this file: a choice is refused with its reason, or left out because its bound says that it cannot be the best. Where nobody said
+what replicas divide, those of a choice divide optimizer state and step as well if their steps take more than what counts as equal, or
+if the choice does not fit without.
 """
 
 from collections.abc import Callable
@@ -15,7 +17,7 @@ from hocket.plan.plan import Plan, PlanStage
 from hocket.plan.predict import predict_choice, proven_peaks
 from hocket.plan.updates import updates_of
 from hocket.program.program import StageShape
-from hocket.strategies._choices import MAX_FORWARDS, Choice, Situation, period_forwards
+from hocket.strategies._choices import MAX_FORWARDS, Choice, Situation, period_forwards, shared
 from hocket.strategies._common import complete, config, refusal, strategy
 from hocket.units import show_bytes, show_count
 
@@ -79,6 +81,8 @@ class Hunt:
             if not tight:
                 reason = self._impossible(name, shapes, choice)
                 if reason is None:
+                    if self._worth_sharing(name, shapes, choice):
+                        self._add(name, shared(choice))
                     bound_s = max(bound_s, self.bounds.seconds(name, shapes, choice))
                     heappush(self.waiting, (bound_s, number, name, choice, True))
                     continue
@@ -87,13 +91,23 @@ class Hunt:
             done += 1
             if reason is not None:
                 self.refused.append(Refused(name, _label(shapes, choice), reason.text, reason.missing_bytes))
-                if reason.missing_bytes and choice.thriftier:
-                    first, rest = choice.thriftier[0], choice.thriftier[1:]
-                    next_one = replace(first, thriftier=rest)
-                    heappush(self.waiting, (self.bounds.quick_s(next_one), self.considered, name, next_one, False))
-                    self.considered += 1
+                if reason.missing_bytes:
+                    if self.situation.shard is None and not (tight and self._worth_sharing(name, shapes, choice)):
+                        self._add(name, shared(choice))
+                    for first in choice.thriftier[:1]:
+                        self._add(name, replace(first, thriftier=choice.thriftier[1:]))
         if progress:
             progress(self.considered, self.considered, "done")
+
+    def _add(self, name: str, choice: Choice | None) -> None:
+        """Let another choice wait, if there is one."""
+        if choice is not None:
+            heappush(self.waiting, (self.bounds.quick_s(choice), self.considered, name, choice, False))
+            self.considered += 1
+
+    def _worth_sharing(self, name: str, shapes: tuple[StageShape, ...], choice: Choice) -> bool:
+        """Whether replicas that shared their steps might gain more than what counts as equal."""
+        return self.situation.shard is None and self.bounds.step_share(name, shapes, choice) > TIE
 
     def _promising(self, name: str, bound_s: float) -> bool:
         """Whether a choice may be the best of all, or one of its strategy's best of which not enough are known."""

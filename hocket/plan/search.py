@@ -49,7 +49,7 @@ def search(
         strategies: names to consider; those with the mathematics of one process when empty.
         microbatch_sizes: to consider; those of the profile when empty.
         synchronous: False: where none is named, those that compute with old weights as well; True: refuse such a name.
-        shard: what replicas divide in every plan (docs/sharding.md); None: nothing, but under `fully_sharded` all.
+        shard: what replicas divide in every plan (docs/sharding.md); None: what serves best, and under `fully_sharded` all.
         progress: called with (done, total, what).
 
     Raises:

@@ -11,9 +11,7 @@ from typing import Any
 from hocket.plan.candidates import TIE, Candidate, Search
 from hocket.plan.mesh import STALE, Mesh
 from hocket.plan.mesh_search import search_meshes
-from hocket.plan.plan import Plan
 from hocket.plan.search import search_widths
-from hocket.plan.sharded import sharded_profile
 from hocket.plan.sized import SizedSearch, asked
 from hocket.plan.updates import Updates, synchronous_strategies
 from hocket.profile.model import ModelProfile
@@ -37,27 +35,15 @@ class Verdict:
         loses: by what share of the winner's seconds it takes longer. why: there is none of the other kind.
         stale, stale_gains, stale_updates: the best of the strategies that compute with old weights, where nobody asked for them and it is
             quicker: by what share of the winner's seconds, and how its updates differ, in a sentence.
-        sharded, sharded_loses: data parallelism whose replicas share optimizer state and step (docs/sharding.md), which searches of a
-            profile do not look at; empty where it does not fit, and by sizes.
     """
 
     winner: str
     other: str = ""
     loses: float = 0.0
     why: str = ""
-    sharded: str = ""
-    sharded_loses: float = 0.0
     stale: str = ""
     stale_gains: float = 0.0
     stale_updates: str = ""
-
-    @property
-    def text(self) -> str:
-        """In a sentence, and another one where sharding helps."""
-        if not self.sharded or self.sharded_loses > -TIE:
-            return self._first
-        much = show_gap(self.sharded_loses)
-        return f"{self._first}; not looked at, but quicker: `--shard optimizer`, of which {self.sharded} {much}"
 
     @property
     def stale_text(self) -> str:
@@ -65,7 +51,8 @@ class Verdict:
         return f"--stale would find {self.stale}, which takes {self.stale_gains:.1%} less; {self.stale_updates}"
 
     @property
-    def _first(self) -> str:
+    def text(self) -> str:
+        """In a sentence."""
         others = "no pipeline" if self.winner != PIPELINE else "nothing without stages"
         if not self.other:
             return f"{self.winner} wins: {others}{f', {self.why}' if self.why else ''}"
@@ -113,12 +100,6 @@ def _of_sizes(found: SizedSearch, options: Mapping[str, Any]) -> Verdict:
     return Verdict(winner, why=f"for {miss.mesh} needs {show_bytes(miss.bytes)} of {show_bytes(miss.capacity_bytes)}")
 
 
-def _with_sharded(verdict: Verdict, sharded: tuple[str, Plan] | None, best_s: float) -> Verdict:
-    if sharded is None or sharded[1].predicted is None:
-        return verdict
-    return replace(verdict, sharded=sharded[0], sharded_loses=sharded[1].predicted.iteration_s / best_s - 1)
-
-
 def _kind(mesh: Mesh) -> str:
     if mesh.depth > 1:
         return PIPELINE
@@ -127,17 +108,8 @@ def _kind(mesh: Mesh) -> str:
     return SHARDED if mesh.sharded else PLAIN
 
 
-def of_profile(found: Search, profile: ModelProfile, sizes: tuple[int, ...] = ()) -> Verdict:
-    """Of the best plan of a profiled job: the best of the other kind is among the candidates, where there is one.
-
-    Arguments:
-        sizes: of microbatches, that the search was to look at; those of the profile when empty.
-    """
-    best = found.best
-    return _with_sharded(_of_profile(found), sharded_profile(profile, best.plan, sizes), best.iteration_s)
-
-
-def _of_profile(found: Search) -> Verdict:
+def of_profile(found: Search) -> Verdict:
+    """Of the best plan of a profiled job: the best of the other kind is among the candidates, where there is one."""
     best = found.best
     winner = _kind_of(best)
     wanted = winner != PIPELINE

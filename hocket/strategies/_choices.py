@@ -33,7 +33,7 @@ class Situation:
         batch_size: samples of one update.
         microbatch_sizes: candidate sizes; by default those of the profile that are not larger than the batch.
         bucket_bytes: size at which a gradient bucket closes.
-        shard: what replicas divide (program.SHARDS), of every choice; None for what strategies do by themselves.
+        shard: what replicas divide (program.SHARDS), of every choice; None for what strategies do by themselves, and `shared`.
     """
 
     profile: ModelProfile
@@ -132,6 +132,13 @@ def recomputing(choice: Choice, first: int | None = None) -> Choice:
     """The same, stashes made again before each backward: of so many first stages, or of all."""
     many = len(choice.stages) if first is None else first
     return replace(choice, stages=tuple(replace(stage, recompute=k < many) for k, stage in enumerate(choice.stages)))
+
+
+def shared(choice: Choice) -> Choice | None:
+    """The same, with replicas that divide optimizer state and step; None where no stage has any, or they divide something already."""
+    if any(stage.sharded for stage in choice.stages) or all(len(stage.devices) == 1 for stage in choice.stages):
+        return None
+    return replace(choice, stages=tuple(replace(one, shard="optimizer") for one in choice.stages), thriftier=())
 
 
 def replicas(situation: Situation) -> Iterator[Choice]:

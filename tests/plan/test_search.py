@@ -19,7 +19,7 @@ from hocket.plan.updates import synchronous_strategies
 from hocket.profile.model import ModelProfile
 from hocket.profile.synthetic import chain
 from hocket.program.instruction import Kind
-from hocket.strategies._choices import MAX_FORWARDS, Choice, Situation
+from hocket.strategies._choices import MAX_FORWARDS, Choice, Situation, shared
 from hocket.strategies._common import members, strategy
 from hocket.typed import as_data
 from tests.plan.situations import clusters, profiles
@@ -45,7 +45,8 @@ def every(situation: Situation, names: Iterable[str]) -> list[tuple[float, str, 
     capacity = [situation.cluster.capacity_bytes(d) for d in range(situation.cluster.devices)]
     for name in names:
         for one in strategy(name).choices(situation):
-            for choice in (one, *one.thriftier):
+            plain = (one, *one.thriftier)
+            for choice in (*plain, *(less for each in plain if (less := shared(each)) is not None)):
                 try:
                     predicted = predict_choice(situation, name, choice)
                 except RefusedError:
@@ -63,12 +64,15 @@ def every(situation: Situation, names: Iterable[str]) -> list[tuple[float, str, 
     cluster=clusters(),
     batch_size=st.integers(1, 6),
     memory=st.sampled_from([None, 2e7, 1e7, 6e6]),
+    step_s=st.sampled_from([0.0, 1e-3, 1e-2]),
 )
 def test_nothing_that_is_offered_is_faster(
-    profile: ModelProfile, cluster: Cluster, batch_size: int, memory: float | None
+    profile: ModelProfile, cluster: Cluster, batch_size: int, memory: float | None, step_s: float
 ) -> None:
-    """Against all choices simulated, with and without short memory: what bounds leave out, or thrift puts off, is no loss."""
+    """Against all choices simulated, with and without short memory, of whole and of divided state: what bounds leave out, or thrift
+    puts off, is no loss."""
     cluster = replace(cluster, memory_bytes=memory)
+    profile = replace(profile, layers=tuple(replace(layer, step_s=step_s) for layer in profile.layers))
     names = ("data_parallel", "flush", "model_parallel", "two_bw", "interleaved")
     found = search(profile, cluster, batch_size, strategies=names)
     offered = every(Situation(profile, cluster, batch_size), names)
@@ -365,3 +369,18 @@ def test_old_weights_are_asked_for() -> None:
     assert {one.strategy for one in search(PROFILE, CLUSTER, 8, strategies=("two_bw",)).candidates} == {"two_bw"}
     with pytest.raises(InputError, match="not synchronous"):
         search(PROFILE, CLUSTER, 8, strategies=("two_bw",), synchronous=True)
+
+
+def test_state_that_does_not_fit_whole_is_divided() -> None:
+    """Replicas divide optimizer state where whole state needs more memory than there is, though steps take no time; not where that
+    is ruled out."""
+    heavy = chain(4, forward_s=0.1, weights_bytes=1e8, optimizer_bytes=8e8, device_type="cpu-core")
+    small = replace(CLUSTER, memory_bytes=3e9)
+    found = search(heavy, small, 8, strategies=("data_parallel",))
+    assert {one.plan.shard for one in found.candidates} == {"optimizer"}
+    assert found.best.plan.shard == "optimizer"
+    assert any(one.missing_bytes > 0 for one in found.refused)
+    with pytest.raises(RefusedError, match="nothing that fits"):
+        search(heavy, small, 8, strategies=("data_parallel",), shard="none").best  # noqa: B018
+    roomy = search(heavy, replace(CLUSTER, memory_bytes=3e10), 8, strategies=("data_parallel",))
+    assert {one.plan.shard for one in roomy.candidates} == {"none"}

@@ -11,7 +11,6 @@ from hocket.plan.candidates import TIE
 from hocket.plan.mesh_search import search_meshes
 from hocket.plan.open import Opened, problems_of
 from hocket.plan.search import search
-from hocket.plan.sharded import sharded_profile
 from hocket.plan.sized import search_sizes
 from hocket.plan.verdict import PIPELINE, PLAIN, SHARDED, of_profile, of_sizes
 from hocket.profile.sizes import published
@@ -100,7 +99,7 @@ def test_of_profiles() -> None:
     quick = Cluster("four", (Level("server", 4, 1e11, 1e-6),), "v100-16gb")
     light = chain(4, forward_s=1e-3, backward_s=2e-3, device_type="v100-16gb")
     found = search(light, quick, 32)
-    verdict = of_profile(found, light)
+    verdict = of_profile(found)
     assert verdict.winner == PLAIN
     assert verdict.loses == pytest.approx(
         min(one.iteration_s for one in found.candidates if len({s.devices for s in one.plan.stages}) > 1)
@@ -109,16 +108,16 @@ def test_of_profiles() -> None:
     )
     slow = replace(quick, levels=(Level("server", 4, 1e9, 1e-6),))
     heavy = chain(4, forward_s=1e-3, backward_s=2e-3, weights_bytes=1e8, device_type="v100-16gb")
-    verdict = of_profile(search(heavy, slow, 32), heavy)
+    verdict = of_profile(search(heavy, slow, 32))
     assert verdict.winner == PIPELINE
     assert verdict.text.startswith("a pipeline wins: the best without stages, data_parallel ")
     only = search(heavy, slow, 32, strategies=["flush"])
-    assert of_profile(only, heavy).text.startswith("a pipeline wins: nothing without stages, none was considered")
+    assert of_profile(only).text.startswith("a pipeline wins: nothing without stages, none was considered")
 
 
 def test_replicas_that_share_the_step() -> None:
-    """Of few samples a device the step is much of the time: by sizes those that share it win, where they may; of a profile they are
-    simulated besides, on more than one device."""
+    """Of few samples a device the step is much of the time: those that share it win, where they may, by sizes and of
+    a profile."""
     found = search_sizes(SMALL["bert-large"], server("a100-40gb"), 16)
     verdict = of_sizes(found, {})
     assert str(found.best.mesh) == "p1 t1 d8 z1 b2"
@@ -126,15 +125,17 @@ def test_replicas_that_share_the_step() -> None:
     plain = search_sizes(SMALL["bert-large"], server("a100-40gb"), 16, shards=("none",))
     assert plain.best.iteration_s > found.best.iteration_s * (1 + TIE)
     assert SHARDED not in of_sizes(plain, {"shards": ("none",)}).text
-    profiled = chain(4, forward_s=1e-3, backward_s=2e-3, weights_bytes=1e8, device_type="v100-16gb")
-    slow = Cluster("slow", (Level("server", 4, 1e9, 1e-6),), "v100-16gb")
-    for bandwidth_bytes_per_s in (1e9, 1e12):
-        links = replace(slow, levels=(Level("server", 4, bandwidth_bytes_per_s, 1e-6),))
-        told = of_profile(search(profiled, links, 4, strategies=["data_parallel"]), profiled)
-        assert told.sharded == "data_parallel 4 b1"
-        assert ("not looked at, but quicker" in told.text) == (told.sharded_loses < -TIE)
-    plan = search(profiled, Cluster("one", (Level("server", 1, 1e9),), "v100-16gb"), 8).best.plan
-    assert sharded_profile(profiled, plan) is None
+    profiled = chain(4, forward_s=1e-3, backward_s=2e-3, weights_bytes=1e6, device_type="v100-16gb")
+    profiled = replace(profiled, layers=tuple(replace(layer, step_s=2e-3) for layer in profiled.layers))
+    links = Cluster("quick", (Level("server", 4, 1e12, 1e-6),), "v100-16gb")
+    names = ["data_parallel", "flush"]
+    together = search(profiled, links, 4, strategies=names)
+    assert (together.best.label, together.best.plan.shard) == ("data_parallel 4 shard=optimizer b1", "optimizer")
+    told = of_profile(together).text
+    assert told.startswith("sharded data parallelism wins: the best pipeline, flush ")
+    whole = search(profiled, links, 4, strategies=names, shard="none")
+    assert of_profile(whole).winner == PLAIN
+    assert whole.best.iteration_s > together.best.iteration_s * 1.3
 
 
 def test_replicas_that_divide_everything() -> None:
