@@ -1,6 +1,6 @@
 """Burst-parallel plans beside DeepPool's public planner: seconds of the search, and both plans under one cost model.
 
-Run: python -m bench.bench_burst [--rows] [--model vgg16] [--printed]
+Run: python -m bench.bench_burst [--rows | --printed | --whole] [--model vgg16]
 Data: shared/data/deeppool (profiles of one A100, and what the public planner answered). For every model, number of GPUs, batch and
 amplification limit of its answers: the public planner's own time for its plan, that plan's time under our costs, and our plan's.
 A public plan that is above its limit under our costs is also compared with ours under the amplification that it has.
@@ -182,16 +182,37 @@ def printed(models: list[str]) -> None:
         )
 
 
+def whole(models: list[str]) -> None:
+    """Print plans under a limit of every layer beside plans under the same limit of the whole."""
+    print(
+        f"{'model':14}{'GPUs':>6}{'limit':>7}{'of every layer':>24}{'of the whole':>24}{'searched':>10}{'parallel':>10}"
+    )
+    for model in models:
+        for gpus in (64, 1024):
+            for limit in (1.5, 2.0, 4.0):
+                every = plan_burst(profile(model), cluster(gpus), gpus, limit)
+                start = time.process_time()
+                plan = plan_burst(profile(model), cluster(gpus), gpus, None, whole_limit=limit)
+                took = time.process_time() - start
+                both = "".join(
+                    f"{one.iteration_s * 1e3:>11.2f} ms, {one.amplification:>4.2f} x" for one in (every, plan)
+                )
+                print(f"{model:14}{gpus:>6}{limit:>7g}{both}{took:>8.2f} s{plan.data_parallel_s * 1e3:>7.2f} ms")
+
+
 def main() -> None:
     """Print search times, and what became of the plans."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", choices=tuple(MODELS), help="one model only")
     parser.add_argument("--rows", action="store_true", help="every answer of the public planner")
     parser.add_argument("--printed", action="store_true", help="Algorithm 1 as printed beside the exact search")
+    parser.add_argument(
+        "--whole", action="store_true", help="a limit of the whole beside the same limit of every layer"
+    )
     chosen = parser.parse_args()
     models = [chosen.model] if chosen.model else list(MODELS)
-    if chosen.printed:
-        printed(models)
+    if chosen.printed or chosen.whole:
+        (printed if chosen.printed else whole)(models)
         return
     searches(models)
     comparison(models, chosen.rows)

@@ -10,18 +10,16 @@ from itertools import groupby, islice
 from math import inf
 from typing import Literal
 
-import numpy as np
-
 from hocket.errors import InputError
 from hocket.hardware.cluster import Cluster
 from hocket.profile.model import ModelProfile
 from hocket.strategies._burst_cost import BurstCosts
 from hocket.strategies._burst_graph import Graph, graph_of
-from hocket.strategies._burst_limits import Step, fastest_within
+from hocket.strategies._burst_limits import Found, fastest_kept, gpu_s, peak_bytes
 from hocket.strategies._burst_moves import device_order
 from hocket.strategies._burst_printed import search_linear
-from hocket.strategies._burst_search import SLACK, BurstSearch, Placed
-from hocket.units import show_bytes, show_count, show_seconds
+from hocket.strategies._burst_search import SLACK, BurstSearch
+from hocket.units import show_count, show_seconds
 
 Way = Literal["exact", "printed"]
 
@@ -107,7 +105,7 @@ def plan_burst(
     Raises:
         InputError: there is no such plan, and why.
     """
-    _check(batch_size, amplification_limit, whole_limit)
+    _check(batch_size, amplification_limit, whole_limit, memory_bytes)
     limit = inf if amplification_limit is None else amplification_limit
     numbers = _counts(cluster, batch_size, powers_of_two, counts, only or {})
     graph = graph_of(profile)
@@ -117,18 +115,24 @@ def plan_burst(
     if way == "printed":
         search = BurstSearch(costs, graph.row, inf, fixed)
         alone_s = [float(costs.alone_s[u]) for u in graph.row.units]
-        steps = islice(search.steps(), len(alone_s))  # what is behind the last layer is no part of the algorithm
+        steps = islice(
+            (step[0] for step in search.steps()), len(alone_s)
+        )  # what is behind the last layer is no part of the algorithm
         found = search_linear(steps, alone_s, costs.counts, limit)[1]
-        plan = _Found(search, (found[0], *found, found[-1]))
+        plan = Found(search, (found[0], *found, found[-1]))
     else:
         room = costs.capacity_bytes if memory_bytes is None else memory_bytes
-        plan = _exact(costs, graph, limit, fixed, inf if whole_limit is None else whole_limit, room)
+        plan = fastest_kept(costs, graph, limit, fixed, inf if whole_limit is None else whole_limit, room)
     return _plan(costs, graph, plan, limit)
 
 
-def _check(batch_size: int, amplification_limit: float | None, whole_limit: float | None) -> None:
+def _check(
+    batch_size: int, amplification_limit: float | None, whole_limit: float | None, memory_bytes: float | None
+) -> None:
     if batch_size < 1:
         raise InputError("batch_size", str(batch_size), ">= 1")
+    if memory_bytes is not None and not memory_bytes > 0:
+        raise InputError("memory_bytes", str(memory_bytes), "> 0")
     for name, value in (("amplification_limit", amplification_limit), ("whole_limit", whole_limit)):
         if value is not None and not value >= 1:
             raise InputError(name, str(value), ">= 1: a layer on one device has 1", "Leave it out for no limit.")
@@ -160,85 +164,7 @@ def _fixed(graph: Graph, numbers: tuple[int, ...], only: Mapping[int, int]) -> d
     return fixed
 
 
-class _Found:
-    """A row's counts, and what they come to."""
-
-    def __init__(self, search: BurstSearch, counts: tuple[int, ...]) -> None:
-        self.seconds, self.placed = search.seconds(counts), search.placed(counts)
-
-
-def _exact(
-    costs: BurstCosts, graph: Graph, limit: float, fixed: Mapping[int, int], whole_limit: float, room: float
-) -> _Found:
-    allowed_s = whole_limit * float(costs.alone_s.sum())
-    n = len(costs.counts)
-    # Blocks are as fast as they can be between their ends: where that takes too much, fewer numbers to choose from help.
-    for width in range(n, 0, -1) if not graph.is_chain else (n,):
-        found = [
-            _among(
-                BurstSearch(costs, graph.row, limit, fixed, range(k, k + width) if width < n else None), allowed_s, room
-            )
-            for k in range(n - width + 1)
-        ]
-        fitting = [one for one in found if one is not None]
-        if fitting:
-            return min(fitting, key=lambda one: one.seconds)
-    least_bytes = float(costs.held_bytes.min(axis=1).sum())
-    if least_bytes > room:
-        raise InputError(
-            "memory", f"{show_bytes(room)} a device", f"{show_bytes(least_bytes)}, what all layers take on the first device",
-            "Take a smaller batch or larger devices: burst-parallel plans do not divide weights.",
-        )  # fmt: skip
-    limits = f"{limit:g} of every layer, {whole_limit:g} of the whole, {show_bytes(room)} a device"
-    raise InputError(
-        "amplification_limit", limits, "limits that some plan keeps", "Raise one, or take a smaller batch."
-    )
-
-
-def _among(search: BurstSearch, allowed_s: float, room: float) -> _Found | None:
-    """The fastest row of a search that keeps the limits of sums; None where there is none."""
-    seconds, counts = search.fastest()
-    if seconds == inf:
-        return None
-    found = _Found(search, counts)
-    if gpu_s(search.costs, found.placed) <= allowed_s * SLACK and peak_bytes(search.costs, found.placed) <= room:
-        return found
-    within = _within(search, allowed_s, room)
-    return None if within is None else _Found(search, within)
-
-
-def _within(search: BurstSearch, allowed_s: float, room: float) -> tuple[int, ...] | None:
-    """The fastest row under the limits of sums; None where there is none."""
-    costs, n = search.costs, len(search.costs.counts)
-    limits = np.array([allowed_s, room])
-    used = np.flatnonzero(limits < inf)
-    steps = []
-    for k, seconds in enumerate(search.steps()):
-        amounts = np.full((2, n, n), inf)
-        for g, h in zip(*np.nonzero(np.isfinite(seconds)), strict=True):
-            placed = search.placed_step(k, (int(g), int(h)))
-            amounts[0, g, h] = gpu_s(costs, placed)
-            amounts[1, g, h] = sum(costs.held_bytes[one.unit, one.count] for one in placed)
-        steps.append(Step(seconds, amounts[used]))
-    return fastest_within(steps, limits[used])
-
-
-def gpu_s(costs: BurstCosts, placed: Sequence[Placed]) -> float:
-    """Seconds times devices."""
-    return sum(float((one.comm_s + costs.own_s[one.unit, one.count]) * costs.counts[one.count]) for one in placed)
-
-
-def peak_bytes(costs: BurstCosts, placed: Sequence[Placed]) -> float:
-    """What the fullest device holds."""
-    change = np.zeros(costs.cluster.devices + 1)
-    for one in placed:
-        held = costs.held_bytes[one.unit, one.count]
-        change[one.first] += held
-        change[one.first + int(costs.counts[one.count])] -= held
-    return float(change.cumsum().max())
-
-
-def _plan(costs: BurstCosts, graph: Graph, found: _Found, limit: float) -> BurstPlan:
+def _plan(costs: BurstCosts, graph: Graph, found: Found, limit: float) -> BurstPlan:
     where = {one.unit: one for one in found.placed}
     layers: list[BurstLayer] = []
     for u, unit in enumerate(graph.units):
@@ -272,7 +198,7 @@ def _data_parallel_s(costs: BurstCosts) -> float:
     return float(whole.own_s.sum())
 
 
-def _remarks(costs: BurstCosts, graph: Graph, found: _Found, parallel_s: float, limit: float) -> Iterator[str]:
+def _remarks(costs: BurstCosts, graph: Graph, found: Found, parallel_s: float, limit: float) -> Iterator[str]:
     cluster, batch_size = costs.cluster, costs.batch_size
     if found.seconds > parallel_s * SLACK:
         most = show_count(_most(cluster, batch_size), "device")

@@ -1,119 +1,116 @@
-"""The fastest row whose sums stay within limits: of GPU-seconds of a whole iteration, of memory of a device.
+"""The fastest plan under a limit of every unit, and of sums: GPU-seconds of the iteration, memory of a device.
 
-Rules of this file: steps are matrices; every step adds seconds and amounts, and the sum of each amount has a limit. The search keeps,
-for every number of devices, the Pareto front of (seconds, amounts), without what no rest can bring within the limits or below the
-time of a row that is known.
+Rules of this file: what is fastest without limits of sums is looked at first, and nearly always keeps them.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from math import inf
 
 import numpy as np
 
-_HALVINGS = 30
+from hocket.errors import InputError
+from hocket.strategies._burst_cost import BurstCosts
+from hocket.strategies._burst_front import Step, fastest_within
+from hocket.strategies._burst_graph import Graph
+from hocket.strategies._burst_search import AMOUNTS, SLACK, BurstSearch, Placed
+from hocket.units import show_bytes
 
 
-@dataclass(frozen=True)
-class Step:
-    """Seconds (before, behind) and amounts (kinds, before, behind) that one step adds."""
+class Found:
+    """A row's counts, and what they come to."""
 
-    seconds: np.ndarray
-    amounts: np.ndarray
+    def __init__(self, search: BurstSearch, counts: tuple[int, ...]) -> None:
+        self.seconds, self.placed = search.seconds(counts), search.placed(counts)
+
+    def within(self, costs: BurstCosts, allowed_s: float, room: float) -> bool:
+        """Whether it keeps limits of GPU-seconds and memory."""
+        return gpu_s(costs, self.placed) <= allowed_s * SLACK and peak_bytes(costs, self.placed) <= room
 
 
-def fastest_within(steps: Sequence[Step], limits: np.ndarray) -> tuple[int, ...] | None:
-    """The counts along the fastest row within the limits, the first one before the first step; None where there is none.
+def fastest_kept(
+    costs: BurstCosts, graph: Graph, limit: float, fixed: Mapping[int, int], whole_limit: float, room: float
+) -> Found:
+    """The fastest plan under all limits.
 
     Arguments:
-        limits: of the sum of each kind of amount.
+        limit: of every unit's amplification. fixed: for some units the one number of devices, an index into the counts.
+        whole_limit: of the amplification of the whole. room: bytes of a device.
+
+    Raises:
+        InputError: there is none.
     """
-    least_s = _least_rest([step.seconds for step in steps])
-    least = [_least_rest([step.amounts[kind] for step in steps]) for kind in range(len(limits))]
-    known_s = _known(steps, limits)
-    n = steps[0].seconds.shape[0]
-    width = 1 + len(limits)
-    fronts = [np.zeros((1, width)) for _ in range(n)]
-    trails: list[list[np.ndarray]] = []
-    most = np.concatenate(([known_s], limits)) * (1 + 1e-9)
-    for k, step in enumerate(steps):
-        fresh, trail = [], []
-        rest = np.stack([least_s[k + 1], *(one[k + 1] for one in least)])
-        for g in range(n):
-            found, back = [], []
-            for h in range(n):
-                if not len(fronts[h]) or not np.isfinite(step.seconds[h, g]):
-                    continue
-                sums = fronts[h] + np.array([step.seconds[h, g], *step.amounts[:, h, g]])
-                kept = np.flatnonzero((sums + rest[:, g] <= most).all(axis=1))
-                found.append(sums[kept])
-                back.append(np.stack([np.full(len(kept), h), kept], axis=1))
-            if not found:
-                fresh.append(np.zeros((0, width)))
-                trail.append(np.zeros((0, 2), dtype=np.int64))
-                continue
-            sums, ways = np.concatenate(found), np.concatenate(back)
-            front = _front(sums)
-            fresh.append(sums[front])
-            trail.append(ways[front])
-        fronts = fresh
-        trails.append(trail)
-    ends = [(front[:, 0].min(), g) for g, front in enumerate(fronts) if len(front)]
-    if not ends:
-        return None
-    g = min(ends)[1]
-    at = int(fronts[g][:, 0].argmin())
-    counts = [g]
-    for trail in reversed(trails):
-        g, at = (int(value) for value in trail[g][at])
-        counts.append(g)
-    return tuple(reversed(counts))
+    allowed_s = whole_limit * float(costs.alone_s.sum())
+    search = BurstSearch(costs, graph.row, limit, fixed)
+    seconds, counts = search.fastest()
+    best = None
+    if seconds < inf:
+        best = Found(search, counts)
+        if not best.within(costs, allowed_s, room):
+            best = _within(costs, graph, limit, fixed, np.array([allowed_s, room]), seconds)
+    if best is not None:
+        return best
+    least_bytes = float(costs.held_bytes.min(axis=1).sum())
+    if least_bytes > room:
+        raise InputError(
+            "memory",
+            f"{show_bytes(room)} a device",
+            f"{show_bytes(least_bytes)}, what all layers take on the first device",
+            "Take a smaller batch or larger devices: burst-parallel plans do not divide weights.",
+        )
+    limits = f"{limit:g} of every layer, {whole_limit:g} of the whole, {show_bytes(room)} a device"
+    raise InputError(
+        "amplification_limit", limits, "limits that some plan keeps", "Raise one, or take a smaller batch."
+    )
 
 
-def _least_rest(steps: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """The least sum from each state to the end."""
-    rest = [np.zeros(steps[-1].shape[1])]
-    for step in reversed(steps):
-        rest.append((step + rest[-1][None]).min(axis=1))
-    return rest[::-1]
+# Prices of an amount that is as large as its limit, in seconds of the fastest row: up to where nothing but amounts counts.
+_PRICES = tuple(0.25 * 32**k for k in range(8))
+_HALVINGS = 4
 
 
-def _known(steps: Sequence[Step], limits: np.ndarray) -> float:
-    """Seconds of some row within the limits: the fastest when amounts have a price, the lowest price that does; or infinity."""
-    best, low, high = np.inf, 0.0, None
-    price = 1e-3
-    for _ in range(_HALVINGS):
-        seconds, amounts = _priced(steps, price / limits)
-        if (amounts <= limits).all():
-            best, high = min(best, seconds), price
-        else:
-            low = price
-        price = price * 8 if high is None else (low + high) / 2
-    return float(best)
+def _within(
+    costs: BurstCosts, graph: Graph, limit: float, fixed: Mapping[int, int], limits: np.ndarray, fastest_s: float
+) -> Found | None:
+    """The fastest row under the limits of sums; None where there is none.
+
+    In a chain that is exact. A block of branches runs in the one way between its ends that costs least at some price of the amounts:
+    prices are raised until sums are within the limits, and lowered as far as they stay so.
+    """
+    used = np.flatnonzero(limits < inf)
+    found: list[Found] = []
+
+    def fits(price: float) -> bool:
+        worth = np.zeros(AMOUNTS)
+        worth[used] = price * fastest_s / limits[used]
+        search = BurstSearch(costs, graph.row, limit, fixed, (float(worth[0]), float(worth[1])))
+        steps = [Step(step[0], np.where(np.isfinite(step[0]), step[1:][used], inf)) for step in search.steps()]
+        counts = fastest_within(steps, limits[used])
+        if counts is not None:
+            found.append(Found(search, counts))
+        cheapest = Found(search, search.fastest()[1])
+        return cheapest.within(costs, *(float(one) for one in limits))
+
+    if fits(0.0) or graph.is_chain:
+        return found[0] if found else None
+    high = next((k for k, price in enumerate(_PRICES) if fits(price)), None)
+    if high is not None:
+        low, up = _PRICES[high - 1] if high else 0.0, _PRICES[high]
+        for _ in range(_HALVINGS):
+            middle = (low * up) ** 0.5 if low else up / 4
+            low, up = (low, middle) if fits(middle) else (middle, up)
+    return min(found, key=lambda one: one.seconds, default=None)
 
 
-def _priced(steps: Sequence[Step], prices: np.ndarray) -> tuple[float, np.ndarray]:
-    """Seconds and amounts of the row of least cost."""
-    n = steps[0].seconds.shape[0]
-    cost, sums = np.zeros(n), np.zeros((1 + len(prices), n))
-    columns = np.arange(n)
-    for step in steps:
-        whole = cost[:, None] + step.seconds + np.tensordot(prices, step.amounts, axes=1)
-        at = whole.argmin(axis=0)
-        cost = whole[at, columns]
-        sums = sums[:, at] + np.stack([step.seconds[at, columns], *step.amounts[:, at, columns]])
-    end = int(cost.argmin())
-    return float(sums[0, end]), sums[1:, end]
+def gpu_s(costs: BurstCosts, placed: Sequence[Placed]) -> float:
+    """Seconds times devices."""
+    return sum(float((one.comm_s + costs.own_s[one.unit, one.count]) * costs.counts[one.count]) for one in placed)
 
 
-def _front(sums: np.ndarray) -> np.ndarray:
-    """Rows that no other is at most as large as in every column; of equal ones the first."""
-    order = np.lexsort(sums.T[::-1])
-    if sums.shape[1] == 2:
-        amounts = sums[order, 1]
-        before = np.concatenate(([np.inf], np.minimum.accumulate(amounts)[:-1]))
-        return order[amounts < before]
-    kept: list[int] = []
-    for i in order:
-        if not kept or not (sums[kept] <= sums[i]).all(axis=1).any():
-            kept.append(int(i))
-    return np.array(kept, dtype=np.int64)
+def peak_bytes(costs: BurstCosts, placed: Sequence[Placed]) -> float:
+    """What the fullest device holds."""
+    change = np.zeros(costs.cluster.devices + 1)
+    for one in placed:
+        held = costs.held_bytes[one.unit, one.count]
+        change[one.first] += held
+        change[one.first + int(costs.counts[one.count])] -= held
+    return float(change.cumsum().max())

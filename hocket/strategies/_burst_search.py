@@ -2,21 +2,24 @@
 
 Rules of this file: a step from one unit to the next is allowed or not by itself (amplification of the unit that it leads to:
 transfer, compute and synchronisation times devices, over the seconds on one), so that the fastest row is a shortest path; of a
-block of branches only the matrix of its seconds counts, by devices before and behind. Branches run one after the other, or some of
-them meanwhile on devices of their own, whichever is faster.
+block of branches only a matrix counts, by devices before and behind. Branches run one after the other, or some of
+them meanwhile on devices of their own, whichever costs less. Where amounts have prices (`AMOUNTS`), figures stand in arrays
+of shape (1 + amounts, counts, counts), seconds first, and cost is their sum; otherwise cost is seconds. What is not allowed takes
+infinite seconds; amounts are always finite.
 Source: DeepPool section 4.2; the test of its Algorithm 1 stands in `_burst_printed.py`.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations, pairwise
 
 import numpy as np
 
 from hocket.strategies._burst_cost import BurstCosts, Edge
-from hocket.strategies._burst_graph import START, Block, Row
+from hocket.strategies._burst_graph import Block, Row
 
 SLACK = 1 + 1e-9  # of a limit: sums of the same numbers in another order
+AMOUNTS = 2  # GPU-seconds; bytes that one device would hold of all units
 _CELLS = 2_000_000  # of sums at once in memory
 _SIDE_BY_SIDE = 3  # branches that leave the others
 
@@ -33,11 +36,51 @@ class Placed:
 
 
 @dataclass(frozen=True)
-class _Way:
-    """How branches are divided: devices of those that run in turn, and of each that runs beside them."""
+class _Where:
+    """What a row or a block stands in.
 
-    width: int
-    beside: tuple[tuple[int, int], ...] = ()  # branch, devices
+    Attributes:
+        target: the unit that it leads to, None for the loss.
+        budget: devices that there are for it.
+        aside_in, aside_out: whether what comes from the unit before, and what goes to the target, changes to other devices.
+    """
+
+    target: int | None
+    budget: int
+    aside_in: bool = False
+    aside_out: bool = False
+
+    @property
+    def aside(self) -> bool:
+        """Whether an edge from one end to the other does."""
+        return self.aside_in or self.aside_out
+
+    def of_branch(self, width: int, aside: bool) -> "_Where":
+        """A branch on so many devices, its own ones or not."""
+        return _Where(self.target, width, self.aside_in or aside, self.aside_out or aside)
+
+
+@dataclass(frozen=True)
+class _Ways:
+    """A block's figures, and how it is run: for each pair of counts an index into groups and their divisions.
+
+    Attributes:
+        groups: branches that have devices of their own, and for each way the widths: of the others, then of each of these.
+        starts: index of the first way of each group.
+    """
+
+    figures: np.ndarray
+    chosen: np.ndarray
+    groups: tuple[tuple[tuple[int, ...], np.ndarray], ...]
+    starts: tuple[int, ...]
+
+    def at(self, pair: tuple[int, int]) -> tuple[int, dict[int, int]]:
+        """Devices of the branches that run in turn, and of each that runs beside them."""
+        way = int(self.chosen[pair])
+        k = max(k for k, start in enumerate(self.starts) if start <= way)
+        group, widths = self.groups[k]
+        own = [int(width) for width in widths[way - self.starts[k]]]
+        return own[0], dict(zip(group, own[1:], strict=True))
 
 
 class BurstSearch:
@@ -46,7 +89,7 @@ class BurstSearch:
     Arguments:
         limit: of the amplification of every unit.
         only: for some units the one number of devices (an index into the counts) that they may have.
-        among: indices of the numbers that units may have, the largest of which branches side by side have together.
+        prices: seconds that a GPU-second and a byte are worth; None where neither is counted.
     """
 
     def __init__(
@@ -55,166 +98,152 @@ class BurstSearch:
         row: Row,
         limit: float,
         only: Mapping[int, int] | None = None,
-        among: range | None = None,
+        prices: tuple[float, float] | None = None,
     ) -> None:
         self.costs, self.row, self.limit = costs, row, limit
         self._n = len(costs.counts)
-        self._own_s = costs.own_s.copy()
-        self._budget = costs.cluster.devices
-        if among is not None:
-            self._own_s[:, : among.start] = self._own_s[:, among.stop :] = np.inf
-            self._budget = int(costs.counts[among.stop - 1])
+        self._prices = np.array((1.0,) if prices is None else (1.0, *prices))
+        own_s = costs.own_s.copy()
         for unit, count in (only or {}).items():
-            self._own_s[unit, np.arange(self._n) != count] = np.inf
+            own_s[unit, np.arange(self._n) != count] = np.inf
+        amounts = () if prices is None else (costs.own_s * costs.counts, costs.held_bytes)
+        self._own = np.stack((own_s, *amounts), axis=1)
         top = int(costs.counts[-1])
         self._widths = sorted({top, *(2**k for k in range(top.bit_length()))})
-        self._rows: dict[tuple[int, int, bool, bool], np.ndarray] = {}
-        self._blocks: dict[tuple[int, int, bool, bool], tuple[np.ndarray, np.ndarray, list[_Way]]] = {}
+        self._whole = _Where(None, costs.cluster.devices)
+        self._rows: dict[tuple[int, _Where], np.ndarray] = {}
+        self._blocks: dict[tuple[int, _Where], _Ways] = {}
 
     def steps(self) -> Iterator[np.ndarray]:
-        """Seconds of each block of the row and the unit behind it, by devices before (rows) and behind (columns)."""
-        for unit, step in self._row_steps(self.row, START, None, self._budget, False, False):
-            yield step if unit is None else step + self._own_s[unit]
+        """Figures of each block of the row and the unit behind it, by devices before (rows) and behind (columns)."""
+        for unit, step in self._row_steps(self.row, self._whole):
+            yield step if unit is None else step + self._own[unit][:, None]
 
     def fastest(self) -> tuple[float, tuple[int, ...]]:
-        """Seconds of the fastest row, infinite where nothing is allowed, and its counts: of the batch, the units, the loss."""
-        seconds, came = np.zeros(self._n), []
+        """The least cost of a row, infinite where nothing is allowed, and its counts: of the batch, the units, the loss."""
+        cost, came = np.zeros(self._n), []
         for step in self.steps():
-            seconds, before = _forward(seconds, step)
+            cost, before = self._forward(cost, step)
             came.append(before)
-        end = int(seconds.argmin())
-        return float(seconds[end]), _back(came, end)
+        end = int(cost.argmin())
+        return float(cost[end]), _back(came, end)
 
     def seconds(self, counts: tuple[int, ...]) -> float:
         """Seconds of the row with these counts."""
-        return sum(float(step[pair]) for step, pair in zip(self.steps(), pairwise(counts), strict=True))
+        return sum(float(step[0][pair]) for step, pair in zip(self.steps(), pairwise(counts), strict=True))
 
     def placed(self, counts: tuple[int, ...]) -> list[Placed]:
         """Every unit's place when those of the row have these counts."""
-        steps = (self.placed_step(k, pair) for k, pair in enumerate(pairwise(counts)))
-        return [one for step in steps for one in step]
+        return self._place_row(self.row, counts, self._whole, 0)
 
-    def placed_step(self, k: int, pair: tuple[int, int]) -> list[Placed]:
-        """The places of one step: of what its block holds, and of the unit behind it."""
-        return self._place_step(self.row, k, START, None, pair, self._budget, False, False, 0)
+    def _cost(self, figures: np.ndarray) -> np.ndarray:
+        """Cost of figures, which stand along the first axis."""
+        if len(figures) == 1:
+            return figures[0]
+        return np.tensordot(self._prices, figures, axes=1)
 
-    def _edge(self, edge: Edge, target: int | None, aside: bool) -> np.ndarray:
-        """Seconds of a transfer; infinite where the unit that it leads to would be above the limit."""
-        found = self.costs.transfer_s(edge, aside)
-        if target is None or self.limit == np.inf:
-            return found
-        costs = self.costs
-        spent = (found + costs.own_s[target]) * costs.counts
-        allowed = self.limit * costs.alone_s[target] * SLACK
-        return np.where(spent <= allowed, found, np.inf)
+    def _edge(self, edge: Edge, where: _Where) -> np.ndarray:
+        """Figures of a transfer; infinite where the unit that it leads to would be above the limit."""
+        costs, target = self.costs, where.target
+        found = costs.transfer_s(edge, where.aside)
+        amounts = () if len(self._prices) == 1 else (found * costs.counts, np.zeros_like(found))
+        if target is not None and self.limit < np.inf:
+            spent = (found + costs.own_s[target]) * costs.counts
+            found = np.where(spent <= self.limit * costs.alone_s[target] * SLACK, found, np.inf)
+        return np.stack((found, *amounts))
 
-    def _block(
-        self, block: Block, before: int, target: int | None, budget: int, aside_in: bool, aside_out: bool
-    ) -> np.ndarray:
-        """Seconds between two units, both left out; shape (counts, counts)."""
+    def _block(self, block: Block, where: _Where) -> np.ndarray:
+        """Figures between two units, both left out."""
         if not block.branches:
             assert block.edge is not None
-            return self._edge(block.edge, target, aside_in or aside_out)
-        return self._ways(block, before, target, budget, aside_in, aside_out)[0]
+            return self._edge(block.edge, where)
+        return self._ways(block, where).figures
 
-    def _ways(
-        self, block: Block, before: int, target: int | None, budget: int, aside_in: bool, aside_out: bool
-    ) -> tuple[np.ndarray, np.ndarray, list[_Way]]:
-        """Of a block with branches: seconds, which way is taken, and the ways."""
-        key = (id(block), budget, aside_in, aside_out)
+    def _ways(self, block: Block, where: _Where) -> _Ways:
+        key = (id(block), where)
         if key not in self._blocks:
-            self._blocks[key] = self._compared(block, before, target, budget, aside_in, aside_out)
+            self._blocks[key] = self._compared(block, where)
         return self._blocks[key]
 
-    def _compared(
-        self, block: Block, before: int, target: int | None, budget: int, aside_in: bool, aside_out: bool
-    ) -> tuple[np.ndarray, np.ndarray, list[_Way]]:
-        branches = block.branches
-        widths = [width for width in self._widths if width <= budget]
-
-        def branch(c: int, width: int, aside: bool = False) -> np.ndarray:
-            return self._row(branches[c], before, target, width, aside_in or aside, aside_out or aside)
-
-        alone = np.stack([[branch(c, width) for width in widths] for c in range(len(branches))])
-        direct = self._edge(block.edge, target, aside_in or aside_out) if block.edge is not None else 0.0
-        best = direct + alone[:, -1].sum(axis=0)
-        chosen, ways = np.zeros(best.shape, dtype=np.int64), [_Way(widths[-1])]
+    def _compared(self, block: Block, where: _Where) -> _Ways:
+        """Every way to run the branches of a block, and the one that costs least for each pair of counts."""
+        many = len(block.branches)
+        widths = np.array([width for width in self._widths if width <= where.budget])
+        alone = self._by_width(block, widths, where, range(many), aside=False)
         moved: dict[int, np.ndarray] = {}
-        for size in range(1, min(_SIDE_BY_SIDE, len(branches) - 1) + 1 if len(widths) > 1 else 1):
-            shared = np.array(list(_divisions(size + 1, widths, budget))).reshape(-1, size + 1)
-            for group in combinations(range(len(branches)), size) if len(shared) else ():
+        best: np.ndarray = alone[:, -1].sum(axis=0)
+        direct = self._edge(block.edge, where) if block.edge is not None else np.zeros_like(best)
+        best = best + direct
+        chosen = np.zeros(best.shape[1:], dtype=np.int64)
+        groups: list[tuple[tuple[int, ...], np.ndarray]] = [((), widths[-1:, None])]
+        starts, after = [0], 1
+        for size in range(1, min(_SIDE_BY_SIDE, many - 1) + 1 if len(widths) > 1 else 1):
+            shared = np.array(list(_divisions(size + 1, widths.tolist(), where.budget))).reshape(-1, size + 1)
+            for group in combinations(range(many), size) if len(shared) else ():
                 for c in group:
                     if c not in moved:
-                        moved[c] = np.stack([branch(c, width, aside=True) for width in widths])
-                rest = direct + alone[[c for c in range(len(branches)) if c not in group]].sum(axis=0)
+                        moved[c] = self._by_width(block, widths, where, (c,), aside=True)[0]
+                rest = direct + alone[[c for c in range(many) if c not in group]].sum(axis=0)
                 for part in np.array_split(shared, max(1, len(shared) * best.size // _CELLS)):
                     found = rest[part[:, 0]]
                     for k, c in enumerate(group):
-                        np.maximum(found, moved[c][part[:, k + 1]], out=found)
-                    at = found.argmin(axis=0)
-                    least = np.take_along_axis(found, at[None], axis=0)[0]
-                    better = least < best
-                    best = np.where(better, least, best)
-                    chosen = np.where(better, at + len(ways), chosen)
-                    ways += [
-                        _Way(widths[one[0]], tuple((c, widths[k]) for c, k in zip(group, one[1:], strict=True)))
-                        for one in part
-                    ]
-        return best, chosen, ways
+                        other = moved[c][part[:, k + 1]]
+                        np.maximum(found[:, 0], other[:, 0], out=found[:, 0])
+                        found[:, 1:] += other[:, 1:]
+                    cost = self._cost(np.moveaxis(found, 1, 0))
+                    at = cost.argmin(axis=0)
+                    better = np.take_along_axis(cost, at[None], axis=0)[0] < self._cost(best)
+                    best = np.where(better, np.take_along_axis(found, at[None, None], axis=0)[0], best)
+                    chosen = np.where(better, at + after, chosen)
+                    groups.append((group, widths[part]))
+                    starts.append(after)
+                    after += len(part)
+        return _Ways(best, chosen, tuple(groups), tuple(starts))
 
-    def _row(
-        self, row: Row, before: int, target: int | None, budget: int, aside_in: bool, aside_out: bool
+    def _by_width(
+        self, block: Block, widths: np.ndarray, where: _Where, branches: "range | tuple[int, ...]", aside: bool
     ) -> np.ndarray:
-        """Seconds of a branch by devices before and behind it; shape (counts, counts)."""
-        key = (id(row), budget, aside_in, aside_out)
+        """Figures of branches on these numbers of devices; shape (branches, widths, figures, counts, counts)."""
+        own = [where.of_branch(int(width), aside) for width in widths]
+        return np.stack([[self._row(block.branches[c], one) for one in own] for c in branches])
+
+    def _row(self, row: Row, where: _Where) -> np.ndarray:
+        """Figures of a branch by devices before and behind it."""
+        key = (id(row), where)
         if key not in self._rows:
-            found = None
-            for unit, step in self._row_steps(row, before, target, budget, aside_in, aside_out):
-                found = step if found is None else least_sums(found, step)
+            found: np.ndarray | None = None
+            for unit, step in self._row_steps(row, where):
+                found = step if found is None else self._least_sums(found, step)
                 if unit is not None:
-                    found = found + self._within(unit, budget)
+                    found = found + self._within(unit, where.budget)[:, None]
             assert found is not None
             self._rows[key] = found
         return self._rows[key]
 
     def _within(self, unit: int, budget: int) -> np.ndarray:
-        """A unit's own seconds on at most so many devices."""
-        return np.where(self.costs.counts <= budget, self._own_s[unit], np.inf)
+        """A unit's own figures on at most so many devices."""
+        found = self._own[unit].copy()
+        found[0, self.costs.counts > budget] = np.inf
+        return found
 
-    def _row_steps(
-        self, row: Row, before: int, target: int | None, budget: int, aside_in: bool, aside_out: bool
-    ) -> Iterator[tuple[int | None, np.ndarray]]:
-        """Each block's seconds, and the unit behind it, None for the last."""
-        ends = (before, *row.units)
+    def _row_steps(self, row: Row, where: _Where) -> Iterator[tuple[int | None, np.ndarray]]:
+        """Each block's figures, and the unit behind it, None for the last."""
         for k, block in enumerate(row.blocks):
-            last = k == len(row.units)
-            to = target if last else row.units[k]
-            seconds = self._block(block, ends[k], to, budget, aside_in and k == 0, aside_out and last)
-            yield (None if last else to), seconds
+            unit = row.units[k] if k < len(row.units) else None
+            yield unit, self._block(block, _part(row, k, where))
 
-    def _place_step(
-        self,
-        row: Row,
-        k: int,
-        before: int,
-        target: int | None,
-        pair: tuple[int, int],
-        budget: int,
-        aside_in: bool,
-        aside_out: bool,
-        first: int,
-    ) -> list[Placed]:
-        """One block of a row and the unit behind it; behind the last block, what comes to `target`."""
-        last = k == len(row.units)
-        to = target if last else row.units[k]
-        came_from = before if k == 0 else row.units[k - 1]
-        inside = self._place_block(
-            row.blocks[k], came_from, to, pair, budget, aside_in and k == 0, aside_out and last, first
-        )
-        if last:
-            return inside
-        came = [one for one in inside if one.unit == to]
-        return [one for one in inside if one.unit != to] + [self._arrived(row.units[k], first, pair[1], came)]
+    def _place_row(self, row: Row, counts: tuple[int, ...], where: _Where, first: int) -> list[Placed]:
+        """Units of a row, and an entry of its target for each transfer to it."""
+        placed: list[Placed] = []
+        for k, pair in enumerate(pairwise(counts)):
+            own = _part(row, k, where)
+            inside = self._place_block(row.blocks[k], pair, own, first)
+            if k < len(row.units):
+                came = [one for one in inside if one.unit == own.target]
+                inside = [one for one in inside if one.unit != own.target]
+                inside.append(self._arrived(row.units[k], first, pair[1], came))
+            placed += inside
+        return placed
 
     def _arrived(self, unit: int, first: int, count: int, came: list[Placed]) -> Placed:
         """A unit with all that comes to it; the largest transfer decides its amplification."""
@@ -225,56 +254,62 @@ class BurstSearch:
         amplification = spent / alone if alone > 0 else 1.0
         return Placed(unit, first, count, sum(one.comm_s for one in came), float(amplification))
 
-    def _place_block(
-        self,
-        block: Block,
-        before: int,
-        target: int | None,
-        counts: tuple[int, int],
-        budget: int,
-        aside_in: bool,
-        aside_out: bool,
-        first: int,
-    ) -> list[Placed]:
-        """The units of a block, and for each transfer to `target` an entry of it that says its seconds."""
+    def _place_block(self, block: Block, pair: tuple[int, int], where: _Where, first: int) -> list[Placed]:
+        """The units of a block, and for each transfer to its target an entry of that, which says its seconds."""
         placed: list[Placed] = []
-        if block.edge is not None and target is not None:
-            comm_s = self.costs.transfer_s(block.edge, aside_in or aside_out)[counts]
-            placed.append(Placed(target, first, counts[1], float(comm_s), 0.0))
+        if block.edge is not None and where.target is not None:
+            comm_s = self.costs.transfer_s(block.edge, where.aside)[pair]
+            placed.append(Placed(where.target, first, pair[1], float(comm_s), 0.0))
         if not block.branches:
             return placed
-        _, chosen, ways = self._ways(block, before, target, budget, aside_in, aside_out)
-        way = ways[int(chosen[counts])]
-        beside, end = dict(way.beside), first + budget
+        in_turn, beside = self._ways(block, where).at(pair)
+        end = first + where.budget
         for c in sorted(range(len(block.branches)), key=lambda c: -beside.get(c, 0)):
-            row, aside = block.branches[c], c in beside
-            width = beside.get(c, way.width)
-            end -= width if aside else 0
-            flags = (aside_in or aside, aside_out or aside)
-            inside = self._inside(row, before, target, counts, width, *flags)
-            for k, pair in enumerate(pairwise(inside)):
-                placed += self._place_step(row, k, before, target, pair, width, *flags, end if aside else first)
+            row, own = block.branches[c], where.of_branch(beside.get(c, in_turn), c in beside)
+            end -= beside.get(c, 0)
+            placed += self._place_row(row, self._inside(row, pair, own), own, end if c in beside else first)
         return placed
 
-    def _inside(
-        self,
-        row: Row,
-        before: int,
-        target: int | None,
-        counts: tuple[int, int],
-        budget: int,
-        aside_in: bool,
-        aside_out: bool,
-    ) -> tuple[int, ...]:
+    def _inside(self, row: Row, pair: tuple[int, int], where: _Where) -> tuple[int, ...]:
         """The counts of a branch's units between two given ones, with these."""
-        seconds, came = np.full(self._n, np.inf), []
-        seconds[counts[0]] = 0.0
-        for unit, step in self._row_steps(row, before, target, budget, aside_in, aside_out):
-            seconds, at = _forward(seconds, step)
+        cost, came = np.full(self._n, np.inf), []
+        cost[pair[0]] = 0.0
+        for unit, step in self._row_steps(row, where):
+            cost, at = self._forward(cost, step)
             if unit is not None:
-                seconds = seconds + self._within(unit, budget)
+                cost = cost + self._cost(self._within(unit, where.budget))
             came.append(at)
-        return _back(came, counts[1])
+        return _back(came, pair[1])
+
+    def _forward(self, cost: np.ndarray, step: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The least cost behind a step, and where it comes from."""
+        sums = cost[:, None] + self._cost(step)
+        at = sums.argmin(axis=0)
+        return np.take_along_axis(sums, at[None], axis=0)[0], at
+
+    def _least_sums(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
+        """Figures of first[i, k] + second[k, j] for the k of the least cost."""
+        left, right = self._cost(first), self._cost(second)
+        if left.shape[0] * right.size > _CELLS:
+            at = np.stack([(row[:, None] + right).argmin(axis=0) for row in left])
+        elif len(first) == 1:
+            least: np.ndarray = (left[:, :, None] + right[None]).min(axis=1)[None]
+            return least
+        else:
+            at = (left[:, :, None] + right[None]).argmin(axis=1)
+        rows, columns = np.arange(len(left))[:, None], np.arange(right.shape[1])
+        return first[:, rows, at] + second[:, at, columns]
+
+
+def _part(row: Row, k: int, where: _Where) -> _Where:
+    """What the k-th block of a row stands in."""
+    last = k == len(row.units)
+    return replace(
+        where,
+        target=where.target if last else row.units[k],
+        aside_in=where.aside_in and k == 0,
+        aside_out=where.aside_out and last,
+    )
 
 
 def _divisions(parts: int, widths: list[int], budget: int) -> Iterator[tuple[int, ...]]:
@@ -287,20 +322,6 @@ def _divisions(parts: int, widths: list[int], budget: int) -> Iterator[tuple[int
     for k, width in enumerate(widths):
         for rest in _divisions(parts - 1, widths, budget - width):
             yield (k, *rest)
-
-
-def least_sums(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """min over k of first[i, k] + second[k, j]."""
-    if first.shape[0] * second.size <= _CELLS:
-        whole: np.ndarray = (first[:, :, None] + second[None]).min(axis=1)
-        return whole
-    return np.stack([(row[:, None] + second).min(axis=0) for row in first])
-
-
-def _forward(seconds: np.ndarray, step: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    sums = seconds[:, None] + step
-    at = sums.argmin(axis=0)
-    return np.take_along_axis(sums, at[None], axis=0)[0], at
 
 
 def _back(came: list[np.ndarray], end: int) -> tuple[int, ...]:

@@ -186,6 +186,7 @@ def test_more_samples_than_profiled_are_never_free():
         ({"counts": (5,)}, "counts"),
         ({"only": {0: 9}}, "only"),
         ({"memory_bytes": 100.0}, "memory"),
+        ({"memory_bytes": 0.0}, "memory_bytes"),
     ],
 )
 def test_what_cannot_be_is_refused(change, place):

@@ -1,0 +1,119 @@
+"""The fastest row whose sums stay within limits: of GPU-seconds of a whole iteration, of memory of a device.
+
+Rules of this file: steps are matrices; every step adds seconds and amounts, and the sum of each amount has a limit. The search keeps,
+for every number of devices, the Pareto front of (seconds, amounts), without what no rest can bring within the limits or below the
+time of a row that is known.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+_HALVINGS = 30
+
+
+@dataclass(frozen=True)
+class Step:
+    """Seconds (before, behind) and amounts (kinds, before, behind) that one step adds."""
+
+    seconds: np.ndarray
+    amounts: np.ndarray
+
+
+def fastest_within(steps: Sequence[Step], limits: np.ndarray) -> tuple[int, ...] | None:
+    """The counts along the fastest row within the limits, the first one before the first step; None where there is none.
+
+    Arguments:
+        limits: of the sum of each kind of amount.
+    """
+    least_s = _least_rest([step.seconds for step in steps])
+    least = [_least_rest([step.amounts[kind] for step in steps]) for kind in range(len(limits))]
+    known_s = _known(steps, limits)
+    n = steps[0].seconds.shape[0]
+    width = 1 + len(limits)
+    fronts = [np.zeros((1, width)) for _ in range(n)]
+    trails: list[list[np.ndarray]] = []
+    most = np.concatenate(([known_s], limits)) * (1 + 1e-9)
+    for k, step in enumerate(steps):
+        fresh, trail = [], []
+        rest = np.stack([least_s[k + 1], *(one[k + 1] for one in least)])
+        for g in range(n):
+            found, back = [], []
+            for h in range(n):
+                if not len(fronts[h]) or not np.isfinite(step.seconds[h, g]):
+                    continue
+                sums = fronts[h] + np.array([step.seconds[h, g], *step.amounts[:, h, g]])
+                kept = np.flatnonzero((sums + rest[:, g] <= most).all(axis=1))
+                found.append(sums[kept])
+                back.append(np.stack([np.full(len(kept), h), kept], axis=1))
+            if not found:
+                fresh.append(np.zeros((0, width)))
+                trail.append(np.zeros((0, 2), dtype=np.int64))
+                continue
+            sums, ways = np.concatenate(found), np.concatenate(back)
+            front = _front(sums)
+            fresh.append(sums[front])
+            trail.append(ways[front])
+        fronts = fresh
+        trails.append(trail)
+    ends = [(front[:, 0].min(), g) for g, front in enumerate(fronts) if len(front)]
+    if not ends:
+        return None
+    g = min(ends)[1]
+    at = int(fronts[g][:, 0].argmin())
+    counts = [g]
+    for trail in reversed(trails):
+        g, at = (int(value) for value in trail[g][at])
+        counts.append(g)
+    return tuple(reversed(counts))
+
+
+def _least_rest(steps: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """The least sum from each state to the end."""
+    rest = [np.zeros(steps[-1].shape[1])]
+    for step in reversed(steps):
+        rest.append((step + rest[-1][None]).min(axis=1))
+    return rest[::-1]
+
+
+def _known(steps: Sequence[Step], limits: np.ndarray) -> float:
+    """Seconds of some row within the limits: the fastest when amounts have a price, the lowest price that does; or infinity."""
+    best, low, high = np.inf, 0.0, None
+    price = 1e-3
+    for _ in range(_HALVINGS):
+        seconds, amounts = _priced(steps, price / limits)
+        if (amounts <= limits).all():
+            best, high = min(best, seconds), price
+        else:
+            low = price
+        price = price * 8 if high is None else (low + high) / 2
+    return float(best)
+
+
+def _priced(steps: Sequence[Step], prices: np.ndarray) -> tuple[float, np.ndarray]:
+    """Seconds and amounts of the row of least cost."""
+    n = steps[0].seconds.shape[0]
+    cost, sums = np.zeros(n), np.zeros((1 + len(prices), n))
+    columns = np.arange(n)
+    for step in steps:
+        whole = cost[:, None] + step.seconds + np.tensordot(prices, step.amounts, axes=1)
+        at = whole.argmin(axis=0)
+        cost = whole[at, columns]
+        sums = sums[:, at] + np.stack([step.seconds[at, columns], *step.amounts[:, at, columns]])
+    end = int(cost.argmin())
+    return float(sums[0, end]), sums[1:, end]
+
+
+def _front(sums: np.ndarray) -> np.ndarray:
+    """Rows that no other is at most as large as in every column; of equal ones the first."""
+    order = np.lexsort(sums.T[::-1])
+    if sums.shape[1] == 2:
+        amounts = sums[order, 1]
+        before = np.concatenate(([np.inf], np.minimum.accumulate(amounts)[:-1]))
+        return order[amounts < before]
+    kept: list[int] = []
+    for i in order:
+        if not kept or not (sums[kept] <= sums[i]).all(axis=1).any():
+            kept.append(int(i))
+    return np.array(kept, dtype=np.int64)
