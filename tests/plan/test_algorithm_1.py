@@ -7,12 +7,17 @@ import pytest
 
 from hocket.hardware.cluster import Cluster, Level
 from hocket.plan.candidates import TIE
+from hocket.plan.mesh import Mesh
+from hocket.plan.meshed import simulated
 from hocket.plan.plan import Predicted
+from hocket.plan.plane import Plane
 from hocket.plan.predict import predict_choice
 from hocket.plan.search import search
+from hocket.plan.sized import search_sizes
 from hocket.profile.synthetic import chain
 from hocket.strategies._choices import Choice, Situation, recomputing
 from hocket.strategies._choices import cut as stage
+from tests.plan.test_mesh import GPT, source
 
 BLOCKS, SAFE_BATCH, DEVICES = 8, 32, 4
 MODEL = chain(
@@ -29,6 +34,8 @@ MODEL = chain(
 
 class Costs:
     """The cost functions, by running each configuration end to end (section 3.3.3): in the simulator."""
+
+    blocks = BLOCKS
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
@@ -58,12 +65,24 @@ class Costs:
         return max(fitting or every, key=lambda one: self.throughput(d, p, *one))
 
 
+class CostsBySizes(Costs):
+    """The same of a transformer that is known by its sizes; activations are recomputed block by block."""
+
+    blocks = GPT.layers
+
+    def _run(self, d: int, p: int, b: int, r: bool) -> Predicted:
+        word, schedule = "full" if r else "none", "flush" if p == 1 else "two_bw"
+        plane = Plane(source, self.cluster, 1, word, MODEL.microbatch_sizes)
+        mesh = Mesh(1, p, d, 1, b, SAFE_BATCH // (d * b), word, plane.ends[p - 1], schedule=schedule)
+        return simulated(plane, mesh).predicted
+
+
 def algorithm_1(costs: Costs, capacity: float) -> tuple[float, int, int, int, bool, float]:
     """As printed: throughput, d, p, b, r and the degree of gradient accumulation g of the optimum."""
     best_t, best = 0.0, (0, 0, 0, False)
     for d in range(1, DEVICES + 1):
         for p in range(1, DEVICES // d + 1):
-            if BLOCKS % p or SAFE_BATCH % d:
+            if costs.blocks % p or SAFE_BATCH % d:
                 continue
             b, r = costs.search(d, p, capacity)
             t = costs.throughput(d, p, b, r)
@@ -92,6 +111,18 @@ def test_the_search_has_its_answer(gigabytes: float, link: float) -> None:
         and all(len(s.devices) == d and s.recompute == one.plan.stages[0].recompute for s in one.plan.stages)
     ]
     assert max(one.samples_per_s for one in same) == pytest.approx(best_t, rel=0.02)
+
+
+@pytest.mark.parametrize("gigabytes", [0.9, 1.5, 80.0])
+@pytest.mark.parametrize("link", [1e10, 3e11])
+def test_the_search_by_sizes_has_its_answer(gigabytes: float, link: float) -> None:
+    """Nothing that the algorithm finds is better, of the strategies that it knows; links are quick enough for all devices to be used."""
+    cluster = Cluster("c", (Level("server", DEVICES, link, 3e-6, False),), "a100-80gb", memory_bytes=gigabytes * 1e9)
+    best_t, *_ = algorithm_1(CostsBySizes(cluster), gigabytes * 1e9)
+    assert best_t > 0
+    sizes = {"tensors": (1,), "shards": ("none",), "microbatch_sizes": MODEL.microbatch_sizes}
+    found = search_sizes(GPT, cluster, SAFE_BATCH, strategies=("two_bw", "data_parallel"), **sizes)  # type: ignore[arg-type]
+    assert found.best.predicted.samples_per_s >= best_t / (1 + TIE)
 
 
 def test_memory_decides_about_pipelines() -> None:
