@@ -176,9 +176,11 @@ def print_refused(refused: "Sequence[Refused]", most: int = 60) -> None:
 def explained_sizes(found: Any, options: Mapping[str, Any]) -> Explained:
     """Of the best plan of a model by its sizes."""
     from hocket.plan.verdict import of_sizes
-    from hocket.plan.what_if import ask_sizes, usual
+    from hocket.plan.what_if import ask_sizes, fewer, usual
 
     answers = [ask_sizes(found, question, options, search=False) for question in usual(found.cluster)]
+    alone = fewer(found.cluster, found.best.predicted.bubble_fraction)
+    answers += [one for one in (ask_sizes(found, question, options) for question in alone) if one.gain > 0]
     plan, profile = found.plan(found.best), found.profile_of(found.best)
     return Explained(plan, profile, answered(answers), of_sizes(found, options))
 

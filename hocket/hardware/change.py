@@ -20,6 +20,7 @@ class Change:
         bandwidth, latency: factors by the name of a level. memory, rate: factors of what each device has and calculates.
         devices: how many, by more or fewer components of the outermost level; 0 for as many as there are.
         device_type: what all devices are; empty for what they are.
+        alone: some of its devices, as a cluster of their own, instead of all.
     """
 
     bandwidth: Mapping[str, float] = field(default_factory=dict)
@@ -28,6 +29,7 @@ class Change:
     rate: float = 1.0
     devices: int = 0
     device_type: str = ""
+    alone: Cluster | None = None
 
     def __post_init__(self) -> None:
         factors = [("memory", self.memory), ("rate", self.rate)]
@@ -42,6 +44,7 @@ class Change:
         Raises:
             InputError: a level that it does not have, a number of devices that its levels cannot have, an unknown type.
         """
+        cluster = self.alone or cluster
         for name in (*self.bandwidth, *self.latency):
             names = [level.name for level in cluster.levels]
             if name not in names:

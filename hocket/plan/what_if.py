@@ -6,7 +6,7 @@ is a bound told, that no plan is above. Files stay as they are.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from math import inf
+from math import inf, prod
 from typing import Any
 
 from hocket.errors import HocketError, InputError, RefusedError
@@ -85,6 +85,24 @@ def usual(cluster: Cluster) -> tuple[Question, ...]:
         Question("a batch of twice the size", batch=2.0),
         Question("devices of twice the rates", Change(rate=2.0)),
     )
+
+
+def fewer(cluster: Cluster, bubble: float) -> tuple[Question, ...]:
+    """One server alone, one rack, one device: where the plan keeps all devices busy for so little of the time that fewer of them, of
+    which none is behind a slow link, may be quicker.
+
+    Arguments:
+        bubble: idle by busy time of a plan on all devices.
+    """
+    found = []
+    for level, below in enumerate((None, *cluster.levels[:-1])):
+        count = prod(one.width for one in cluster.levels[:level])
+        if cluster.nodes or (below and below.width == 1) or not 1 < cluster.devices / count <= 1 + bubble:
+            continue
+        levels = cluster.levels[:level] or (replace(cluster.levels[0], width=1),)
+        text = f"one {below.name} alone, {count} devices" if below else "one device alone"
+        found.append(Question(text, Change(alone=replace(cluster, levels=levels))))
+    return tuple(found)
 
 
 def ask_sizes(found: SizedSearch, question: Question, options: Mapping[str, Any], search: bool = True) -> Answer:

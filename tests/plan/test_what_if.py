@@ -6,12 +6,12 @@ import pytest
 
 from hocket.errors import InputError
 from hocket.hardware.change import Change
-from hocket.hardware.cluster import Cluster, Level
+from hocket.hardware.cluster import Cluster, Level, Node
 from hocket.plan.predict import predict_iteration
 from hocket.plan.refusals import refused_meshes
 from hocket.plan.search import search_widths
 from hocket.plan.sized import SizedSearch, search_sizes
-from hocket.plan.what_if import Question, ask_plan, ask_plan_of_sizes, ask_profile, ask_sizes, sizes_of, usual
+from hocket.plan.what_if import Question, ask_plan, ask_plan_of_sizes, ask_profile, ask_sizes, fewer, sizes_of, usual
 from hocket.profile.sizes import published
 from hocket.profile.synthetic import chain
 from tests.plan.test_mesh import GPT, SERVERS
@@ -64,6 +64,31 @@ def test_other_numbers_of_devices(sized: SizedSearch) -> None:
     assert (answer.anew or 0) > 0.3
     assert ask_sizes(sized, Question("k80", Change(device_type="k80")), {}).why.startswith("device k80")
     assert "divided otherwise" in ask_sizes(sized, Question("odd", batch=1.07), {}, search=False).why
+
+
+def test_fewer_devices_without_a_slow_link() -> None:
+    """Asked of one server and of one device where all are idle most of the time; they are quicker then, and as quick as a search there
+    finds them."""
+    slow = replace(SERVERS, levels=(SERVERS.levels[0], replace(SERVERS.levels[1], bandwidth_bytes_per_s=1e7)))
+    inside = replace(slow, levels=slow.levels[:1])
+    found = search_sizes(GPT, slow, 16)
+    server, device = sorted(fewer(slow, found.best.predicted.bubble_fraction), key=lambda one: one.text, reverse=True)
+    assert server.text == f"one server alone, {inside.devices} devices"
+    assert device.text == "one device alone"
+    assert device.change.of(slow).devices == 1
+    there = search_sizes(GPT, inside, 16).best.predicted.samples_per_s
+    answer = ask_sizes(found, server, {})
+    assert answer.same is None
+    assert answer.anew == pytest.approx(there / found.best.predicted.samples_per_s - 1, abs=0.0101)
+    assert answer.gain > 1
+
+
+def test_fewer_devices_are_no_question_where_all_are_busy() -> None:
+    """Half of them would be busy for longer; a mixed cluster is compared with each of its types anyway."""
+    assert fewer(SERVERS, 0.9) == ()
+    assert [one.change.of(SERVERS).devices for one in fewer(SERVERS, 1.0)] == [SERVERS.devices // 2]
+    nodes = (Node("a100-40gb", 2), Node("v100-16gb", SERVERS.devices - 2))
+    assert fewer(replace(SERVERS, device_type="", nodes=nodes), 50.0) == ()
 
 
 def test_a_plan_as_it_stands() -> None:
