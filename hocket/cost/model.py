@@ -66,10 +66,32 @@ class CostModel:
         return sum(self.samples)
 
     def samples_of(self, instruction: Instruction) -> int:
-        """Samples of an instruction's microbatch; for a norm, a step or a collective those of the first microbatch."""
+        """Samples of an instruction's microbatches; for a norm, a step or a collective those of the first microbatch."""
         if instruction.counts_updates or instruction.kind in COLLECTIVES:
             return self.samples[0]
-        return self.samples[instruction.index % len(self.samples)]
+        return self.samples_from(instruction.index, self.merged_in(instruction))
+
+    def samples_from(self, microbatch: int, merged: int = 1) -> int:
+        """Samples of one microbatch, or of so many from it on."""
+        count = len(self.samples)
+        if merged == 1:
+            return self.samples[microbatch % count]
+        return sum(self.samples[(microbatch + k) % count] for k in range(merged))
+
+    def merged_in(self, instruction: Instruction) -> int:
+        """Microbatches of an instruction: of a bundle, or of the piece of one that is sent."""
+        match instruction.kind:
+            case Kind.LOAD | Kind.FORWARD | Kind.BACKWARD:
+                return self.cuts[instruction.stage].merged
+            case Kind.SEND | Kind.RECEIVE:
+                return self.merged_of((instruction.reads or instruction.writes)[0])
+        return 1
+
+    def merged_of(self, value: Value) -> int:
+        """Microbatches of a value."""
+        if value.what in (What.ACTIVATION, What.GRADIENT):
+            return self.memory.piece(value)
+        return self.cuts[value.stage].merged
 
     @property
     def rounds(self) -> int:
@@ -83,7 +105,7 @@ class CostModel:
     @cached_property
     def memory(self) -> Memory:
         """Bytes of values and instructions."""
-        return Memory(self._columns, self.cuts)
+        return Memory(self._columns, self.cuts, self.samples[0])
 
     @cached_property
     def _factors(self) -> dict[str, float]:
@@ -166,19 +188,21 @@ class CostModel:
 
     def _begins_s(self, instruction: Instruction, samples: int) -> float:
         """What it takes to begin the transfers behind an instruction, and to copy the messages that it copies itself."""
-        here, m = instruction.device, instruction.index
+        here = instruction.device
         if instruction.kind is Kind.BACKWARD:
             sent = [(v.stage, v) for v in instruction.writes if v.what is What.GRADIENT]
-            came = [v.part for v in instruction.reads if v.what is What.GRADIENT]
+            came = [(v.part, v) for v in instruction.reads if v.what is What.GRADIENT]
         elif instruction.kind is Kind.FORWARD and not instruction.again:
             sent = [(v.part, v) for v in instruction.writes if v.what is What.ACTIVATION]
-            came = [v.stage for v in instruction.reads if v.what is What.ACTIVATION]
+            came = [(v.stage, v) for v in instruction.reads if v.what is What.ACTIVATION]
         else:
             return 0.0
-        receives = sum(self.cuts[stage].device(m) != here for stage in came)
-        away = [(self.cuts[stage].device(m), value) for stage, value in sent if self.cuts[stage].device(m) != here]
+        receives = sum(self.cuts[stage].device(value.index) != here for stage, value in came)
+        ends = [(self.cuts[stage].device(value.index), value) for stage, value in sent]
+        away = [(target, value) for target, value in ends if target != here]
         copied_s = sum(
-            self.bytes_of((value,), samples) / self.cluster.link_between(here, target).bandwidth_bytes_per_s
+            self.bytes_of((value,), self.memory.samples_in(instruction, value, samples))
+            / self.cluster.link_between(here, target).bandwidth_bytes_per_s
             for target, value in away
             if self.cluster.copied_between(here, target)
         )

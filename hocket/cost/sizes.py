@@ -22,17 +22,17 @@ class PlanSizes:
         # Few repetitions of the period are looked at: they show every size only where a period is whole batches.
         return self.program.stride % len(self.costs.samples) == 0
 
-    def _samples(self, index: int) -> int:
-        samples = self.costs.samples
-        return samples[index % len(samples)] if self._ragged else max(samples)
+    def _samples(self, index: int, merged: int) -> int:
+        return self.costs.samples_from(index, merged) if self._ragged else merged * max(self.costs.samples)
 
     def value(self, value: Value, device: int) -> float:
         """Of a value on a device."""
-        return self.costs.memory.held_bytes(value, device, self._samples(value.index))
+        return self.costs.memory.held_bytes(value, device, self._samples(value.index, self.costs.merged_of(value)))
 
     def held(self, instruction: Instruction) -> float:
         """The most that a compute instruction adds while it runs, pooled values that it writes left out."""
-        return self.costs.memory.hold_bytes(instruction, self._samples(instruction.index), pooled=False)
+        samples = self._samples(instruction.index, self.costs.merged_in(instruction))
+        return self.costs.memory.hold_bytes(instruction, samples, pooled=False)
 
     def pooled(self, value: Value) -> bool:
         """Whether the memory of such values is never given back."""

@@ -31,7 +31,7 @@ def assemble(name: str, stages: tuple[StageShape, ...], rule: Rule, stride: int,
     """
     if any(stride % batch for batch in rule.batch):
         raise InternalError(f"{name}: a stride of {stride} microbatches does not hold whole batches of {rule.batch}")
-    stride = lcm(stride, *(len(stage.devices) for stage in stages))
+    stride = lcm(stride, *(stage.round for stage in stages))
 
     if rule.synchronous:  # a flush behind every batch, which reads, makes and frees all that it needs: it is the period
         parts = _parts(stages, rule, stride, (0, 0), order, 1)

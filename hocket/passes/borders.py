@@ -37,6 +37,7 @@ class StageCut:
         buckets: layers of each gradient bucket, in the order in which a backward finishes them; () means one bucket.
         beside: devices of the other columns, where one of several alike stands for all (plan/columns.py).
         shard: what of its state is divided among its replicas (program.SHARDS).
+        merged: microbatches that one forward or backward runs together.
     """
 
     layers: tuple[int, ...]
@@ -45,6 +46,7 @@ class StageCut:
     buckets: tuple[tuple[int, ...], ...] = ()
     beside: tuple[int, ...] = ()
     shard: str = "none"
+    merged: int = 1
 
     @property
     def replicated(self) -> bool:
@@ -63,7 +65,7 @@ class StageCut:
 
     def device(self, microbatch: int) -> int:
         """The replica that runs a microbatch."""
-        return replica(self.devices, microbatch)
+        return replica(self.devices, microbatch, self.merged)
 
 
 @dataclass(frozen=True)
@@ -173,6 +175,7 @@ def stage_shapes(graph: Graph, cuts: Sequence[StageCut]) -> tuple[StageShape, ..
                 columns=1 + len(cut.beside) // len(cut.devices),
                 clips=graph.clip_grad_norm is not None,
                 shard=cut.shard if cut.replicated else "none",
+                merged=cut.merged,
             )
         )
     return tuple(shapes)

@@ -7,7 +7,8 @@ what one device has in front of its cut must not wait for what another has behin
 from collections.abc import Iterator, Mapping, Sequence
 
 from hocket.passes.tasks import Task, Work
-from hocket.program.order import last_in_update, summed
+from hocket.program.instruction import What
+from hocket.program.order import last_in_update, pieces, summed
 from hocket.program.program import StageShape
 from hocket.program.rule import Rule
 
@@ -43,11 +44,15 @@ def _needs(stages: tuple[StageShape, ...], rule: Rule, device: int, task: Task) 
     match task.work:
         case Work.FORWARD:
             for source in stages[s].sources:
-                yield stages[source].device(index), Task(Work.FORWARD, source, index)
+                for value in pieces(stages, What.ACTIVATION, source, s, s, index):
+                    first = stages[source].first(value.index)
+                    yield stages[source].device(first), Task(Work.FORWARD, source, first)
         case Work.BACKWARD:
             for target in stages[s].targets:
                 if s in stages[target].gradients:
-                    yield stages[target].device(index), Task(Work.BACKWARD, target, index)
+                    for value in pieces(stages, What.GRADIENT, s, target, s, index):
+                        first = stages[target].first(value.index)
+                        yield stages[target].device(first), Task(Work.BACKWARD, target, first)
             update = rule.update(s, index)
             if last_in_update(stages, rule, s, update, device) == index:
                 yield from _partners(stages, rule, s, update)

@@ -31,7 +31,10 @@ class Bounds:
         key = (id(choice.stages), choice.microbatch_size)
         if key not in self._quick:
             stages = self._stages.of(choice)
-            self._quick[key] = max(by_device(choice, stages.batch_s / stages.widths).values())
+            busy_s = by_device(choice, stages.batch_s / stages.widths)
+            if _bundled(choice):
+                busy_s = self._stages.bundles_s(choice)
+            self._quick[key] = max(busy_s.values())
         return self._quick[key]
 
     def step_share(self, name: str, shapes: tuple[StageShape, ...], choice: Choice) -> float:
@@ -54,9 +57,16 @@ class Bounds:
         return self._shapes[key][1]
 
     def seconds(self, name: str, shapes: tuple[StageShape, ...], choice: Choice) -> float:
-        """Everything that `bound_time` lists. The strategy must support the choice."""
+        """Everything that `bound_time` lists; of bundles compute alone. The strategy must support the choice."""
+        if _bundled(choice):
+            return self.quick_s(choice)
         return self._time.seconds(name, shapes, choice)
 
     def peak_bytes(self, name: str, shapes: tuple[StageShape, ...], choice: Choice) -> dict[int, float]:
         """Bytes that each device holds at some time at least: its weights, and gradients or stashes."""
         return peak_bytes(name, shapes, choice, self._stages.of(choice))
+
+
+def _bundled(choice: Choice) -> bool:
+    """Whether microbatches run together, which takes less than one after the other."""
+    return any(cut.merged > 1 for cut in choice.stages)

@@ -93,6 +93,20 @@ class StageFigures:
             kept = self._stages[key] = (choice.stages, stages)  # the first keeps the identity from being given anew
         return kept[1]
 
+    def bundles_s(self, choice: Choice) -> dict[int, float]:
+        """Seconds that each device computes for a batch, where a replica's share of it is one bundle."""
+        batch, found = self._situation.batch_size, dict[int, float]()
+        for cut in choice.stages:
+            start = 0
+            for device in cut.devices:
+                samples = min(cut.merged * choice.microbatch_size, batch - start)
+                figures, own = self.columns.at(samples), list(cut.layers)
+                forward_s = float(figures.forward_s[own].sum()) * (1 + cut.recompute)
+                seconds = (forward_s + float(figures.backward_s[own].sum())) * self._factors[device]
+                found[device] = found.get(device, 0.0) + seconds
+                start += samples
+        return found
+
     def _run(self, layers: tuple[int, ...], size: int) -> Run:
         found = self._runs.get((size, layers))
         if found is None:

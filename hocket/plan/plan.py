@@ -17,7 +17,7 @@ from hocket.hardware.cluster import Cluster
 from hocket.hardware.groups import Grouped, grouped
 from hocket.passes.borders import Graph, StageCut, stage_shapes
 from hocket.program.program import SHARDS, Program, StageShape
-from hocket.strategies._common import compile_strategy
+from hocket.strategies._common import compile_strategy, merged
 from hocket.typed import as_data, read_as
 
 FORMAT = "hocket-plan-1"
@@ -166,8 +166,10 @@ class Plan:
         """Microbatches of one batch."""
         return -(-self.batch_size // self.microbatch_size)
 
-    def samples(self, microbatch: int) -> int:
-        """Samples of one microbatch; the last of each batch may be ragged."""
+    def samples(self, microbatch: int, merged: int = 1) -> int:
+        """Samples of one microbatch, or of so many from it on; the last of each batch may be ragged."""
+        if merged > 1:
+            return sum(self.samples(m) for m in range(microbatch, microbatch + merged))
         last = self.microbatches - 1
         if microbatch % self.microbatches == last:
             return self.batch_size - last * self.microbatch_size
@@ -193,6 +195,7 @@ class Plan:
                     recompute=stage.recompute,
                     buckets=tuple(tuple(index[name] for name in bucket) for bucket in stage.buckets),
                     shard=self.shard,
+                    merged=merged(self.strategy, len(stage.devices), self.microbatches),
                 )
             )
         return tuple(cuts)

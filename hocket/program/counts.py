@@ -22,7 +22,7 @@ from hocket.program.instruction import (
     receive_lane,
     send_lane,
 )
-from hocket.program.order import norm_summed, scattered, stages_on, sum_of, summed
+from hocket.program.order import norm_summed, piece, scattered, stages_on, sum_of, summed
 from hocket.program.problem import Place, Problem, problem_at
 from hocket.program.program import Lanes, Program
 
@@ -95,12 +95,12 @@ def _expected(program: Program, start: int, end: int) -> Iterator[_Task]:
         kinds = [(Kind.FORWARD, False), (Kind.BACKWARD, False)]
         kinds += [(Kind.LOAD, False)] if shape.batch else []
         kinds += [(Kind.FORWARD, True)] if shape.recompute else []
-        for m in range(start, end):
-            device = shape.device(m)
+        for m in range(start, end, shape.merged):
             for kind, again in kinds:
-                yield _Task(device, kind, again, s, m, "", -1, -1)
-            for t in shape.targets:
-                far = stages[t].device(m)
+                yield _Task(shape.device(m), kind, again, s, m, "", -1, -1)
+        for t in shape.targets:
+            for m in range(start, end, piece(stages, s, t)):
+                device, far = shape.device(m), stages[t].device(m)
                 if far != device:
                     yield _Task(device, Kind.SEND, False, s, m, What.ACTIVATION, t, far)
                     yield _Task(far, Kind.RECEIVE, False, s, m, What.ACTIVATION, t, device)
@@ -108,7 +108,7 @@ def _expected(program: Program, start: int, end: int) -> Iterator[_Task]:
                         yield _Task(far, Kind.SEND, False, s, m, What.GRADIENT, t, device)
                         yield _Task(device, Kind.RECEIVE, False, s, m, What.GRADIENT, t, far)
         if shape.gathers:
-            for first in range(start, end, len(shape.devices)):
+            for first in range(start, end, shape.round):
                 for device in shape.devices:
                     yield _Task(device, Kind.ALL_GATHER, False, s, first, "", 0, -1)
                     yield _Task(device, Kind.ALL_GATHER, False, s, first, "", 1, -1)

@@ -24,6 +24,7 @@ from hocket.program.order import (
     last_in_update,
     norm_group,
     norm_summed,
+    piece,
     reduce_group,
     scattered,
     stages_on,
@@ -70,6 +71,8 @@ def transfer_ends(program: Program, value: Value) -> tuple[int, int] | None:
     stages = program.stages
     if not (0 <= value.stage < len(stages) and value.part in stages[value.stage].targets):
         return None
+    if value.index % piece(stages, value.stage, value.part):
+        return None
     near, far = stages[value.stage].device(value.index), stages[value.part].device(value.index)
     if value.what is What.ACTIVATION:
         return near, far
@@ -99,6 +102,9 @@ def _place(program: Program, i: Instruction, device: int, lane: str) -> Wrong | 
             return "place", f"is of stage {i.stage}", f"one of that stage's devices {list(shape.devices)}", ""
         if kind in _ON_A_REPLICA and shape.device(i.index) != device:
             return "place", f"is of microbatch {i.index}", f"device {shape.device(i.index)}, whose turn that is", ""
+        if kind in _ON_A_REPLICA and shape.first(i.index) != i.index:
+            first = f"{shape.first(i.index)}, the first of a bundle of {shape.merged}"
+            return "values", f"is of microbatch {i.index}", first, ""
         if kind is Kind.NORM and (not shape.clips or i.stage != stages_on(program.stages, device)[0]):
             return "values", f"names stage {i.stage}", "the first stage of a device of a program that clips", ""
     return _lane(i)

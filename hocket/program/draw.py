@@ -75,17 +75,20 @@ def draw(
 
 
 class _Labels:
-    """What stands in a slot: F3, B3, R3 for a recomputed forward; 'a', 'b', ... tell the stages of one device apart."""
+    """What stands in a slot: F3, B3, R3 for a recomputed forward, F4-7 for a bundle; 'a', 'b', ... tell the stages of one device apart."""
 
     def __init__(self, program: Program) -> None:
         self.hosted = {d: [s for s, stage in enumerate(program.stages) if d in stage.devices] for d in program.devices}
+        self.merged = [stage.merged for stage in program.stages]
         self.chunks = any(len(stages) > 1 for stages in self.hosted.values())
 
     def of(self, instruction: Instruction) -> str:
         if instruction.kind not in _LETTERS:
             return ""
         letter = "R" if instruction.again else _LETTERS[instruction.kind]
-        return f"{letter}{instruction.index}{self.chunk(instruction.device, instruction.stage)}"
+        last = instruction.index - 1 + (self.merged[instruction.stage] if instruction.stage < len(self.merged) else 1)
+        to = f"-{last}" if last > instruction.index else ""
+        return f"{letter}{instruction.index}{to}{self.chunk(instruction.device, instruction.stage)}"
 
     def chunk(self, device: int, stage: int) -> str:
         hosted = self.hosted.get(device, [])

@@ -15,6 +15,9 @@ Rules of this file: simulator, engines, builder and `check` all ask here, and no
    posted and not consumed (see window.py); it can start no earlier.
 """
 
+from collections.abc import Iterator
+from math import gcd
+
 from hocket.program.instruction import Instruction, Kind, Value, What
 from hocket.program.program import Program, StageShape
 from hocket.program.rule import Rule
@@ -32,28 +35,39 @@ def weight_read(stages: Stages, rule: Rule, stage: int, microbatch: int, backwar
 
 def first_of_round(stages: Stages, stage: int, microbatch: int) -> int:
     """The first of the microbatches that a stage's replicas run side by side."""
-    return microbatch - microbatch % len(stages[stage].devices)
+    return microbatch - microbatch % stages[stage].round
+
+
+def piece(stages: Stages, source: int, target: int) -> int:
+    """Microbatches in one activation or gradient on a border: as many as divide the bundles of both stages, so that nobody gets what
+    belongs to another's bundle."""
+    return gcd(stages[source].merged, stages[target].merged)
+
+
+def pieces(stages: Stages, what: What, source: int, target: int, stage: int, microbatch: int) -> Iterator[Value]:
+    """The activations or gradients of a border that belong to one bundle of a stage at either end of it."""
+    step = piece(stages, source, target)
+    return (Value(what, source, m, target) for m in range(microbatch, microbatch + stages[stage].merged, step))
 
 
 def inputs_of(stages: Stages, stage: int, microbatch: int) -> tuple[Value, ...]:
     """Batch tensors and activations that a stage's forward reads; they are kept until its backward is over."""
     shape = stages[stage]
     own = (Value(What.INPUT, stage, microbatch),) if shape.batch else ()
-    return own + tuple(Value(What.ACTIVATION, source, microbatch, stage) for source in shape.sources)
+    came = (pieces(stages, What.ACTIVATION, source, stage, stage, microbatch) for source in shape.sources)
+    return own + tuple(value for values in came for value in values)
 
 
 def own_microbatches(stages: Stages, rule: Rule, stage: int, update: int, device: int) -> range:
-    """The microbatches of one update that one replica runs, ascending."""
-    whole = rule.microbatches(stage, update)
-    devices = stages[stage].devices
-    first = whole.start + (devices.index(device) - whole.start) % len(devices)
-    return range(first, whole.stop, len(devices))
+    """The microbatches of one update that one replica runs, ascending; of bundles the first ones."""
+    whole, shape = rule.microbatches(stage, update), stages[stage]
+    turn = shape.devices.index(device) - whole.start // shape.merged
+    return range(whole.start + turn % len(shape.devices) * shape.merged, whole.stop, shape.round)
 
 
 def previous_in_update(stages: Stages, rule: Rule, stage: int, microbatch: int) -> int | None:
     """The microbatch whose accumulator this one continues, or None when it is the first of its update here."""
-    shape = stages[stage]
-    before = microbatch - len(shape.devices)
+    before = microbatch - stages[stage].round
     first = rule.microbatches(stage, rule.update(stage, microbatch)).start
     return before if before >= first else None
 
@@ -75,7 +89,8 @@ def forward_values(
     """What a forward reads and writes."""
     shape = stages[stage]
     reads = (*inputs_of(stages, stage, microbatch), weight_read(stages, rule, stage, microbatch, backward=again))
-    outputs = tuple(Value(What.ACTIVATION, stage, microbatch, target) for target in shape.targets)
+    made = (pieces(stages, What.ACTIVATION, stage, target, stage, microbatch) for target in shape.targets)
+    outputs = tuple(value for values in made for value in values)
     stash = (Value(What.STASH, stage, microbatch),)
     if again:
         return reads, stash
@@ -88,7 +103,10 @@ def backward_values(
     """What a backward reads and writes."""
     shape = stages[stage]
     arriving = tuple(
-        Value(What.GRADIENT, stage, microbatch, target) for target in shape.targets if stage in stages[target].gradients
+        value
+        for target in shape.targets
+        if stage in stages[target].gradients
+        for value in pieces(stages, What.GRADIENT, stage, target, stage, microbatch)
     )
     before = previous_in_update(stages, rule, stage, microbatch)
     sums = accumulators(stages, stage, before) if before is not None else ()
@@ -99,7 +117,9 @@ def backward_values(
         *arriving,
         *sums,
     )
-    leaving = tuple(Value(What.GRADIENT, source, microbatch, stage) for source in shape.gradients)
+    leaving = tuple(
+        value for source in shape.gradients for value in pieces(stages, What.GRADIENT, source, stage, stage, microbatch)
+    )
     return reads, leaving + accumulators(stages, stage, microbatch)
 
 

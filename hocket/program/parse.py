@@ -148,7 +148,7 @@ def _stage(reader: _Reader, line: str, number: int) -> tuple[StageShape, tuple[i
     seen: dict[str, str] = {}
     tied: list[tuple[int, tuple[int, ...]]] = []
     lists = ("devices", "sources", "targets", "gradients")
-    known = (*lists, "batch", "buckets", "tied", "recompute", "columns", "clips", "shard", "update", "delay")
+    known = (*lists, "batch", "buckets", "tied", "recompute", "columns", "clips", "shard", "merged", "update", "delay")
     for entry in rest.split(";"):
         key, _, word = entry.strip().partition(" ")
         if key not in known:
@@ -181,6 +181,7 @@ def _stage(reader: _Reader, line: str, number: int) -> tuple[StageShape, tuple[i
         columns=_number(reader, seen.get("columns", "1"), least=1),
         clips="clips" in seen,
         shard=seen.get("shard", "none"),
+        merged=_number(reader, seen.get("merged", "1"), least=1),
     )
     return shape, (_number(reader, seen["update"], least=1), _number(reader, seen.get("delay", "0")))
 

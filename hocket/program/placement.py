@@ -1,4 +1,4 @@
-"""When each compute instruction would run if a forward took one slot, a backward one or two, and all else no time.
+"""When each compute instruction would run if the forward of a microbatch took one slot, its backward one or two, and all else none.
 
 Rules of this file: order.py's readiness, but for frees and rendezvous, so that a program that is not legal can be placed
 as well, as far as it goes. Seconds live in the simulator.
@@ -44,8 +44,12 @@ def place(program: Program, repeats: int = 1, forward_slots: int = 1, backward_s
     clock = dict.fromkeys(lanes, 0)
     slots: dict[int, list[Slot]] = {device: [] for device in program.devices}
     slots |= {device: [] for device, lane in lanes if lane == COMPUTE}
-    length = {Kind.FORWARD: forward_slots, Kind.BACKWARD: backward_slots}
+    each = {Kind.FORWARD: forward_slots, Kind.BACKWARD: backward_slots}
     queue = deque(lanes)
+
+    def length(instruction: Instruction) -> int:
+        slots, stage = each.get(instruction.kind, 0), instruction.stage
+        return slots * program.stages[stage].merged if slots and 0 <= stage < len(program.stages) else slots
 
     def write(device: int, value: Value, time: int) -> None:
         if (device, value) not in there:
@@ -77,7 +81,7 @@ def place(program: Program, repeats: int = 1, forward_slots: int = 1, backward_s
                 queue.extend(other for other in group if other != lane)
                 group.clear()
                 continue
-            end = clock[lane] = start + length.get(instruction.kind, 0)
+            end = clock[lane] = start + length(instruction)
             at[lane] += 1
             if instruction.kind is Kind.SEND:
                 for value in instruction.reads:
@@ -89,7 +93,7 @@ def place(program: Program, repeats: int = 1, forward_slots: int = 1, backward_s
     for (device, name), entries in lanes.items():
         if name == COMPUTE:
             for entry in entries[at[device, name] :]:
-                size = length.get(entry.instruction.kind, 0)
+                size = length(entry.instruction)
                 slots[device].append(
                     Slot(entry.part, entry.repetition, entry.position, entry.instruction, -1, -1 + size)
                 )

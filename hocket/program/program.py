@@ -20,9 +20,9 @@ SHARDS = ("none", "optimizer", "full")
 well, which are gathered for each forward and backward (its third)."""
 
 
-def replica(devices: Sequence[int], microbatch: int) -> int:
-    """Which of a stage's replicas runs a microbatch: they take turns (1F1B-RR, section 2.4.2)."""
-    return devices[microbatch % len(devices)]
+def replica(devices: Sequence[int], microbatch: int, merged: int = 1) -> int:
+    """Which of a stage's replicas runs a microbatch: they take turns (1F1B-RR, section 2.4.2), with a bundle each."""
+    return devices[microbatch // merged % len(devices)]
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,7 @@ class StageShape:
             is one; gradients are summed over all.
         clips: whether a step reads the norm of the gradients of all stages first (of all stages or of none).
         shard: one of SHARDS.
+        merged: microbatches of a bundle, which one forward or backward runs together: those from a multiple of this on.
     """
 
     devices: tuple[int, ...]
@@ -54,6 +55,7 @@ class StageShape:
     columns: int = 1
     clips: bool = False
     shard: str = "none"
+    merged: int = 1
 
     @property
     def sharded(self) -> bool:
@@ -67,7 +69,16 @@ class StageShape:
 
     def device(self, microbatch: int) -> int:
         """The replica that runs a microbatch."""
-        return replica(self.devices, microbatch)
+        return replica(self.devices, microbatch, self.merged)
+
+    @property
+    def round(self) -> int:
+        """Microbatches after which it is the first replica's turn again."""
+        return len(self.devices) * self.merged
+
+    def first(self, microbatch: int) -> int:
+        """The first microbatch of the bundle that one belongs to: it gives the bundle its number."""
+        return microbatch - microbatch % self.merged
 
 
 @dataclass(frozen=True)

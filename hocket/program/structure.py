@@ -41,6 +41,8 @@ def _numbers(program: Program) -> Iterator[Problem]:
             )
         if stage.buckets < 1:
             yield _wrong(f"stage {s} has {stage.buckets} gradient buckets; expected at least one.")
+        if stage.merged < 1:
+            yield _wrong(f"stage {s} has bundles of {stage.merged} microbatches; expected at least one.")
         if stage.shard not in SHARDS:
             yield _wrong(f"stage {s} has the shard {stage.shard!r}; expected one of {', '.join(SHARDS)}.")
         for name in ("sources", "targets", "gradients"):
@@ -99,20 +101,26 @@ def _rounds(program: Program) -> Iterator[Problem]:
     rule = program.rule
     for s, stage in enumerate(program.stages):
         replicas, batch = len(stage.devices), rule.batch[s]
-        if batch < replicas:
+        if batch % stage.merged:
             yield _wrong(
-                f"stage {s} updates after {batch} microbatches on {replicas} replicas; expected one for each replica."
+                f"stage {s} updates after {batch} microbatches in bundles of {stage.merged}; expected whole bundles."
             )
-        if program.stages[s].gathers and (batch % replicas or rule.delay[s] or rule.kind == "naive"):
+        if batch < stage.round:
+            expected = "one" if stage.merged == 1 else f"a bundle of {stage.merged}"
+            yield _wrong(
+                f"stage {s} updates after {batch} microbatches on {replicas} replicas; expected {expected} for each replica."
+            )
+        if program.stages[s].gathers and (batch % stage.round or rule.delay[s] or rule.kind == "naive"):
             yield _wrong(
                 f"stage {s} gathers weights for each round of its {replicas} replicas, with updates of {batch} microbatches and "
                 f"delay {rule.delay[s]}; expected whole rounds on the newest weights."
             )
         if program.stages[s].gathers and program.stages[s].tied:
             yield _wrong(f"stage {s} shares weights with other stages; expected none where nothing is kept whole.")
-        if program.stride % replicas or program.stride % batch:
+        if program.stride % stage.round or program.stride % batch:
             yield _wrong(
-                f"a stride of {program.stride} microbatches; expected a multiple of stage {s}'s {replicas} replicas "
+                f"a stride of {program.stride} microbatches; expected a multiple of stage {s}'s {replicas} replicas"
+                f"{'' if stage.merged == 1 else f' x {stage.merged} microbatches'} "
                 f"and of the {batch} microbatches of its update."
             )
         if program.admitted % batch:

@@ -110,6 +110,8 @@ def _stage_line(s: int, stage: StageShape, update: int, delay: int) -> str:
         fields.append("clips")
     if stage.shard != "none":
         fields.append(f"shard {stage.shard}")
+    if stage.merged != 1:
+        fields.append(f"merged {stage.merged}")
     fields.append(f"update {update}")
     if delay:
         fields.append(f"delay {delay}")

@@ -3,13 +3,14 @@
 A message is consumed when the first compute instruction that reads it has finished; weights gathered for one round when the last
 one has. A lane's window is the least number of
 posted, not yet consumed messages with which compute always finds what it reads next, and one more, so that a message can
-be on its way while compute uses the one before it. It follows from the program alone: compute takes most messages in the
+be on its way while compute uses the one before it; at least as many as one instruction reads. It follows from the program alone: compute takes most messages in the
 order in which they come, some a few places later.
 
 A window never brings programs to a stand. What compute reads next has been posted, and so has all that comes before it in
 its lane; so compute waits only for what it would wait for without windows.
 """
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -88,13 +89,14 @@ def windows(program: Program) -> dict[Lane, int]:
                     elif stride:
                         key = (value.what, value.stage, value.part, value.index % stride)
                         order.period[key] = (place, value.index)
-    found = dict.fromkeys(orders, 1)
+    found, together = dict.fromkeys(orders, 1), dict.fromkeys(orders, 1)
     counts: dict[Lane, list[int]] = {lane: [0, 0, 0] for lane in orders}
     for number, part in enumerate(("prologue", "period", "epilogue")):
         for (_, name), instructions in getattr(program, part).items():
             if name != COMPUTE:
                 continue
             for instruction in instructions:
+                over: Counter[Lane] = Counter()  # of the lane's messages those that this instruction has
                 for lane, value in consumed(program, instruction):
                     if lane not in orders:
                         continue
@@ -103,11 +105,13 @@ def windows(program: Program) -> dict[Lane, int]:
                     counts[lane][number] += 1
                     ahead = UNLIMITED if number_of is None else number_of - before + 1
                     found[lane] = max(found[lane], ahead)
+                    together[lane] = max(together[lane], ahead + over[lane])
+                    over[lane] += 1
     for lane, order in orders.items():
         prologue, period, epilogue = counts[lane]
         came = len(order.prologue), len(order.period), len(order.epilogue)
         if period != came[1] or prologue + epilogue != came[0] + came[2]:
             found[lane] = UNLIMITED
         # The prologue ends without the period: whatever comes in it is posted in it.
-        found[lane] = min(UNLIMITED, max(found[lane] + 1, came[0] - prologue))
+        found[lane] = min(UNLIMITED, max(found[lane] + 1, together[lane], came[0] - prologue))
     return found

@@ -31,25 +31,25 @@ class Stream:
         if self.start < 0:
             raise InputError("Stream.start", str(self.start), ">= 0 samples")
 
-    def samples(self, microbatch: int) -> int:
-        """Samples of one microbatch; the last of a batch may be ragged."""
-        return self.plan.samples(microbatch)
+    def samples(self, microbatch: int, merged: int = 1) -> int:
+        """Samples of one microbatch, or of so many from it on; the last of a batch may be ragged."""
+        return self.plan.samples(microbatch, merged)
 
     def position(self, microbatch: int) -> int:
         """Where in the stream the microbatch begins."""
         batch, within = divmod(microbatch, self.plan.microbatches)
         return self.start + batch * self.plan.batch_size + within * self.plan.microbatch_size
 
-    def indices(self, microbatch: int) -> list[int]:
-        """Which samples of `job.data` the microbatch holds."""
-        position, count, total = self.position(microbatch), self.samples(microbatch), len(self.job.data)
+    def indices(self, microbatch: int, merged: int = 1) -> list[int]:
+        """Which samples of `job.data` the microbatch holds, or so many from it on."""
+        position, count, total = self.position(microbatch), self.samples(microbatch, merged), len(self.job.data)
         if position % count == 0:
             return order(position // count, count, total, self.job.seed)
         return [order(p, 1, total, self.job.seed)[0] for p in range(position, position + count)]
 
-    def batch(self, microbatch: int) -> Batch:
-        """The tensors of the microbatch by their key in the batch; shape (samples, ...)."""
-        return self.job.batch(self.indices(microbatch))
+    def batch(self, microbatch: int, merged: int = 1) -> Batch:
+        """The tensors of the microbatch, or of so many from it on, by their key in the batch; shape (samples, ...)."""
+        return self.job.batch(self.indices(microbatch, merged))
 
     def seed_of(self, microbatch: int) -> Callable[[int], int]:
         """The seed of each layer's random numbers for one microbatch, by layer index."""

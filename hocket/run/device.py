@@ -9,7 +9,7 @@ instruction may start, is the engine's business. Objects behind the values:
     sq, norm Squares
 """
 
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from typing import Any
 
 import torch
@@ -21,14 +21,15 @@ from hocket.features import Feature
 from hocket.plan.plan import Plan
 from hocket.profile.capture import Captured
 from hocket.program.instruction import Instruction, Kind, Value, What
-from hocket.program.order import heir_of
+from hocket.program.order import heir_of, piece
 from hocket.program.program import Program
 from hocket.run.buckets import Bucket
+from hocket.run.bundles import Border, Pieces
 from hocket.run.clipping import Clipping
 from hocket.run.data import Stream
 from hocket.run.scale import Scale
 from hocket.run.sharding import Gather, check_sharing
-from hocket.run.split import split
+from hocket.run.split import StagePart, split
 from hocket.run.stage_runner import StageRunner
 from hocket.run.weights import MASTER
 
@@ -73,16 +74,25 @@ class Device:
         self._scale = Scale(plan, program.rule)
         self.clipping = Clipping(captured.job.clip_grad_norm, program.stages)
         self.on_loss = on_loss
-        sizes = {plan.samples(m) for m in range(plan.microbatches)}
         parts = split(captured, plan, number)
         way = Feature.SHARD_FULL if plan.shard == "full" else Feature.SHARD_OPTIMIZER
         for replicas in {len(part.shape.devices) for part in parts if part.shape.sharded}:
             check_sharing(captured.job, replicas, way)
         self.stages = {
             part.number: StageRunner(
-                captured, part, tuple(sizes), self.device, number, plan.stages[part.number].compile
+                captured, part, self._sizes(part), self.device, number, plan.stages[part.number].compile
             )
             for part in parts
+        }
+        self._pieces = {
+            (part.number, other): Pieces(captured, names, flowing[other], self._unlike(part, other))
+            for part in parts
+            for borders, flowing in (
+                (part.arriving, part.arriving_gradients),
+                (part.leaving, part.leaving_gradients),
+            )
+            for other, names in borders.items()
+            if self._piece(part.number, other) < part.shape.merged
         }
         self._handlers: dict[Kind, Callable[[Instruction, Store, Publish | None], None]] = {
             Kind.LOAD: self._load,
@@ -92,6 +102,19 @@ class Device:
             Kind.STEP: self._step,
             Kind.DROP: lambda instruction, store, publish: None,
         }
+
+    def _sizes(self, part: StagePart) -> tuple[int, ...]:
+        """The numbers of samples that a stage runs at once."""
+        merged = part.shape.merged
+        return tuple({self.plan.samples(m, merged) for m in range(0, self.plan.microbatches, merged)})
+
+    def _unlike(self, part: StagePart, other: int) -> tuple[int, int]:
+        """Samples of a bundle, and of a piece of it for or from another stage."""
+        return self.plan.samples(0, part.shape.merged), self.plan.samples(0, self._piece(part.number, other))
+
+    def _piece(self, one: int, other: int) -> int:
+        """Microbatches of a piece on the border of two stages."""
+        return piece(self.program.stages, one, other)
 
     def start(self, position: int = 0) -> dict[Value, Any]:
         """Begin a segment at this many samples of the data; returns the values that are there before it."""
@@ -131,9 +154,9 @@ class Device:
     # -- the kinds
 
     def _load(self, instruction: Instruction, store: Store, publish: Publish | None) -> None:
-        batch = self.stream.batch(instruction.index)
+        part = self.stages[instruction.stage].part
+        batch = self.stream.batch(instruction.index, part.shape.merged)
         for value in instruction.writes:
-            part = self.stages[value.stage].part
             store[value] = {name: batch[key].to(self.device) for name, key in part.batch}
 
     def _forward(self, instruction: Instruction, store: Store, publish: Publish | None) -> None:
@@ -146,15 +169,16 @@ class Device:
                 slot = store[value]
             elif value.what is What.INPUT:
                 values.update(store[value])
-            elif value.what is What.ACTIVATION:
-                flowing = part.arriving_gradients[value.stage]
-                for name, tensor in zip(part.arriving[value.stage], store[value], strict=True):
-                    if stashes and name in flowing:
-                        tensor = stash.leaves[name] = tensor.detach().requires_grad_()
-                    values[name] = tensor
+        for source, border in self._come(instruction, store, What.ACTIVATION):
+            flowing = part.arriving_gradients[source]
+            for name, tensor in zip(part.arriving[source], border, strict=True):
+                if stashes and name in flowing:
+                    tensor = stash.leaves[name] = tensor.detach().requires_grad_()
+                values[name] = tensor
         if slot is None:
             raise InternalError(f"{instruction.name} reads no weights")
-        samples, seed_of = self.stream.samples(microbatch), self.stream.seed_of(microbatch)
+        samples = self.stream.samples(microbatch, part.shape.merged)
+        seed_of = self.stream.seed_of(microbatch)
         with torch.set_grad_enabled(stashes):
             made = runner.run(samples, slot, values, seed_of, instruction.again)
         if part.makes_loss:
@@ -169,8 +193,9 @@ class Device:
         for value in instruction.writes:
             if value.what is What.STASH:
                 store[value] = stash
-            elif value.what is What.ACTIVATION:
-                store[value] = tuple(made[name].detach() for name in part.leaving[value.part])
+        for target, pieces in _by_stage(instruction.stage, instruction.writes, What.ACTIVATION).items():
+            border = tuple(made[name].detach() for name in part.leaving[target])
+            self._hand_on(instruction, store, target, pieces, border)
 
     def _backward(self, instruction: Instruction, store: Store, publish: Publish | None) -> None:
         microbatch, runner = instruction.index, self.stages[instruction.stage]
@@ -186,18 +211,19 @@ class Device:
                 stash = store[value]
             elif value.what is What.ACCUMULATOR:
                 sums.append(store[value])
-        for value in instruction.reads:
-            if value.what is What.GRADIENT:
-                for name, gradient in zip(part.leaving_gradients[value.part], store[value], strict=True):
-                    if name in stash.edges:
-                        roots.append(stash.edges[name])
-                        gradients.append(gradient)
+        for target, border in self._come(instruction, store, What.GRADIENT):
+            for name, gradient in zip(part.leaving_gradients[target], border, strict=True):
+                if name in stash.edges:
+                    roots.append(stash.edges[name])
+                    gradients.append(gradient)
         if slot is None:
             raise InternalError(f"{instruction.name} reads no weights")
         if stash.loss is not None:
             roots.append(stash.loss)
             meta = stash.loss.node._input_metadata[stash.loss.output_nr]
-            gradients.append(torch.tensor(self._scale.loss(microbatch), dtype=meta.dtype, device=self.device))
+            gradients.append(
+                torch.tensor(self._scale.loss(microbatch, part.shape.merged), dtype=meta.dtype, device=self.device)
+            )
         accumulators = {v.part: v for v in instruction.writes if v.what is What.ACCUMULATOR}
         ready = None
         if publish is not None:
@@ -208,10 +234,30 @@ class Device:
             torch.autograd.backward(roots, gradients)
         for bucket in weights.gradients.end(slot):
             store[accumulators[bucket.number]] = bucket
-        for value in instruction.writes:
-            if value.what is What.GRADIENT:
-                leaves = [stash.leaves[name] for name in part.arriving_gradients[value.stage]]
-                store[value] = tuple(torch.zeros_like(x) if x.grad is None else x.grad for x in leaves)
+        for source, pieces in _by_stage(instruction.stage, instruction.writes, What.GRADIENT).items():
+            leaves = [stash.leaves[name] for name in part.arriving_gradients[source]]
+            border = tuple(torch.zeros_like(x) if x.grad is None else x.grad for x in leaves)
+            self._hand_on(instruction, store, source, pieces, border)
+
+    def _come(self, instruction: Instruction, store: Store, what: What) -> Iterator[tuple[int, Border]]:
+        """What a bundle reads of each other stage, in one: pieces become views of it."""
+        for other, values in _by_stage(instruction.stage, instruction.reads, what).items():
+            if len(values) == 1:
+                yield other, store[values[0]]
+                continue
+            pieces = self._pieces[instruction.stage, other]
+            whole, views = pieces.joined(what, [store[value] for value in values])
+            store.update(zip(values, views, strict=True))
+            yield other, whole
+
+    def _hand_on(self, instruction: Instruction, store: Store, other: int, values: list[Value], whole: Border) -> None:
+        """What a bundle makes for another stage, in as many pieces as it is to have."""
+        found = [whole]
+        if len(values) > 1:
+            each = self._piece(instruction.stage, other)
+            samples = [self.plan.samples(value.index, each) for value in values]
+            found = self._pieces[instruction.stage, other].split(values[0].what, whole, samples)
+        store.update(zip(values, found, strict=True))
 
     def _norm(self, instruction: Instruction, store: Store, publish: Publish | None) -> None:
         gradients = (
@@ -288,6 +334,14 @@ class Device:
             for name, tensor in runner.buffers.items():
                 if name in state["buffers"]:
                     tensor.copy_(state["buffers"][name])
+
+
+def _by_stage(stage: int, values: Iterable[Value], what: What) -> dict[int, list[Value]]:
+    """The activations or gradients among what an instruction of a stage reads or writes, by the stage at the other end."""
+    found: dict[int, list[Value]] = {}
+    for value in sorted(value for value in values if value.what is what):
+        found.setdefault(value.stage if value.part == stage else value.part, []).append(value)
+    return found
 
 
 def _publisher(publish: Publish, accumulators: Mapping[int, Value]) -> Callable[[Bucket], None]:

@@ -34,11 +34,12 @@ class Scale:
         """N: samples of one update of one stage, over all replicas."""
         return sum(self.plan.samples(m) for m in self.rule.microbatches(stage, update))
 
-    def loss(self, microbatch: int) -> float:
-        """What the gradient of a microbatch's mean loss is multiplied by."""
+    def loss(self, microbatch: int, merged: int = 1) -> float:
+        """What the gradient of the mean loss of a microbatch, or of so many from it on, is multiplied by."""
+        samples = self.plan.samples(microbatch, merged)
         if self.uniform:
-            return self.plan.samples(microbatch) / self.samples(0, self.rule.update(0, microbatch))
-        return self.plan.samples(microbatch) / (self.rule.batch[-1] * self.plan.microbatch_size)
+            return samples / self.samples(0, self.rule.update(0, microbatch))
+        return samples / (self.rule.batch[-1] * self.plan.microbatch_size)
 
     def gradient(self, stage: int, update: int) -> float:
         """What a stage's summed gradients are multiplied by before its step."""

@@ -13,9 +13,9 @@ from typing import Any
 Ints = Any
 Floats = Any
 
-OTHERS, COMPUTES, FINISHES, SENDS, AT_ONCE = range(5)
-"""What a node's changes of memory wait for: nothing; nothing, and sends' changes for its begin and its end, or, of the last
-part of a compute instruction, for its end; those of sends wait for either, but those of some for nothing if the compute
+OTHERS, BEGINS, COMPUTES, FINISHES, SENDS, AT_ONCE = range(6)
+"""What a node's changes of memory wait for: nothing; nothing, and sends' changes for its begin and its end, or, of the first
+part of a compute instruction, for its begin, of its last, for its end; those of sends wait for either, but those of some for nothing if the compute
 instruction behind which they come is what they have waited for."""
 
 
@@ -192,7 +192,9 @@ def play(shape: Any, node: Any, edges: Any, cost: Any, uses: Any, queue: Any, la
             k = size_class[(index_of[local] + moves[local] * round_ * stride) % kinds]
             c = s * classes + k
             start[n] = now
-            if role[s] == COMPUTES:  # what was sent before is let go before a compute instruction begins
+            if (
+                role[s] == COMPUTES or role[s] == BEGINS
+            ):  # what was sent before is let go before a compute instruction begins
                 records = charge(hold_device[s], late[hold_device[s]], now, records, held)
                 late[hold_device[s]] = 0.0
             records = charge(hold_device[s], hold[c], now, records, held)

@@ -100,7 +100,7 @@ def play(
     uses = use_tables(lowered, costs)
     lanes, resources = len(lowered.lanes), len(uses[-1])
     prologue, period, epilogue = layout.sizes
-    classes = len(set(costs.samples))
+    classes = int(size_class.max()) + 1
     shape = (prologue, period, layout.repeats, epilogue, lowered.program.stride, classes)
     queue = (_ints(lanes), _ints(lanes, -1), np.zeros(lanes), _ints(lanes))
     flags = (np.zeros(lanes, dtype=np.bool_), np.zeros(lanes, dtype=np.bool_))

@@ -202,8 +202,9 @@ def _traffic(outcome: Outcome, members: int, copies: int) -> tuple[dict[str, flo
             continue
         counts: dict[tuple[int, int], int] = {}
         for s, index, moves in zip(part.signature, part.index, part.moves, strict=True):
+            merged = costs.merged_in(layout.skeleton.signatures[s].members[0])
             for r in range(rounds):
-                key = (s, costs.samples[(index + r * stride * moves) % batch])
+                key = (s, costs.samples_from(index + r * stride * moves, merged))
                 counts[key] = counts.get(key, 0) + 1
         for (s, samples), count in counts.items():
             one = layout.skeleton.signatures[s].members[0]

@@ -14,7 +14,7 @@ from hocket.cost.contention import capacity
 from hocket.cost.model import CostModel
 from hocket.program.instruction import COLLECTIVES, COMPUTE, Instruction, Kind
 from hocket.program.program import Program
-from hocket.simulate.kernel import AT_ONCE, COMPUTES, FINISHES, SENDS
+from hocket.simulate.kernel import AT_ONCE, BEGINS, COMPUTES, FINISHES, SENDS
 from hocket.simulate.lower import Skeleton
 from hocket.simulate.nodes import PERIOD, Part, cost_key
 
@@ -119,14 +119,18 @@ def cost_tables(skeleton: Skeleton, costs: CostModel) -> tuple[np.ndarray, tuple
     """Costs by signature and number of samples.
 
     Returns:
-        size_class: for every microbatch of a batch, which of the different numbers of samples it has.
+        size_class: for every microbatch of a batch, which of the different numbers of samples it has (and so many microbatches
+            from it on, as are merged anywhere).
         (work_s, latency_s, hold_bytes, hold_device, op_ptr, op_device, op_bytes, post_device, post_bytes, role): an entry for
         signature s and class k stands at s * classes + k, but for latency, devices and role, which stand at s. Operations
         are changes of a device's memory when the node ends (of a send, at the next begin or end of a compute instruction; role tells
         them apart); hold applies when it starts; post when its receive is posted.
     """
-    kinds = sorted(set(costs.samples))
-    size_class = np.array([kinds.index(samples) for samples in costs.samples], dtype=np.int64)
+    merged = sorted({1, *(costs.merged_in(signature.members[0]) for signature in skeleton.signatures)})
+    sizes = [tuple(costs.samples_from(m, many) for many in merged) for m in range(len(costs.samples))]
+    kinds = sorted(set(sizes))
+    size_class = np.array([kinds.index(size) for size in sizes], dtype=np.int64)
+    apart = merged != [1]
     count, classes = len(skeleton.signatures), len(kinds)
     work, hold, post = (np.zeros((count, classes)) for _ in range(3))
     latency = np.zeros(count)
@@ -140,8 +144,11 @@ def cost_tables(skeleton: Skeleton, costs: CostModel) -> tuple[np.ndarray, tuple
             role[s] = AT_ONCE if costs.at_once(one) else SENDS
         elif one.lane == COMPUTE and signature.last_bucket < 0:
             role[s] = COMPUTES if signature.first_bucket < 0 else FINISHES
+        elif one.lane == COMPUTE and signature.first_bucket < 0:
+            role[s] = BEGINS
         changes: dict[int, list[float]] = {}
-        for k, samples in enumerate(kinds):
+        for k, size in enumerate(kinds):
+            samples = size[merged.index(costs.merged_in(one))]
             latency_s, flow_s = costs.transfer(one, samples)
             latency[s] = latency_s
             share = 1.0
@@ -151,8 +158,9 @@ def cost_tables(skeleton: Skeleton, costs: CostModel) -> tuple[np.ndarray, tuple
                 share = (ready[signature.last_bucket] if signature.last_bucket >= 0 else 1.0) - start
             work[s, k] = flow_s + costs.seconds(one, samples) * share
             for member in signature.members:
-                key = (cost_key(member), samples)
-                if key not in known:  # replicas have the same
+                # Replicas have the same, but for what of a bundle's pieces stays where it is.
+                key = (cost_key(member), samples, member.device if apart else -1)
+                if key not in known:
                     memory = costs.memory
                     known[key] = memory.net_bytes(member, samples, False), memory.hold_bytes(member, samples, False)
                 net, held = known[key]

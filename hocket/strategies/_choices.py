@@ -224,7 +224,8 @@ def interleavings(situation: Situation) -> Iterator[Choice]:
 
 def period_forwards(stages: tuple[StageCut, ...], microbatches: int = 1) -> int:
     """Forwards of one period of a schedule that repeats itself when every replica's turn and a batch come round."""
-    return lcm(microbatches, *(len(stage.devices) for stage in stages)) * len(stages)
+    turns = lcm(microbatches, *(len(stage.devices) * stage.merged for stage in stages))
+    return sum(turns // stage.merged for stage in stages)
 
 
 def partitioned(situation: Situation) -> Iterator[Choice]:

@@ -96,7 +96,7 @@ def compile_strategy(name: str, stages: Stages, microbatches: int, options: Opti
 def refusal(name: str, stages: Stages, microbatches: int, options: Options) -> str | None:
     """The reason to refuse a strategy on some stages, with all options given; None where it can be compiled."""
     member = strategy(name)
-    reason = _always(stages, microbatches) or member.supports(stages, microbatches, options)
+    reason = _always(stages, microbatches) or _bundles(name, stages) or member.supports(stages, microbatches, options)
     if reason is not None:
         return reason
     rule = member.rule(stages, microbatches, options)
@@ -123,10 +123,28 @@ def in_use(stages: Stages, rule: Rule, options: Options) -> frozenset[Feature]:
     return frozenset(feature for feature, wanted in asked.items() if wanted)
 
 
+def merges(name: str) -> bool:
+    """Whether a replica of a strategy runs its share of a batch together, as one forward and one backward."""
+    return bool(getattr(strategy(name), "MERGES", False))
+
+
+def merged(name: str, replicas: int, microbatches: int) -> int:
+    """The microbatches that one forward of a stage runs together; one where they cannot be divided among the replicas."""
+    return microbatches // replicas if merges(name) and microbatches % replicas == 0 else 1
+
+
+def _bundles(name: str, stages: Stages) -> str | None:
+    """The reason to refuse stages that run several microbatches together."""
+    s = next((s for s, stage in enumerate(stages) if stage.merged != 1), None)
+    if s is None or merges(name):
+        return None
+    return f"stage {s} runs {stages[s].merged} microbatches together; here each has a forward and a backward of its own"
+
+
 def _whole_rounds(stages: Stages, rule: Rule) -> str | None:
     """The reason to refuse where weights are to be gathered for every round of a stage's replicas."""
     for s, stage in enumerate(stages):
-        if stage.gathers and rule.batch[s] % len(stage.devices):
+        if stage.gathers and rule.batch[s] % stage.round:
             return (
                 f"shard is full, and {show_count(rule.batch[s], 'microbatch')} a batch are no whole rounds of the "
                 f"{len(stage.devices)} replicas of stage {s}, which gather weights together"
@@ -158,8 +176,8 @@ def _always(stages: Stages, microbatches: int) -> str | None:
 
 def _too_long(stages: Stages, rule: Rule) -> str | None:
     """The reason to refuse when the period, in which every batch and every replica's turn comes round, is beyond all use."""
-    microbatches = lcm(*rule.batch, *(len(stage.devices) for stage in stages))
-    if microbatches * len(stages) <= MAX_FORWARDS:
+    microbatches = lcm(*rule.batch, *(stage.round for stage in stages))
+    if sum(microbatches // stage.merged for stage in stages) <= MAX_FORWARDS:
         return None
     each = f"{microbatches:,} microbatches through {show_count(len(stages), 'stage')}"
     return f"its period has {each}; programs of more than {MAX_FORWARDS:,} forwards are not compiled: take larger microbatches"
@@ -202,8 +220,10 @@ def config(stages: Stages) -> str:
     """A configuration as the papers write it: '15-1', '2-1-1', 'straight 4', or '16' for data parallelism.
 
     Where devices host several stages it is that of one round over them, such as 'straight 2 x 4 chunks'; all of them on the same
-    replicas are units, '4 x 8 units'.
+    replicas are units, '4 x 8 units'. Where replicas run their whole share at once it is the devices of every stage, '4-2-1-2-4'.
     """
+    if any(stage.merged > 1 for stage in stages):
+        return "-".join(str(len(stage.devices)) for stage in stages)
     depth, chunks = rounds(stages)
     if chunks == 0:
         devices = {device for stage in stages for device in stage.devices}

@@ -29,8 +29,8 @@ def warmup(stages: Stages, in_flight: int | None = None) -> tuple[int, ...]:
 
 
 def most_own(stage: StageShape, microbatches: int) -> int:
-    """The most microbatches of one batch that one replica of a stage runs."""
-    return ceil(microbatches / len(stage.devices))
+    """The most microbatches of one batch (or bundles of them) that one replica of a stage runs."""
+    return ceil(microbatches / stage.round)
 
 
 def at_most_own(counts: tuple[int, ...], stages: Stages, microbatches: int) -> tuple[int, ...]:

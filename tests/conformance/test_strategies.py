@@ -255,7 +255,7 @@ def test_a_member_has_golden_drawings(name: str) -> None:
 @pytest.mark.parametrize("name", members())
 def test_a_members_choices_can_be_compiled(name: str) -> None:
     """What a member offers to the planner is legal, or refused with a reason; something is legal."""
-    profile = chain(6, forward_s=[1.0, 2.0, 1.0, 3.0, 1.0, 1.0], microbatch_sizes=(1, 2))
+    profile = chain(6, forward_s=[1.0, 2.0, 1.0, 3.0, 1.0, 1.0], microbatch_sizes=(1, 2), device_type="cpu-core")
     cluster = Cluster("four", (Level("server", 4, 1e9),), device_type="cpu-core")
     situation = Situation(profile, cluster, batch_size=4)
     legal = 0

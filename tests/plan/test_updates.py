@@ -15,6 +15,7 @@ FOUR = (
 def test_the_synchronous_strategies() -> None:
     """Those of which the README says so."""
     assert synchronous_strategies() == (
+        "burst_parallel",
         "data_parallel",
         "flush",
         "fully_sharded",

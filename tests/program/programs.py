@@ -1,7 +1,7 @@
 """Legal programs of every strategy on shapes of every sort, for the tests of text, drawing, check and mutations."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import accumulate, pairwise
 from typing import Any
@@ -59,6 +59,12 @@ def rounds(depth: int, width: int, chunks: int, **more: Any) -> tuple[StageShape
     """Stages that go round `depth` groups of `width` devices, `chunks` times."""
     groups = [tuple(range(g * width, (g + 1) * width)) for g in range(depth)]
     return stages_on([groups[s % depth] for s in range(depth * chunks)], **more)
+
+
+def bursts(counts: Sequence[int], microbatches: int, **more: Any) -> tuple[StageShape, ...]:
+    """A chain whose stage s has the first counts[s] devices, each with its whole share of a batch in one bundle."""
+    stages = stages_on([tuple(range(count)) for count in counts], **more)
+    return tuple(replace(stage, merged=microbatches // len(stage.devices)) for stage in stages)
 
 
 @dataclass(frozen=True)
@@ -130,5 +136,9 @@ CASES = (
     ),
     Case("flush-2-2-m4-full", "flush", pipeline((2, 2), recompute=(0,), shard="full"), 4),
     Case("gpipe-1-2-m4-full", "gpipe", pipeline((1, 2), shard="full", clips=True), 4),
+    Case("burst_parallel-4-2-1-m4", "burst_parallel", bursts((4, 2, 1), 4, buckets=2), 4),
+    Case("burst_parallel-2-1-4-m4-skips", "burst_parallel", bursts((2, 1, 4), 4, skips=((0, 2),), recompute=(1,)), 4),
+    Case("burst_parallel-3-2-m6-clips", "burst_parallel", bursts((3, 2), 6, clips=True), 6),
+    Case("burst_parallel-4-2-m4-full", "burst_parallel", bursts((4, 2), 4, shard="full"), 4),
     Case("two_bw-2-1-m5-optimizer", "two_bw", pipeline((2, 1), shard="optimizer"), 5),
 )

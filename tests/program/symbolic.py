@@ -6,6 +6,7 @@ seen), lanes take turns at random, and the weights that come out are compared wi
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from math import gcd
 from random import Random
 
 from hocket.program.instruction import COLLECTIVES, COMPUTE, Instruction, Kind, Value, What, receive_lane
@@ -25,6 +26,7 @@ class Symbols:
     known: dict[tuple[object, ...], int] = field(default_factory=dict)
     parts: dict[int, tuple[int, ...]] = field(default_factory=dict)
     wholes: dict[int, tuple[int, int]] = field(default_factory=dict)
+    bundles: dict[int, tuple[int, ...]] = field(default_factory=dict)
 
     def of(self, *expression: object) -> int:
         return self.known.setdefault(expression, len(self.known))
@@ -36,6 +38,19 @@ class Symbols:
         found = self.of("sum", whole)
         self.parts[found] = whole
         return found
+
+    def several(self, symbols: list[int]) -> int:
+        """What several microbatches have together; of one it is its own."""
+        if len(symbols) == 1:
+            return symbols[0]
+        found = self.of("several", *symbols)
+        self.bundles[found] = tuple(symbols)
+        return found
+
+    def of_one(self, symbol: int, place: int) -> int:
+        """What one microbatch has of something that several have together."""
+        bundle = self.bundles.get(symbol, (symbol,))
+        return bundle[place] if 0 <= place < len(bundle) else self.of("nothing", symbol, place)
 
     def part(self, number: int, whole: int) -> int:
         """What one of several devices has of something that they divide."""
@@ -285,11 +300,8 @@ class Run:
     def _results(self, i: Instruction, meeting: list[Instruction]) -> dict[Value, int]:
         """What an instruction writes, from what it reads and not from what it should read."""
         store, symbols, s = self.stores[i.device], self.symbols, i.stage
-        inputs = tuple(
-            sorted(
-                ((str(v.what), v.stage, v.part), store[v]) for v in i.reads if v.what in (What.INPUT, What.ACTIVATION)
-            )
-        )
+        bundle = range(i.index, i.index + self.program.stages[s].merged)
+        inputs = {m: self._inputs(i, m) for m in bundle}
         read: dict[What, list[tuple[int, int]]] = {what: [] for what in What}
         for v in i.reads:
             read[v.what].append((v.part, store[v]))
@@ -299,19 +311,24 @@ class Run:
         for value in i.writes:
             match i.kind:
                 case Kind.LOAD:
-                    found[value] = symbols.of("data", s, i.index)
+                    found[value] = symbols.several([symbols.of("data", s, m) for m in bundle])
                 case Kind.FORWARD if value.what is What.STASH:
-                    found[value] = symbols.of("stash", s, inputs, w)
+                    found[value] = symbols.several([symbols.of("stash", s, inputs[m], w) for m in bundle])
                 case Kind.FORWARD:
-                    found[value] = symbols.of("act", s, value.part, inputs, w)
+                    own = self._microbatches(value)
+                    found[value] = symbols.several([symbols.of("act", s, value.part, inputs[m], w) for m in own])
                 case Kind.BACKWARD:
-                    stash = read[What.STASH][0][1] if read[What.STASH] else -1
-                    what = (s, inputs, stash, w, tuple(sorted(read[What.GRADIENT])))
+                    stash = next((v for v in i.reads if v.what is What.STASH), None)
+                    stashes = {m: -1 if stash is None else self._of(i, stash, m) for m in bundle}
+                    what = {m: (s, inputs[m], stashes[m], w, self._gradients(i, m)) for m in bundle}
                     if value.what is What.GRADIENT:
-                        found[value] = symbols.of("grad", value.stage, *what)
+                        own = self._microbatches(value)
+                        found[value] = symbols.several([symbols.of("grad", value.stage, *what[m]) for m in own])
                     else:
                         before = [symbol for part, symbol in read[What.ACCUMULATOR] if part == value.part]
-                        found[value] = symbols.sum(*before, and_one=symbols.of("dw", value.part, *what))
+                        for m in bundle:
+                            before = [symbols.sum(*before, and_one=symbols.of("dw", value.part, *what[m]))]
+                        found[value] = before[0]
                 case Kind.RECEIVE:
                     send = next(one for one in meeting if one.kind is Kind.SEND)
                     found[value] = self.stores[send.device][send.reads[0]]
@@ -334,6 +351,27 @@ class Run:
                     name = "step opt" if value.what is What.OPTIMIZER else "step w"
                     found[value] = symbols.step(name, s, w, opt, sums, norm)
         return found
+
+    def _microbatches(self, value: Value) -> range:
+        """Those that a value of stages that run several together has something of."""
+        merged = self.program.stages[value.stage].merged
+        if value.what in (What.ACTIVATION, What.GRADIENT):
+            merged = gcd(merged, self.program.stages[value.part].merged)
+        return range(value.index, value.index + merged)
+
+    def _of(self, i: Instruction, value: Value, microbatch: int) -> int:
+        """What one microbatch has of a value that an instruction reads."""
+        return self.symbols.of_one(self.stores[i.device][value], microbatch - value.index)
+
+    def _inputs(self, i: Instruction, microbatch: int) -> tuple[tuple[tuple[str, int, int], int], ...]:
+        """What an instruction reads of a microbatch's inputs."""
+        read = (v for v in i.reads if v.what in (What.INPUT, What.ACTIVATION) and microbatch in self._microbatches(v))
+        return tuple(sorted(((str(v.what), v.stage, v.part), self._of(i, v, microbatch)) for v in read))
+
+    def _gradients(self, i: Instruction, microbatch: int) -> tuple[tuple[int, int], ...]:
+        """What it reads of the gradients of its outputs."""
+        read = (v for v in i.reads if v.what is What.GRADIENT and microbatch in self._microbatches(v))
+        return tuple(sorted((v.part, self._of(i, v, microbatch)) for v in read))
 
     def _weigh(self) -> None:
         """Write down what each device holds: values, what running instructions are about to write, posted receives."""

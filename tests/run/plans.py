@@ -6,7 +6,7 @@ from functools import cache
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from hocket import zoo
 from hocket.hardware.cluster import Cluster, Level
@@ -45,6 +45,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "lstm": {"dropout": 0.1},
     "lstm plain": {"dropout": 0.0},
     "inception": {"dropout": 0.1, "image": 40, "blocks": (1, 0, 1)},
+    "inception plain": {"dropout": 0.0, "image": 40, "blocks": (1, 0, 1)},
 }
 
 
@@ -60,12 +61,23 @@ def captured(model: str, optimizer: str = "momentum", dtype: torch.dtype = torch
         optimizer=OPTIMIZERS[optimizer],
         **MODELS[model],
     )
+    if model == "inception plain":  # whose batch normalisation would see as many samples as run together
+        _by_groups(job.model)
     return capture(job, 2)
+
+
+def _by_groups(module: nn.Module) -> None:
+    """Normalise over channels of one sample, where it was over a batch."""
+    for name, child in module.named_children():
+        if isinstance(child, nn.BatchNorm2d):
+            setattr(module, name, nn.GroupNorm(1, child.num_features, dtype=torch.float64))
+        _by_groups(child)
 
 
 @dataclass(frozen=True)
 class Case:
-    """One way to run a model: numbers of replicas by stage; `rounds` > 1 lets stages go round the devices again."""
+    """One way to run a model: numbers of replicas by stage; `rounds` > 1 lets stages go round the devices again. Stages of
+    `burst_parallel` are on the first devices, all others on devices of their own."""
 
     strategy: str
     widths: tuple[int, ...]
@@ -85,7 +97,7 @@ class Case:
 
     def plan(self, graph: Captured) -> Plan:
         """The plan for a captured model; replicated stages have two gradient buckets."""
-        starts = [sum(self.widths[:s]) for s in range(len(self.widths))]
+        starts = [0 if self.strategy == "burst_parallel" else sum(self.widths[:s]) for s in range(len(self.widths))]
         devices = [tuple(range(a, a + w)) for a, w in zip(starts, self.widths, strict=True)] * self.rounds
         names = [layer.name for layer in graph.layers]
         ends = [round(len(names) * k / len(devices)) for k in range(len(devices) + 1)]
@@ -106,6 +118,16 @@ def assert_same_weights(found: dict[str, Tensor], expected: dict[str, Tensor], t
         scale = float(expected[name].abs().max())
         error = float((tensor - expected[name]).abs().max()) / scale
         assert error <= tolerance, f"{name}: relative error {error:.1e}"
+
+
+def by_bundle(losses: list[tuple[int, float, int]], merged: int) -> list[tuple[int, float, int]]:
+    """Losses of microbatches as those of bundles of so many, by their first."""
+    found = []
+    for k in range(0, len(losses), merged):
+        own = losses[k : k + merged]
+        samples = sum(n for _, _, n in own)
+        found.append((own[0][0], sum(loss * n for _, loss, n in own) / samples, samples))
+    return found
 
 
 def assert_same_losses(

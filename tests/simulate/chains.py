@@ -54,8 +54,11 @@ class Chain:
             place = s % len(self.widths)
             own = tuple(range(s * self.layers, (s + 1) * self.layers))
             buckets = tuple((layer,) for layer in reversed(own)) if self.buckets else ()
-            devices = tuple(range(starts[place], starts[place] + self.widths[place]))
-            cuts.append(StageCut(own, devices, self.recompute, buckets))
+            first, merged = starts[place], 1
+            if self.strategy == "burst_parallel":  # stages are on the first devices
+                first, merged = 0, self.microbatches // self.widths[place]
+            devices = tuple(range(first, first + self.widths[place]))
+            cuts.append(StageCut(own, devices, self.recompute, buckets, merged=merged))
         cluster = Cluster(
             "test",
             self.levels,

@@ -1,5 +1,7 @@
 """Facts that papers state about pipeline schedules, found again by simulating them."""
 
+from math import lcm
+
 import pytest
 
 from hocket.program.instruction import COMPUTE, Kind, What
@@ -38,6 +40,28 @@ def test_asynchronous_pipelines_have_no_bubble(strategy: str) -> None:
     summary = run(Chain(strategy, (1,) * 4, 8).case(activation_bytes=0.0))
     assert summary.bubble_fraction == pytest.approx(0.0, abs=1e-12)
     assert summary.samples_per_s == pytest.approx(1 / 3)
+
+
+@pytest.mark.parametrize("widths", [(4, 2, 1, 2, 4), (1,), (4,), (8, 1), (3, 2, 6)])
+def test_bursts_leave_devices_idle_where_stages_are_narrow(widths: tuple[int, ...]) -> None:
+    """A stage on g of the devices takes a g-th of the batch's time, and devices that it does not use are idle: then the sum over
+    stages of t/g is the iteration (DeepPool, section 4.1), and devices are busy as long as one alone would be."""
+    batch = lcm(*widths)
+    summary = run(Chain("burst_parallel", widths, batch).case(activation_bytes=0.0))
+    assert summary.iteration_s == pytest.approx(sum(3.0 * batch / width for width in widths))
+    for device in range(max(widths)):
+        busy_s = sum(3.0 * batch / width for width in widths if device < width)
+        assert summary.utilization[device] == pytest.approx(busy_s / summary.iteration_s)
+    assert sum(summary.utilization.values()) * summary.iteration_s == pytest.approx(3.0 * batch * len(widths))
+
+
+def test_the_last_bundle_of_a_ragged_batch_is_shorter() -> None:
+    """Of 15 samples on four devices the last has three, on two the last seven; the longest share is waited for."""
+    case = Chain("burst_parallel", (4, 2, 1), 4, samples=(4, 4, 4, 3)).case(activation_bytes=0.0)
+    summary = run(case)
+    assert summary.iteration_s == pytest.approx(3.0 * (4 + 8 + 15))
+    busy_s = {0: 4 + 8 + 15, 1: 4 + 7, 2: 4, 3: 3}
+    assert {d: u * summary.iteration_s / 3 for d, u in summary.utilization.items()} == pytest.approx(busy_s)
 
 
 def test_model_parallelism_keeps_one_device_busy() -> None:

@@ -20,6 +20,7 @@ from hocket.plan.plan import Plan
 from hocket.profile.capture import Captured
 from hocket.profile.layout import Dims, inverse, memory_order
 from hocket.program.instruction import Value, What
+from hocket.program.order import piece
 from hocket.run.division import divided_tensors
 from hocket.run.split import StagePart
 
@@ -130,11 +131,12 @@ class Layouts:
     def __init__(self, captured: Captured, plan: Plan, parts: Mapping[int, StagePart]) -> None:
         self._captured, self._plan, self._parts = captured, plan, parts
         self._known: dict[tuple[What, int, int, int], Layout] = {}
+        self._stages = plan.shapes(captured)
         self._divided = divided_tensors(captured) if plan.slices else frozenset()
 
     def of(self, value: Value) -> Layout:
         """The layout of an activation or gradient that this device sends or receives."""
-        samples = self._plan.samples(value.index)
+        samples = self._plan.samples(value.index, piece(self._stages, value.stage, value.part))
         key = (value.what, value.stage, value.part, samples)
         if key not in self._known:
             tensor, names = self._captured.for_size(samples).tensor, self._names(value)

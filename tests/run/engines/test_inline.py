@@ -1,19 +1,23 @@
 """Parity: what every plan computes is what one process computes that applies the declared update rule."""
 
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
+from math import lcm
 
 import pytest
 import torch
+from torch import nn
 
-from hocket.errors import ProgramError
-from hocket.profile.capture import Captured
+from hocket.errors import InputError, ProgramError
+from hocket.plan.plan import Plan, PlanStage
+from hocket.profile.capture import Captured, capture
+from hocket.profile.job import Job
 from hocket.program.instruction import COMPUTE, Kind, What
 from hocket.program.program import freeze
 from hocket.program.rule import Rule
 from hocket.run.engines.inline import Result, run_inline
 from hocket.run.rule_loop import Trained, rule_loop
-from tests.run.plans import Case, assert_same_losses, assert_same_weights, captured
+from tests.run.plans import CLUSTER, Case, assert_same_losses, assert_same_weights, by_bundle, captured
 
 STEPS = 20
 SYNCHRONOUS = [
@@ -66,6 +70,15 @@ ASYNCHRONOUS = [
     Case("two_bw", (2, 2), recompute=True, shard="optimizer"),
     Case("two_bw", (2, 1), batch_size=7, shard="optimizer"),
 ]
+# Numbers of microbatches that all of these divide.
+BURSTS = [
+    Case("burst_parallel", (4, 2, 1), batch_size=16, microbatch_size=4),
+    Case("burst_parallel", (4, 2, 1, 2, 4), batch_size=15, microbatch_size=4, recompute=True),
+    Case("burst_parallel", (3, 2, 1, 3), batch_size=12),
+    Case("burst_parallel", (2, 1, 2), batch_size=7, microbatch_size=4, shard="optimizer"),
+    Case("burst_parallel", (1, 4, 2), batch_size=16, microbatch_size=4, recompute=True, shard="full"),
+    Case("burst_parallel", (2, 1, 4), batch_size=8, compile="aot_eager"),
+]
 # What runs in double precision with which optimizer; float32 follows below.
 JOBS = [("gpt", "adam"), ("lstm", "momentum"), ("inception", "momentum")]
 
@@ -111,6 +124,59 @@ def test_synchronous_strategies_equal_one_process(model, optimizer, case):
 def test_weights_that_are_gathered_equal_one_process(model, optimizer, case):
     """So does every plan that has whole weights only while it computes with them."""
     check_synchronous(model, optimizer, torch.float64, case, 1e-9)
+
+
+@pytest.mark.parametrize("case", BURSTS, ids=str)
+@pytest.mark.parametrize("model", ["gpt plain untied", "lstm plain", "inception plain"])
+def test_bundles_of_microbatches_equal_one_process(model, case):
+    """Stages that run several microbatches together, each as many as its devices leave it, give the losses and weights of one
+    process that runs them one after the other."""
+    graph = captured(model, "momentum")
+    if model == "lstm plain":
+        case = replace(case, compile="")  # torch.compile takes no LSTM
+    result, rule = run(graph, case, steps=6)
+    assert rule.synchronous
+    expected = one_process(model, "momentum", torch.float64, case.batch_size, case.microbatch_size, 6)
+    microbatches = -(-case.batch_size // case.microbatch_size)
+    assert_same_losses(result.losses, by_bundle(expected.losses, microbatches // case.widths[-1]), 1e-12)
+    for weights in result.weights.values():
+        assert_same_weights(weights, expected.weights, 1e-11)
+
+
+def test_a_border_whose_samples_are_no_dimension_is_not_divided():
+    """Rows of all samples under each other could be in any order: the tensor is named. On stages of as many devices it is
+    handed on whole."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 6), nn.Flatten(0, 1), nn.Linear(6, 1), nn.Unflatten(0, (-1, 3)))
+    data = [(torch.randn(3, 4), torch.randn(3, 1)) for _ in range(8)]
+    graph = capture(Job(model, nn.MSELoss(), data, partial(torch.optim.SGD, lr=0.1), 8), 2)
+    names = [layer.name for layer in graph.layers]
+    cut = names.index("1") + 1
+
+    def run_on(first: tuple[int, ...], second: tuple[int, ...]) -> Result:
+        stages = (PlanStage(tuple(names[:cut]), first), PlanStage(tuple(names[cut:]), second))
+        plan = Plan("burst_parallel", "test", 8, 4, stages, CLUSTER)
+        return run_inline(graph, plan, plan.compile(graph), 2)
+
+    assert len(run_on((0, 1), (0, 1)).losses) == 4
+    with pytest.raises(InputError, match=r"one dimension of as many as there are samples"):
+        run_on((0, 1), (0,))
+
+
+def test_what_is_the_same_for_all_samples_crosses_between_unlike_stages():
+    """Such as an embedding of positions: pieces have all of it, its gradients are summed, and handed on once."""
+    graph = captured("gpt plain untied", "momentum")
+    names = [layer.name for layer in graph.layers]
+    cut = names.index("pos") + 1
+    alike = [t.name for t in graph.tensors if t.source == cut - 1 and t.shape[0] != 2]
+    assert alike, "this border has such a tensor"
+    for first, second in (((0, 1), (0,)), ((0,), (0, 1)), ((0, 1, 2), (0, 1))):
+        stages = (PlanStage(tuple(names[:cut]), first), PlanStage(tuple(names[cut:]), second))
+        plan = Plan("burst_parallel", "test", 12, 12 // lcm(len(first), len(second)), stages, CLUSTER)
+        result = run_inline(graph, plan, plan.compile(graph), 3)
+        expected = rule_loop(graph, plan, Rule("sync", (plan.microbatches,) * 2, (0, 0)), 3 * plan.microbatches)
+        for weights in result.weights.values():
+            assert_same_weights(weights, expected.weights, 1e-11)
 
 
 @pytest.mark.parametrize("case", SYNCHRONOUS[1::3], ids=str)

@@ -32,6 +32,8 @@ CASES = (
     Case("pipedream", (1, 1), 8, 2),
     Case("data_parallel", (2,), 8, 2, shard="optimizer"),
     Case("fully_sharded", (2,), 8, 2, rounds=6, shard="full"),
+    Case("burst_parallel", (2, 1, 2), 8, 4),
+    Case("burst_parallel", (1, 2, 1), 8, 4, recompute=True),
 )
 RUNS = [*((None, case) for case in CASES), *(("bfloat16", case) for case in CASES[:4])]
 NAMES = [str(case) if precision is None else f"{case} {precision}" for precision, case in RUNS]

@@ -1,0 +1,91 @@
+"""Burst-parallel programs: what crosses between stages of unlike devices, what they hold, and plan files that say them by hand."""
+
+from collections import Counter
+from itertools import pairwise
+from math import lcm
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hocket.cost.model import CostModel
+from hocket.cost.sizes import PlanSizes
+from hocket.errors import RefusedError
+from hocket.hardware.cluster import Cluster, Level
+from hocket.plan.plan import Plan, PlanStage
+from hocket.plan.predict import predict
+from hocket.profile.synthetic import chain
+from hocket.program.check import check
+from hocket.program.footprint import footprints
+from hocket.program.instruction import Kind
+
+CLUSTER = Cluster("eight", (Level("server", 8, 1e9, 1e-5, False),), "cpu-core")
+COPIES = Cluster("eight", (Level("server", 8, 1e9),), "cpu-core", sender_copies=True)
+# Numbers of devices, in the order of the pieces of a batch; the second keep more of them in place.
+PLACES = st.sampled_from([(0,), (0, 1), (1, 0), (0, 1, 2, 3), (0, 2, 1, 3), (2, 3), (3,), (0, 1, 2)])
+
+
+def made(places: list[tuple[int, ...]], batch: int, recompute: bool = False, cluster: Cluster = CLUSTER) -> Plan:
+    """A plan for a chain, with a layer on each of these places."""
+    microbatches = lcm(*map(len, places))
+    stages = tuple(PlanStage((f"layer{k}",), devices, recompute) for k, devices in enumerate(places))
+    return Plan("burst_parallel", "chain", batch, -(-batch // microbatches), stages, cluster)
+
+
+@settings(max_examples=40)
+@given(
+    places=st.lists(PLACES, min_size=1, max_size=4),
+    size=st.integers(1, 4),
+    less=st.integers(0, 3),
+    recompute=st.booleans(),
+    cluster=st.sampled_from([CLUSTER, COPIES]),
+)
+def test_what_is_simulated_is_never_above_what_is_proven(
+    places: list[tuple[int, ...]], size: int, less: int, recompute: bool, cluster: Cluster
+) -> None:
+    """Bytes, on every device, of whole and ragged batches; and only those samples travel whose device changes."""
+    microbatches = lcm(*map(len, places))
+    plan = made(places, microbatches * size - min(less, size - 1), recompute, cluster)
+    profile = chain(len(places), activation_bytes=1e6, stash_bytes=3e6, weights_bytes=1e6, device_type="cpu-core")
+    program = plan.compile(profile)
+    assert check(program) == ()
+    _, summary = predict(plan, profile)
+    costs = CostModel.for_batch(profile, cluster, plan.cuts(profile), plan.batch_size, plan.microbatch_size)
+    proven = footprints(program, PlanSizes(costs, program))
+    for device, peak_bytes in summary.peak_memory_bytes.items():
+        assert peak_bytes <= proven[device].bytes + 1
+    where = [[devices[m * len(devices) // microbatches] for m in range(microbatches)] for devices in places]
+    moved = sum(plan.samples(m) for here, there in pairwise(where) for m in range(microbatches) if here[m] != there[m])
+    sums = sum(2 * (len(devices) - 1) * 1e6 for devices in places)  # rings
+    assert summary.sent_bytes["server"] == pytest.approx(2e6 * moved + sums)
+
+
+def test_as_few_messages_as_there_are_devices_that_change() -> None:
+    """From two devices to one, one message goes there and one comes back; between equal devices none."""
+    plan = made([(0, 1), (0, 1), (0,)], 8)
+    program = plan.compile(chain(3, device_type="cpu-core"))
+    kinds = Counter(i.kind for _, i in program.instructions())
+    assert kinds[Kind.SEND] == kinds[Kind.RECEIVE] == 2
+    assert kinds[Kind.FORWARD] == kinds[Kind.BACKWARD] == 5
+
+
+def test_a_plan_file_says_it_by_hand(tmp_path: Path) -> None:
+    """Devices of each stage are all that it needs; how many microbatches run together follows."""
+    plan = made([(0, 2, 1, 3), (0, 1), (0,)], 16)
+    plan.save(tmp_path / "plan.yaml")
+    assert "merged" not in (tmp_path / "plan.yaml").read_text()
+    again = Plan.read(tmp_path / "plan.yaml")
+    assert again == plan
+    shapes = again.shapes(chain(3, device_type="cpu-core"))
+    assert [shape.merged for shape in shapes] == [1, 2, 4]
+    assert [shapes[0].device(m) for m in range(4)] == [0, 2, 1, 3]
+
+
+def test_a_batch_that_cannot_be_divided_is_refused_with_a_size_that_can() -> None:
+    """Three microbatches on two devices."""
+    plan = Plan("burst_parallel", "chain", 9, 3, (PlanStage(("layer0",), (0, 1)),), CLUSTER)
+    with pytest.raises(
+        RefusedError, match="3 microbatches a batch cannot be divided by the 2 devices of stage 0; take"
+    ):
+        plan.compile(chain(1, device_type="cpu-core"))
