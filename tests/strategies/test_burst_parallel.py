@@ -19,6 +19,8 @@ from hocket.profile.synthetic import chain
 from hocket.program.check import check
 from hocket.program.footprint import footprints
 from hocket.program.instruction import Kind
+from hocket.strategies._burst import plan_burst
+from tests.strategies import burst_models
 
 CLUSTER = Cluster("eight", (Level("server", 8, 1e9, 1e-5, False),), "cpu-core")
 COPIES = Cluster("eight", (Level("server", 8, 1e9),), "cpu-core", sender_copies=True)
@@ -59,6 +61,26 @@ def test_what_is_simulated_is_never_above_what_is_proven(
     moved = sum(plan.samples(m) for here, there in pairwise(where) for m in range(microbatches) if here[m] != there[m])
     sums = sum(2 * (len(devices) - 1) * 1e6 for devices in places)  # rings
     assert summary.sent_bytes["server"] == pytest.approx(2e6 * moved + sums)
+
+
+@settings(max_examples=25)
+@given(data=st.data(), layers=st.integers(1, 4), devices=st.sampled_from([2, 4, 8]))
+def test_amplification_of_a_run_is_the_plans(data: st.DataObject, layers: int, devices: int) -> None:
+    """Where links take no time, seconds of an iteration and busy seconds of all devices are what `plan_burst` says; one device takes
+    as long as its amplification has it."""
+    profile = burst_models.chain(data.draw(burst_models.seconds(layers)), [1.0] * (layers - 1))
+    cluster = burst_models.flat(devices, bandwidth=1e30)
+    found = plan_burst(profile, cluster, 8, data.draw(st.sampled_from([1.25, 1.5, 2.0, None])))
+    runs = found.runs
+    stages = tuple(PlanStage(tuple(profile.layers[i].name for i in run.layers), run.devices) for run in runs)
+    size = 8 // lcm(*(len(run.devices) for run in runs))
+    _, summary = predict(Plan("burst_parallel", "toy", 8, size, stages, cluster), profile)
+    assert summary.iteration_s == pytest.approx(found.iteration_s)
+    gpu_s = sum(summary.utilization.values()) * summary.iteration_s
+    assert gpu_s == pytest.approx(found.gpu_s)
+    names = tuple(layer.name for layer in profile.layers)
+    _, alone = predict(Plan("burst_parallel", "toy", 8, 8, (PlanStage(names, (0,)),), cluster), profile)
+    assert gpu_s / alone.iteration_s == pytest.approx(found.amplification)
 
 
 def test_as_few_messages_as_there_are_devices_that_change() -> None:
