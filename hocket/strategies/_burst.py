@@ -88,6 +88,7 @@ def plan_burst(
     powers_of_two: bool = True,
     counts: Sequence[int] | None = None,
     memory_bytes: float | None = None,
+    bucket_bytes: float = 0.0,
     way: Way = "exact",
     only: Mapping[int, int] | None = None,
 ) -> BurstPlan:
@@ -99,17 +100,19 @@ def plan_burst(
         whole_limit: the same of the iteration's GPU-seconds; branches are then those that are fastest between their ends.
         powers_of_two: layers may have 1, 2, 4, ... devices, otherwise any number; `counts`: these numbers instead.
         memory_bytes: of one device; by default what the cluster says.
+        bucket_bytes: gradients of so many bytes are all-reduced together, so that a layer pays for its share of the start-up alone;
+            0 for an all-reduce of every layer, as in the paper.
         way: "printed" is the paper's Algorithm 1 to the letter, which regards no limit of memory or of the whole.
         only: for some layers the number of devices that they shall have.
 
     Raises:
         InputError: there is no such plan, and why.
     """
-    _check(batch_size, amplification_limit, whole_limit, memory_bytes)
+    _check(batch_size, amplification_limit, whole_limit, memory_bytes, bucket_bytes)
     limit = inf if amplification_limit is None else amplification_limit
     numbers = _counts(cluster, batch_size, powers_of_two, counts, only or {})
     graph = graph_of(profile)
-    costs = BurstCosts(profile, cluster, batch_size, numbers, graph.units)
+    costs = BurstCosts(profile, cluster, batch_size, numbers, graph.units, bucket_bytes)
     fixed = _fixed(graph, numbers, only or {})
     room = costs.capacity_bytes if memory_bytes is None else memory_bytes
     if way == "printed":
@@ -127,12 +130,18 @@ def plan_burst(
 
 
 def _check(
-    batch_size: int, amplification_limit: float | None, whole_limit: float | None, memory_bytes: float | None
+    batch_size: int,
+    amplification_limit: float | None,
+    whole_limit: float | None,
+    memory_bytes: float | None,
+    bucket_bytes: float,
 ) -> None:
     if batch_size < 1:
         raise InputError("batch_size", str(batch_size), ">= 1")
     if memory_bytes is not None and not memory_bytes > 0:
         raise InputError("memory_bytes", str(memory_bytes), "> 0")
+    if not bucket_bytes >= 0:
+        raise InputError("bucket_bytes", str(bucket_bytes), ">= 0")
     for name, value in (("amplification_limit", amplification_limit), ("whole_limit", whole_limit)):
         if value is not None and not value >= 1:
             raise InputError(name, str(value), ">= 1: a layer on one device has 1", "Leave it out for no limit.")
@@ -194,7 +203,7 @@ def _most(cluster: Cluster, batch_size: int) -> int:
 
 def _data_parallel_s(costs: BurstCosts) -> float:
     most = _most(costs.cluster, costs.batch_size)
-    whole = BurstCosts(costs.profile, costs.cluster, costs.batch_size, (most,), costs.units)
+    whole = costs.on((most,))
     return float(whole.own_s.sum())
 
 

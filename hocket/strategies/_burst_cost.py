@@ -17,7 +17,7 @@ from hocket.errors import InputError
 from hocket.hardware.cluster import Cluster
 from hocket.profile.model import ModelProfile
 from hocket.program.instruction import Kind
-from hocket.strategies._burst_moves import Moves, moves
+from hocket.strategies._burst_moves import Moves, moves, moves_aside
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,7 @@ class BurstCosts:
     Arguments:
         counts: numbers of devices that a unit may have, ascending, from 1 to the devices and the samples that there are.
         units: runs of layers.
+        bucket_bytes: gradients of so many bytes are reduced together; 0 where each unit's are by themselves.
 
     Raises:
         InputError: a layer with weights is said to take no time, or the profile is of a type that cannot be compared.
@@ -52,7 +53,9 @@ class BurstCosts:
         batch_size: int,
         counts: Sequence[int],
         units: Sequence[Sequence[int]],
+        bucket_bytes: float = 0.0,
     ) -> None:
+        self._bucket_bytes = bucket_bytes
         self.profile, self.cluster, self.batch_size = profile, cluster, batch_size
         self.counts, self.units = np.array(counts), tuple(tuple(unit) for unit in units)
         self.shares = -(-batch_size // self.counts)
@@ -62,6 +65,10 @@ class BurstCosts:
         self.alone_s = self._per_unit(self._seconds_at(np.array([batch_size]), (1,)))[:, 0]
         self.sync_s = self._sync_s()
         self.own_s = self.comp_s + self.sync_s
+
+    def on(self, counts: Sequence[int]) -> "BurstCosts":
+        """The same for other numbers of devices."""
+        return BurstCosts(self.profile, self.cluster, self.batch_size, counts, self.units, self._bucket_bytes)
 
     def _per_unit(self, figures: np.ndarray) -> np.ndarray:
         """Sums over units of a figure of every layer."""
@@ -90,12 +97,13 @@ class BurstCosts:
         return [(device, _Seconds.on(self.profile, self.cluster, name)) for name, device in seen.items()]
 
     def _sync_s(self) -> np.ndarray:
-        """A ring all-reduce of each unit's gradients."""
+        """A ring all-reduce of each unit's gradients; of its start-up as much as the unit has of a bucket."""
         sizes = np.array([self._gradients_bytes(unit) for unit in self.units])
         found = np.zeros((len(self.units), len(self.counts)))
+        begun = np.minimum(sizes / self._bucket_bytes, 1.0) if self._bucket_bytes else 1.0
         for k, count in enumerate(self.counts):
             latency_s, per_byte_s = _ring(self.cluster, int(count))
-            found[:, k] = np.where(sizes > 0, latency_s + sizes * per_byte_s, 0.0)
+            found[:, k] = np.where(sizes > 0, begun * latency_s + sizes * per_byte_s, 0.0)
         return found
 
     def _gradients_bytes(self, unit: Sequence[int]) -> float:
@@ -107,9 +115,12 @@ class BurstCosts:
         return total
 
     @cached_property
-    def moves(self) -> Moves:
-        """Seconds of moving samples."""
+    def _moves(self) -> Moves:
         return moves(self.cluster, self.batch_size, tuple(int(count) for count in self.counts))
+
+    @cached_property
+    def _moves_aside(self) -> Moves:
+        return moves_aside(self.cluster, self.batch_size, tuple(int(count) for count in self.counts))
 
     def transfer_s(self, edge: Edge, aside: bool = False) -> np.ndarray:
         """Seconds of an edge both ways, from every number of devices (rows) to every other (columns).
@@ -117,10 +128,10 @@ class BurstCosts:
         Arguments:
             aside: the two sets have no device in common.
         """
-        found = self.moves.seconds(edge.forward_bytes, aside) if edge.forward_bytes else 0.0
-        if edge.backward_bytes:
-            found = found + self.moves.seconds(edge.backward_bytes, aside)
-        return np.broadcast_to(found, (len(self.counts),) * 2)
+        found = np.zeros((len(self.counts),) * 2)
+        for size_bytes in filter(None, (edge.forward_bytes, edge.backward_bytes)):
+            found = found + (self._moves_aside if aside else self._moves).seconds(size_bytes)
+        return found
 
     @cached_property
     def held_bytes(self) -> np.ndarray:

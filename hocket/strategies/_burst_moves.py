@@ -19,22 +19,14 @@ _BITS = 17  # of a device's number: MAX_DEVICES
 
 @dataclass(frozen=True)
 class Moves:
-    """Seconds of a transfer between sets of devices: latency_s + per_byte_s * (bytes of one sample); shape (counts, counts).
-
-    `aside` is for sets that have no device in common.
-    """
+    """Seconds of a transfer between sets of devices: latency_s + per_byte_s * (bytes of one sample); shape (counts, counts)."""
 
     latency_s: np.ndarray
     per_byte_s: np.ndarray
-    aside_latency_s: np.ndarray
-    aside_per_byte_s: np.ndarray
 
-    def seconds(self, sample_bytes: float, aside: bool = False) -> np.ndarray:
+    def seconds(self, sample_bytes: float) -> np.ndarray:
         """From every number of devices (rows) to every other (columns), so many bytes a sample; one way."""
-        latency_s, per_byte_s = (
-            (self.aside_latency_s, self.aside_per_byte_s) if aside else (self.latency_s, self.per_byte_s)
-        )
-        whole: np.ndarray = latency_s + sample_bytes * per_byte_s
+        whole: np.ndarray = self.latency_s + sample_bytes * self.per_byte_s
         return whole
 
 
@@ -49,7 +41,7 @@ def _reversed_bits(number: int) -> int:
 
 
 def moves(cluster: Cluster, batch_size: int, counts: tuple[int, ...]) -> Moves:
-    """What moving samples between any two of these numbers of devices takes.
+    """What moving samples between any two of these numbers of devices takes, the smaller set being a part of the larger.
 
     All that moves is taken to pass over the outermost level that the two sets span; the device, or the component where its link is
     shared, that sends or receives most decides.
@@ -57,38 +49,46 @@ def moves(cluster: Cluster, batch_size: int, counts: tuple[int, ...]) -> Moves:
     Arguments:
         counts: ascending, none above the batch size or the number of devices.
     """
-    n, most = len(counts), counts[-1]
-    start, end = np.zeros((n, most), dtype=np.int64), np.zeros((n, most), dtype=np.int64)
-    order = np.array(device_order(most))
+    start, end = _pieces(batch_size, counts)
+    share, n = end - start, len(counts)
+    latency_s, per_byte_s = np.zeros((n, n)), np.zeros((n, n))
+    for a, count in enumerate(counts):
+        kept = np.minimum(end[a, :count], end[: a + 1, :count]) - np.maximum(start[a, :count], start[: a + 1, :count])
+        np.maximum(kept, 0, out=kept)
+        level = cluster.level_between(0, count - 1)
+        ways = (share[a, :count] - kept, share[: a + 1, :count] - kept)
+        moved = np.maximum(*(_together(way, _width(cluster, level)) for way in ways))
+        link = cluster.levels[level].link
+        latency_s[a, : a + 1] = latency_s[: a + 1, a] = np.where(moved > 0, link.latency_s, 0.0)
+        per_byte_s[a, : a + 1] = per_byte_s[: a + 1, a] = moved / link.bandwidth_bytes_per_s
+    return Moves(latency_s, per_byte_s)
+
+
+def moves_aside(cluster: Cluster, batch_size: int, counts: tuple[int, ...]) -> Moves:
+    """The same between sets that have no device in common: every sample moves."""
+    start, end = _pieces(batch_size, counts)
+    last = np.minimum(np.add.outer(counts, counts), cluster.devices) - 1
+    latency_s, per_byte_s = np.zeros(last.shape), np.zeros(last.shape)
+    beyond = 0  # devices that the levels inside span
+    for k, level in enumerate(cluster.levels):
+        busiest = _together(end - start, _width(cluster, k)) / level.bandwidth_bytes_per_s
+        here = last >= beyond
+        latency_s = np.where(here, level.latency_s, latency_s)
+        per_byte_s = np.where(here, np.maximum.outer(busiest, busiest), per_byte_s)
+        beyond = max(beyond, 1) * level.width
+    return Moves(latency_s, per_byte_s)
+
+
+def _pieces(batch_size: int, counts: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+    """First sample of each device and the one behind its last, both 0 where it has none; shape (counts, devices)."""
+    start, end = (np.zeros((len(counts), counts[-1]), dtype=np.int64) for _ in range(2))
+    order = np.array(device_order(counts[-1]))
     for a, count in enumerate(counts):
         each, more = divmod(batch_size, count)
         bounds = np.arange(count + 1) * each + np.minimum(np.arange(count + 1), more)
         own = order[order < count]
         start[a, own], end[a, own] = bounds[:-1], bounds[1:]
-    share = end - start
-    latency_s, per_byte_s, aside_latency_s, aside_per_byte_s = (np.zeros((n, n)) for _ in range(4))
-    busiest = [
-        [float(_together(share[a : a + 1], _width(cluster, k))[0]) for a in range(n)]
-        for k in range(len(cluster.levels))
-    ]
-    for a, count in enumerate(counts):
-        kept = np.minimum(end[a, :count], end[: a + 1, :count]) - np.maximum(start[a, :count], start[: a + 1, :count])
-        np.maximum(kept, 0, out=kept)
-        level = cluster.level_between(0, count - 1)
-        out, into = (
-            _together(whole - kept, _width(cluster, level)) for whole in (share[a, :count], share[: a + 1, :count])
-        )
-        moved = np.maximum(out, into)
-        link = cluster.levels[level].link
-        latency_s[a, : a + 1] = latency_s[: a + 1, a] = np.where(moved > 0, link.latency_s, 0.0)
-        per_byte_s[a, : a + 1] = per_byte_s[: a + 1, a] = moved / link.bandwidth_bytes_per_s
-        for b in range(a + 1):
-            level = cluster.level_between(0, min(count + counts[b], cluster.devices) - 1)
-            link = cluster.levels[level].link
-            aside_latency_s[a, b] = aside_latency_s[b, a] = link.latency_s
-            most_s = max(busiest[level][a], busiest[level][b]) / link.bandwidth_bytes_per_s
-            aside_per_byte_s[a, b] = aside_per_byte_s[b, a] = most_s
-    return Moves(latency_s, per_byte_s, aside_latency_s, aside_per_byte_s)
+    return start, end
 
 
 def _width(cluster: Cluster, level: int) -> int:

@@ -22,6 +22,7 @@ SLACK = 1 + 1e-9  # of a limit: sums of the same numbers in another order
 AMOUNTS = 2  # GPU-seconds; bytes that one device would hold of all units
 _CELLS = 2_000_000  # of sums at once in memory
 _SIDE_BY_SIDE = 3  # branches that leave the others
+_LONGEST = 6  # branches that may be among them
 
 
 @dataclass(frozen=True)
@@ -177,9 +178,10 @@ class BurstSearch:
         chosen = np.zeros(best.shape[1:], dtype=np.int64)
         groups: list[tuple[tuple[int, ...], np.ndarray]] = [((), widths[-1:, None])]
         starts, after = [0], 1
+        longest = sorted(range(many), key=lambda c: -float(alone[c, -1, 0].min()))[:_LONGEST]
         for size in range(1, min(_SIDE_BY_SIDE, many - 1) + 1 if len(widths) > 1 else 1):
             shared = np.array(list(_divisions(size + 1, widths.tolist(), where.budget))).reshape(-1, size + 1)
-            for group in combinations(range(many), size) if len(shared) else ():
+            for group in combinations(sorted(longest), size) if len(shared) else ():
                 for c in group:
                     if c not in moved:
                         moved[c] = self._by_width(block, widths, where, (c,), aside=True)[0]

@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 
 from hocket.cost.transfer import collective
 from hocket.errors import InputError
+from hocket.hardware.cluster import Link
 from hocket.program.instruction import Kind
 from hocket.strategies._burst import plan_burst
-from hocket.strategies._burst_moves import device_order
+from hocket.strategies._burst_moves import device_order, moves_aside
 from tests.strategies.burst_models import chain, clusters, flat, seconds
 
 BATCH = 8
@@ -187,6 +188,7 @@ def test_more_samples_than_profiled_are_never_free():
         ({"only": {0: 9}}, "only"),
         ({"memory_bytes": 100.0}, "memory"),
         ({"memory_bytes": 0.0}, "memory_bytes"),
+        ({"bucket_bytes": -1.0}, "bucket_bytes"),
     ],
 )
 def test_what_cannot_be_is_refused(change, place):
@@ -210,9 +212,39 @@ def test_devices_of_a_smaller_set_keep_their_first_samples():
         assert all(behind[device] <= before[device] for device in before)
 
 
+@given(clusters(), st.integers(1, 9), st.booleans())
+@settings(max_examples=60, deadline=None)
+def test_what_moves_to_other_devices_is_all(cluster, batch, powers_of_two):
+    """Between sets that share no device the busiest link carries the largest shares, over the level that both span."""
+    counts = tuple(c for c in _options(cluster, powers_of_two) if c <= batch)
+    found = moves_aside(cluster, batch, counts)
+    for a, here in enumerate(counts):
+        for b, there in enumerate(counts):
+            k = cluster.level_between(0, min(here + there, cluster.devices) - 1)
+            level = cluster.levels[k]
+            sums = {}
+            for side, count in enumerate((here, there)):
+                for device, own in _samples(batch, count).items():
+                    at = side, cluster.component(device, k) if level.shared else device
+                    sums[at] = sums.get(at, 0) + len(own)
+            assert found.latency_s[a, b] == level.latency_s
+            assert found.seconds(2.0)[a, b] == pytest.approx(level.link.seconds(2.0 * max(sums.values())))
+
+
 def test_layers_that_share_weights_stay_together():
     """A tie from the first layer to the third makes them one unit."""
     profile = chain([[1, 2, 4, 8], [5, 5, 5, 5], [1, 2, 4, 8]], [0.0, 0.0], ties=((0, 2),))
     plan = plan_burst(profile, flat(4), BATCH, None)
     assert len({layer.devices for layer in plan.layers}) == 1
     assert any("layer0 to layer2 stay together" in remark for remark in plan.remarks)
+
+
+def test_a_layer_pays_for_its_share_of_a_bucket():
+    """Two layers of 30 and 90 bytes in buckets of 60: half of a start-up and a whole one, and all their bytes."""
+    profile = chain([[1, 2, 4, 8]] * 2, [0.0], [30.0, 90.0])
+    cluster = flat(2, ring=Link(10.0, 5.0))
+    plan = plan_burst(profile, cluster, BATCH, None, counts=(2,), only={0: 2, 1: 2}, bucket_bytes=60.0)
+    assert [layer.sync_s for layer in plan.layers] == pytest.approx([2 * (2.5 + 15 / 10), 2 * (5 + 45 / 10)])
+    alone = plan_burst(profile, cluster, BATCH, None, only={0: 2, 1: 2})
+    assert alone.layers[0].sync_s == pytest.approx(2 * (5 + 15 / 10))
+    assert plan.data_parallel_s < alone.data_parallel_s
