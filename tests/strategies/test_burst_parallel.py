@@ -18,8 +18,10 @@ from hocket.plan.predict import predict
 from hocket.profile.synthetic import chain
 from hocket.program.check import check
 from hocket.program.footprint import footprints
-from hocket.program.instruction import Kind
+from hocket.program.instruction import COMPUTE, Kind
 from hocket.strategies._burst import plan_burst
+from hocket.strategies._common import compile_strategy
+from tests.program.programs import bursts
 from tests.strategies import burst_models
 
 CLUSTER = Cluster("eight", (Level("server", 8, 1e9, 1e-5, False),), "cpu-core")
@@ -90,6 +92,13 @@ def test_as_few_messages_as_there_are_devices_that_change() -> None:
     kinds = Counter(i.kind for _, i in program.instructions())
     assert kinds[Kind.SEND] == kinds[Kind.RECEIVE] == 2
     assert kinds[Kind.FORWARD] == kinds[Kind.BACKWARD] == 5
+
+
+@pytest.mark.parametrize(("clips", "order"), [(False, [2, 1, 0]), (True, [0, 1, 2])])
+def test_steps_go_in_the_order_in_which_gradients_are_summed(clips: bool, order: list[int]) -> None:
+    """The last stage's first, beside the sums of those before it; where all wait for one norm, in the order of stages."""
+    program = compile_strategy("burst_parallel", bursts((4, 2, 1), 4, clips=clips), 4)
+    assert [i.stage for i in program.period[0, COMPUTE] if i.kind is Kind.STEP] == order
 
 
 def test_a_plan_file_says_it_by_hand(tmp_path: Path) -> None:
