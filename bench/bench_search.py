@@ -1,4 +1,5 @@
-"""How long the planner searches: models by their sizes on up to 3,072 devices, and all strategies for a profile of 64 layers.
+"""How long the planner searches: models by their sizes on up to 3,072 devices, alike and unlike, and all strategies for a profile of
+64 layers.
 
     python bench/bench_search.py
 
@@ -10,16 +11,38 @@ import time
 
 import numpy as np
 
-from hocket.hardware.cluster import Cluster, Level, Link
+from hocket.hardware.cluster import Cluster, Level, Link, Node
 from hocket.plan.search import search
 from hocket.plan.sized import search_sizes
 from hocket.profile.sizes import published
 from hocket.profile.synthetic import chain
+from hocket.profile.transformer import Transformer
 
 LAYERS, BATCH_SIZE = 64, 128
 SERVERS = (1, 2, 4, 8)
 # Models, devices, batches: dissertation sections 4.4.3 and 4.5.1.
 SIZED = (("gpt3-175b", 128, 1536), ("gpt3-175b", 1024, 1536), ("gpt-1t", 3072, 3072))
+# Of each type so many devices, of a model of so many layers and so wide.
+UNLIKE = (("a100-80gb", "v100-32gb"), ("a100-80gb", "v100-32gb", "h100"))
+EACH, MIXED_BATCH = 32, 512
+MIXED = Transformer("96 x 4096", 96, 4096, 32, 51200, 2048)
+
+
+def on_unlike_devices() -> None:
+    """Search all ways to divide devices of two and of three types."""
+    for types in UNLIKE:
+        inside = Level("server", 8, 300e9, 3e-6, shared=False, all_reduce=Link(230e9, 3e-6))
+        nodes = tuple(Node(name, 8) for name in types for _ in range(EACH // 8))
+        cluster = Cluster("mixed", (inside, Level("cluster", len(nodes), 23e9, 5e-6, shared=False)), nodes=nodes)
+        _say(MIXED, cluster, MIXED_BATCH)
+
+
+def _say(model: Transformer, cluster: Cluster, batch_size: int, synchronous: bool | None = None) -> None:
+    clock = time.process_time
+    found, again = (search_sizes(model, cluster, batch_size, synchronous=synchronous, clock=clock) for _ in range(2))
+    meshes = found.meshes
+    took = f"{len(meshes.found):>10} {found.search_s:>8.2f} {again.search_s:>8.2f}"
+    print(f"{model.name:>10} {cluster.devices:>8} {meshes.considered:>8} {took}  {found.best.mesh}", flush=True)
 
 
 def by_sizes(synchronous: bool | None = None) -> None:
@@ -29,19 +52,14 @@ def by_sizes(synchronous: bool | None = None) -> None:
     for name, devices, batch_size in SIZED:
         inside = Level("server", 8, 300e9, 3e-6, shared=False, all_reduce=Link(230e9, 3e-6))
         cluster = Cluster("servers", (inside, Level("cluster", devices // 8, 23e9, 5e-6, shared=False)), "a100-80gb")
-        model, clock = published(name), time.process_time
-        found, again = (
-            search_sizes(model, cluster, batch_size, synchronous=synchronous, clock=clock) for _ in range(2)
-        )
-        meshes = found.meshes
-        took = f"{len(meshes.found):>10} {found.search_s:>8.2f} {again.search_s:>8.2f}"
-        print(f"{name:>10} {devices:>8} {meshes.considered:>8} {took}  {found.best.mesh}", flush=True)
+        _say(published(name), cluster, batch_size, synchronous)
 
 
 def main() -> None:
-    """Search by sizes; then on ever more servers of eight devices."""
+    """Search by sizes, on devices alike and unlike; then on ever more servers of eight devices."""
     by_sizes()
     by_sizes(synchronous=False)
+    on_unlike_devices()
     rng = np.random.default_rng(0)
     profile = chain(
         LAYERS,

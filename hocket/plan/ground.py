@@ -6,7 +6,9 @@ and for the quickest where a microbatch passes one of them.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
+from math import lcm
 from typing import Any
 
 import numpy as np
@@ -17,6 +19,7 @@ from hocket.hardware.cluster import Cluster
 from hocket.program.instruction import Kind
 
 Places = tuple[tuple[int, ...], ...]
+Between = dict[tuple[tuple[int, ...], tuple[int, ...]], tuple[float, float]]
 
 
 @dataclass(frozen=True)
@@ -37,22 +40,27 @@ class Ground:
     shared_s: np.ndarray
 
     @classmethod
-    def of(cls, cluster: Cluster, places: Places, types: np.ndarray, room_bytes: np.ndarray) -> "Ground":
+    def of(
+        cls, cluster: Cluster, places: Places, types: np.ndarray, room_bytes: np.ndarray, known: "Between"
+    ) -> "Ground":
         """Of some places in a cluster.
 
         Arguments:
-            types, room_bytes: of every group of the cluster.
+            types, room_bytes: of every group of the cluster. known: between places that were looked at; it grows.
         """
-        has = np.zeros((int(types.max()) + 1, len(places)), dtype=bool)
+        has, room = np.zeros((int(types.max()) + 1, len(places)), dtype=bool), np.zeros(len(places))
         for s, place in enumerate(places):
-            has[types[list(place)], s] = True
-        room = np.array([room_bytes[list(place)].min() for place in places])
-        links = [cluster.link_between(a[0], b[0]) for a, b in pairwise((*places, places[0]))]
-        latency_s = [max(0.0, link.latency_s - cluster.post_s) for link in links]
-        # Where the sender copies its messages, or stages differ in their replicas, nothing is said of them.
-        even = not cluster.sender_copies and len({len(place) for place in places}) == 1
-        border_s = np.array([latency_s, [1 / link.bandwidth_bytes_per_s for link in links]]) * even
-        shared_s = _shared_s(cluster, places) if even else np.zeros((2, 1, len(places)))
+            groups = slice(place[0], place[-1] + 1) if place[-1] - place[0] == len(place) - 1 else list(place)
+            has[types[groups], s] = True
+            room[s] = room_bytes[groups].min()
+        pairs = list(pairwise((*places, places[0])))
+        for pair in pairs:
+            if pair not in known:
+                known[pair] = _between(cluster, *pair)
+        # Where the sender copies its messages nothing is said of them.
+        moves = not cluster.sender_copies
+        border_s = np.array([known[pair] for pair in pairs]).T * moves
+        shared_s = _shared_s(cluster, places) if moves else np.zeros((2, 1, len(places)))
         return cls(np.array([len(place) for place in places]), has, room, border_s, shared_s)
 
     def slowest(self, seconds: np.ndarray) -> np.ndarray:
@@ -67,9 +75,17 @@ class Ground:
         if len(seconds) == 1:
             first: np.ndarray = seconds[0]
             return first
+        if self._kinds is not None:
+            alone: np.ndarray = seconds[np.resize(self._kinds, seconds.shape[1]), np.arange(seconds.shape[1])]
+            return alone
         has = np.tile(self.has, seconds.shape[1] // self.has.shape[1])
         found: np.ndarray = which(np.where(has, seconds, nothing), axis=0)
         return found
+
+    @cached_property
+    def _kinds(self) -> np.ndarray | None:
+        """The number of each stage's type; None where a stage has several."""
+        return self.has.argmax(axis=0) if (self.has.sum(axis=0) == 1).all() else None
 
     def flying(self, turns: np.ndarray) -> np.ndarray:
         """Microbatches between forward and backward on each replica in 1F1B (strategies/_orders.py), of so many in all."""
@@ -94,6 +110,19 @@ class Ground:
         return float((self.shared_s[0] @ behind + self.shared_s[1] @ summed_bytes).max())
 
 
+def passed(here: tuple[int, ...], there: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
+    """Replicas of two stages between which microbatches go: each pair as often as any other."""
+    return tuple((here[m % len(here)], there[m % len(there)]) for m in range(lcm(len(here), len(there))))
+
+
+def _between(cluster: Cluster, here: tuple[int, ...], there: tuple[int, ...]) -> tuple[float, float]:
+    """Seconds of a message from one place to another at least, and more for each byte."""
+    levels = {cluster.level_between(*pair) for pair in passed(here, there)}
+    links = [cluster.levels[level].link for level in levels]
+    latency_s = min(max(0.0, link.latency_s - cluster.post_s) for link in links)
+    return latency_s, min(1 / link.bandwidth_bytes_per_s for link in links)
+
+
 def _shared_s(cluster: Cluster, places: Places) -> np.ndarray:
     """As `Ground.shared_s`."""
     found: dict[Resource, np.ndarray] = {}
@@ -103,12 +132,15 @@ def _shared_s(cluster: Cluster, places: Places) -> np.ndarray:
             if use.governed and use.resource[0] != "pair":
                 found.setdefault(use.resource, np.zeros((2, len(places))))[kind, stage] += seconds
 
+    widths = {len(place) for place in places}
+    width = widths.pop() if len(widths) == 1 else 1  # of the columns among which the batch is divided
     if any(level.shared and level.width > 1 for level in cluster.levels):
         for stage, (here, there) in enumerate(pairwise((*places, places[0]))):
-            for pair in zip(here, there, strict=True):
+            pairs = passed(here, there)
+            for pair in pairs:
                 if pair[0] != pair[1]:
                     for hop in (pair, pair[::-1]):
-                        each_s = 1 / cluster.link_between(*hop).bandwidth_bytes_per_s
+                        each_s = width / len(pairs) / cluster.link_between(*hop).bandwidth_bytes_per_s
                         add(transfer_uses(cluster, (hop,)), 0, stage, each_s)
             if len(here) > 1:
                 each_s = collective(cluster, Kind.ALL_REDUCE, here, 1.0).flow_s

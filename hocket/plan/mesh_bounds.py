@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 
 from hocket.cost.compute import Columns, step_s
-from hocket.cost.transfer import collective
+from hocket.cost.transfer import TransferTime, collective
 from hocket.hardware.groups import Grouped
 from hocket.plan.bound_chunks import interleaved_s
 from hocket.plan.bound_steady import steady_s
 from hocket.plan.bound_units import Units, units_s
-from hocket.plan.ground import Ground
+from hocket.plan.ground import Between, Ground
 from hocket.plan.mesh import Mesh
-from hocket.plan.mesh_figures import Bound, Tables, doubled, flying, sums
+from hocket.plan.mesh_figures import Bound, Tables, before, doubled, flying, sums
 from hocket.profile.model import ModelProfile
 from hocket.program.instruction import Kind
 
@@ -39,7 +39,9 @@ class MeshBounds:
         self._tables: dict[int, Tables] = {}
         self._made: dict[int, np.ndarray] = {}
         self._grounds: dict[object, Ground] = {}
-        self._whole_s: dict[int, float] = {}
+        self._between: Between = {}
+        self._rings: dict[tuple[int, ...], TransferTime] = {}
+        self._whole_s: dict[int, np.ndarray] = {}
 
     @cached_property
     def types(self) -> tuple[tuple[str, ...], np.ndarray]:
@@ -68,11 +70,15 @@ class MeshBounds:
         return whole / mesh.depth if mesh.depth > 1 else whole - self._twice(mesh)
 
     def least_s(self, mesh: Mesh) -> float:
-        """Seconds of compute at least, as if stages could be equal: quicker than `bound`, and never above it."""
+        """Seconds of compute at least, as if stages could be equally quick: quicker than `bound`, and never above it."""
         if mesh.samples not in self._whole_s:
             tables = self._tables_of(mesh)
-            self._whole_s[mesh.samples] = float((tables.forward_s[:, -1] + tables.backward_s[:, -1]).min())
-        return mesh.microbatches * self._whole_s[mesh.samples] / mesh.depth
+            self._whole_s[mesh.samples] = tables.forward_s[:, -1] + tables.backward_s[:, -1]
+        whole_s = self._whole_s[mesh.samples]
+        if len(whole_s) == 1:
+            return mesh.microbatches * float(whole_s[0]) / mesh.depth
+        each_s = self._ground(mesh).slowest(np.repeat(whole_s[:, None], mesh.depth, axis=1))
+        return mesh.microbatches / float((1 / each_s).sum())
 
     def bound(self, mesh: Mesh) -> Bound:
         """Seconds and bytes, in closed form."""
@@ -96,6 +102,9 @@ class MeshBounds:
         else:
             # Into a device lies the way of the first microbatch, out of it that of the last.
             ways = np.concatenate(([0.0], np.cumsum(least_s[:-1] + message_s)))
+            if mesh.chunks == 1:  # each has so many microbatches on the way behind it and back
+                around_s = ways[-1] - ways + least_s[-1]
+                busy_s = np.maximum(busy_s, turns * around_s / counts[0])
             spent_s = busy_s + ways[:p]
             # Before the first backward lies the way to the end and back; behind the last forward lies it once more.
             beyond_s = ways[-1] + least_s[-1] - ways[-p:] - least_s[-p:]
@@ -104,6 +113,8 @@ class MeshBounds:
             first, last_s = range(mesh.ends[0]), float(ground.slowest(backward_s)[0])
             seconds = float(spent_s.max()) + max(0.0, self._summed_s(mesh, ground, first) - last_s)
             seconds += self._step_s(mesh, ground, first) + self._gathered_s(mesh, ground)
+            if mesh.chunks == 1 and p > 1:
+                seconds = max(seconds, float((busy_s + self._updates_s(mesh, ground, cut, backward_s)).max()))
         if ground.shared_s.any():
             seconds = max(seconds, self._busiest_s(mesh, ground, rank, crossing))
         held, kept = np.diff(self._held[cut]), np.diff(tables.stash_bytes[cut])
@@ -114,7 +125,7 @@ class MeshBounds:
             np.bincount(rank, size) for size in (held, np.diff(self._gradients[cut]), np.diff(self._optimizer[cut]))
         )
         state, own_gradients, optimizer = stages
-        state += optimizer / self._parts(mesh, ground.widths)
+        state += optimizer / self._parts(mesh, ground.widths) + self._undivided(mesh, ground)
         if twice is not None:
             state += twice[0] * np.diff(self._weights[cut]) + twice[1] * own_gradients
         stashes = (counts * kept.reshape(counts.shape)).sum(axis=0)
@@ -195,6 +206,14 @@ class MeshBounds:
         weights, gradients, optimizer = self._shared.tolist()
         return float(weights + gradients + optimizer / self._parts(mesh, mesh.width))
 
+    def _undivided(self, mesh: Mesh, ground: Ground) -> np.ndarray:
+        """Optimizer state that no replica divides, less its part: of weights that the first and the last stage share."""
+        found = np.zeros(mesh.depth)
+        if mesh.depth > 1:
+            found[[0, -1]] = float(self._shared[2])
+        found *= 1 - 1 / np.broadcast_to(self._parts(mesh, ground.widths), mesh.depth)
+        return found
+
     @staticmethod
     def _parts(mesh: Mesh, widths: Any) -> Any:
         """Into how many parts the optimizer state of stages with so many replicas is divided."""
@@ -216,6 +235,31 @@ class MeshBounds:
         kind = Kind.REDUCE_SCATTER if mesh.sharded else Kind.ALL_REDUCE
         return sum(collective(self.group.cluster, kind, mesh.stands[0], gradients)) if ground.widths[0] > 1 else 0.0
 
+    def _updates_s(self, mesh: Mesh, ground: Ground, cut: np.ndarray, backward_s: np.ndarray) -> np.ndarray:
+        """Of each of several stages: from the end of its last backward to weights with which it can go on."""
+        gradients, weights = np.diff(self._gradients[cut]), np.diff(self._weights[cut])
+        for sizes, shared in ((gradients, self._shared[1]), (weights, self._shared[0])):
+            sizes[[0, -1]] = np.maximum(0.0, sizes[[0, -1]] - shared)
+        latency_s, byte_s = np.array([self._ring(place) for place in mesh.stands]).T
+        rounds = 0.5 if mesh.sharded else 1.0  # half of a ring's way scatters, half gathers
+        summed_s = rounds * (latency_s + byte_s * gradients) - ground.slowest(backward_s)
+        steps_s = ground.quickest(np.diff(self._steps_s[:, cut])) / self._parts(mesh, ground.widths)
+        found: np.ndarray = np.maximum(0.0, summed_s) + steps_s
+        if mesh.sharded:
+            found += (ground.widths > 1) * rounds * (latency_s + byte_s * weights)
+        return found
+
+    def _ring(self, place: tuple[int, ...]) -> TransferTime:
+        """Of an all-reduce of one byte; its latency, and flow for each byte."""
+        if place not in self._rings:
+            self._rings[place] = collective(self.group.cluster, Kind.ALL_REDUCE, place, 1.0)
+        return self._rings[place]
+
+    @cached_property
+    def _steps_s(self) -> np.ndarray:
+        """Seconds of the optimizer's step for the layers before each layer, and all; shape (types, layers + 1)."""
+        return before(np.array([[layer.step_s for layer in one.profile.layers] for one in self.columns]))
+
     def _gathered_s(self, mesh: Mesh, ground: Ground) -> float:
         """Of the first stage's new weights, of which each replica has a part."""
         weights = max(0.0, float(self._weights[mesh.ends[0]] - self._shared[0]))
@@ -227,14 +271,15 @@ class MeshBounds:
 
     def _step_s(self, mesh: Mesh, ground: Ground, layers: range, stage: int = 0, copies: bool = False) -> float:
         """Of some layers on the quickest replica of their stage; the weights before may be kept (`copies`)."""
-        on = zip(self._on, ground.has[:, stage], strict=True)
+        on = zip(self.columns, ground.has[:, stage], strict=True)
         share = 1 / self._parts(mesh, int(ground.widths[stage]))
-        return min(step_s(one, layers, copies, share) for one, has in on if has)
+        return min(step_s(one.profile, layers, copies, share) for one, has in on if has)
 
     @cached_property
-    def _on(self) -> list[ModelProfile]:
-        """The profile on each type."""
-        return [self.profile.on(name) if name in self.profile.elsewhere else self.profile for name in self.types[0]]
+    def columns(self) -> list[Columns]:
+        """The profile's figures on each type."""
+        own = Columns(self.profile)
+        return [own.on(name) or own for name in self.types[0]]
 
     def _outputs(self, samples: int) -> np.ndarray:
         """Bytes that leave each layer and are kept by the layer behind it."""
@@ -248,12 +293,13 @@ class MeshBounds:
 
     def _tables_of(self, mesh: Mesh) -> "Tables":
         if mesh.samples not in self._tables:
-            self._tables[mesh.samples] = Tables.of(self.profile, self.types[0], mesh.samples)
+            self._tables[mesh.samples] = Tables.of(self.columns, mesh.samples)
         return self._tables[mesh.samples]
 
     def _ground(self, mesh: Mesh) -> Ground:
         """Where a mesh's stages stand; many meshes stand on the same."""
         key = mesh.places or (mesh.depth, mesh.width)
         if key not in self._grounds:
-            self._grounds[key] = Ground.of(self.group.cluster, mesh.stands, self.types[1], self.room_bytes)
+            cluster = self.group.cluster
+            self._grounds[key] = Ground.of(cluster, mesh.stands, self.types[1], self.room_bytes, self._between)
         return self._grounds[key]

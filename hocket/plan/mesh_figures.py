@@ -1,6 +1,6 @@
 """Figures of layers side by side, and how many microbatches fly: what bounds of meshes are made of."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -8,7 +8,6 @@ import numpy as np
 from hocket.cost.compute import Columns
 from hocket.plan.ground import Ground
 from hocket.plan.mesh import Mesh
-from hocket.profile.model import ModelProfile
 
 
 @dataclass(frozen=True)
@@ -34,14 +33,12 @@ class Tables:
     stash_bytes: np.ndarray
 
     @classmethod
-    def of(cls, profile: ModelProfile, types: tuple[str, ...], samples: int) -> "Tables":
-        """Of a profile that knows these types, at one microbatch size."""
-        columns = Columns(profile)
-        each = [columns.on(name) or columns for name in types]
+    def of(cls, on: Sequence[Columns], samples: int) -> "Tables":
+        """Of one profile on each type, at one microbatch size."""
         forward_s, backward_s = (
-            np.array([sums(getattr(one.at(samples), name)) for one in each]) for name in ("forward_s", "backward_s")
+            before(np.array([getattr(one.at(samples), name) for one in on])) for name in ("forward_s", "backward_s")
         )
-        return cls(forward_s, backward_s, sums(columns.at(samples).stash_bytes))
+        return cls(forward_s, backward_s, before(on[0].at(samples).stash_bytes))
 
 
 def flying(ground: Ground, mesh: Mesh, turns: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -84,4 +81,11 @@ def doubled(ground: Ground, mesh: Mesh, tied: bool) -> tuple[np.ndarray, np.ndar
 
 def sums(values: Iterable[float]) -> np.ndarray:
     """What is before each, and all together."""
-    return np.concatenate(([0.0], np.cumsum(np.fromiter(values, dtype=float))))
+    return before(np.fromiter(values, dtype=float))
+
+
+def before(values: np.ndarray) -> np.ndarray:
+    """As `sums`, of each row; shape (..., n + 1)."""
+    found = np.zeros((*values.shape[:-1], values.shape[-1] + 1))
+    np.cumsum(values, axis=-1, out=found[..., 1:])
+    return found

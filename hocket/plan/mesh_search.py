@@ -81,7 +81,7 @@ def search_meshes(
                 hunt.offer(plane, mesh, chunks, None if unlike else tailor)
                 if unlike:
                     simple.offer(plane, mesh, chunks, None)
-        for mesh, least_s in mixes(plane, batch_size) if unlike and tailor else ():
+        for mesh, least_s in mixes(tailor, batch_size) if unlike and tailor else ():
             if only is None or only(mesh):
                 hunt.offer_uncut(plane, mesh, tailor, least_s)
                 if alone(mesh, plane):
@@ -108,7 +108,7 @@ class _Job:
     Attributes:
         rough: whether its bound knows nothing of its stages; chunks: that it may have then, if it shall be cut into balanced stages.
         close: whether its bound knows of chunks that are not alike.
-        excess_bytes: by device, what was simulated beyond its memory; tries: how often.
+        turned: whether stages stand side by side where replicas did. excess_bytes: by device, what was simulated beyond its memory; tries: how often.
     """
 
     plane: Plane
@@ -118,6 +118,7 @@ class _Job:
     rough: bool = False
     chunks: tuple[int, ...] = ()
     close: bool = False
+    turned: bool = False
     excess_bytes: float | np.ndarray = 0.0
     tries: int = 0
 
@@ -151,20 +152,24 @@ class _Hunt:
 
     def _look(self, job: _Job) -> None:
         """What has a rough bound waits for its turn with a closer one."""
-        if not job.chunks and job.tailor:
-            self._wait(job.tailor.floor_s(job.mesh), replace(job, rough=False))
-        for mesh in job.plane.cut(job.mesh, job.chunks):
-            bound = job.plane.bound(mesh)
-            if not bound.fits:
-                self._too_large += 1
-                self._misses.append(Miss(mesh, bound.bytes, bound.room_bytes, bound.seconds))
-            if bound.fits or job.tailor:
-                self._wait(bound.seconds, _Job(job.plane, mesh, job.tailor, cut=not bound.fits))
+        if job.chunks:
+            meshes = job.plane.cut(job.mesh, job.chunks)
+            for mesh, busy_s in zip(meshes, job.plane.busiest_s(job.mesh, job.chunks), strict=True):
+                self._wait(busy_s, replace(job, mesh=mesh, chunks=()))
+            return
+        bound = job.plane.bound(job.mesh)
+        if not bound.fits and not job.tries:
+            self._too_large += 1
+            self._misses.append(Miss(job.mesh, bound.bytes, bound.room_bytes, bound.seconds))
+        if bound.fits or (job.tailor and not job.tries):
+            self._wait(bound.seconds, replace(job, rough=False, cut=not bound.fits))
+        if job.tries == 1 and job.mesh.places:
+            self._turn(job)
 
     def offer_uncut(self, plane: Plane, mesh: Mesh, tailor: Tailor | None, least_s: float) -> None:
         """Take in a mesh without layers, with seconds that it is not below."""
         self._considered += 1
-        self._wait(least_s, _Job(plane, mesh, tailor, cut=True, rough=True))
+        self._wait(least_s, _Job(plane, mesh, tailor, cut=True))
 
     def _wait(self, bound_s: float, job: _Job) -> None:
         # Of bounds that are nearly the same the simpler mesh goes first: then the others need not be simulated.
@@ -215,14 +220,12 @@ class _Hunt:
         tailor = job.tailor
         if tailor is None:
             return
-        mesh = tailor.fitted(job.mesh, job.excess_bytes)
-        first = job.tries == 0 and bool(job.mesh.places)  # then its turned twin has not been looked at
-        for one in (mesh, turned(mesh, tailor) if mesh and first else None):
-            bound = tailor.bound(one) if one else None
-            if one and bound and bound.fits:
-                self._wait(
-                    bound.seconds, replace(job, plane=tailor, mesh=one, cut=False, close=False, tries=job.tries + 1)
-                )
+        found = tailor.cut_s(job.mesh, job.excess_bytes)
+        if found is None:
+            return
+        mesh, seconds = found
+        again = replace(job, plane=tailor, mesh=mesh, cut=False, rough=True, close=False, tries=job.tries + 1)
+        self._wait(seconds, again)
 
     def _simulate(self, job: _Job) -> None:
         one = simulated(job.plane, job.mesh)
@@ -234,21 +237,29 @@ class _Hunt:
         else:
             self._refuse(job, one, one.predicted.peak_memory_bytes)
 
-    def _turn(self, job: _Job, seconds: float) -> None:
+    def _turn(self, job: _Job, took_s: float | None = None) -> None:
         """Stages side by side where replicas were wait as well, if they may gain more than a tie.
 
         To simulate them takes long, as columns share links then: only where closed forms say so, or say far too little of what was
-        simulated (`seconds`), because they know nothing of messages that wait for each other.
+        simulated (`took_s`), because they know nothing of messages that wait for each other. On unlike devices closed forms of both
+        are compared before either is simulated (then nothing is in `took_s`).
         """
-        if job.mesh.places or job.mesh.units or min(job.mesh.depth, job.mesh.width) == 1:
+        own = job.mesh
+        if job.turned or own.units or own.depth == 1 or max(map(len, own.stands)) == 1:
             return
-        twin = turned(job.mesh, job.plane)
+        twin = turned(own, job.plane)
         if twin is None:
             return
-        bound, own_s = job.plane.bound(twin), job.plane.bound(job.mesh).seconds
+        bound, own_s = job.plane.bound(twin), job.plane.bound(own).seconds
+        quicker = bound.seconds < own_s * (1 - _NEAR)
         least_s = bound.seconds * (1 + TIE)
-        if bound.fits and (least_s < own_s or max(least_s, own_s * _LOOSE) < seconds):
-            self._wait(bound.seconds, replace(job, mesh=twin, close=False))
+        if took_s is None:
+            gains = quicker
+        else:
+            gains = least_s < own_s or max(least_s, own_s * _LOOSE) < took_s
+            gains = gains and not (quicker and own.places)  # which waits since then
+        if bound.fits and gains:
+            self._wait(bound.seconds, replace(job, mesh=twin, close=False, rough=False, turned=True))
 
     def _refuse(self, job: _Job, one: Meshed, peaks: Mapping[int, float]) -> None:
         """What does not fit is cut to measure, or again."""

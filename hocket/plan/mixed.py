@@ -4,52 +4,49 @@ Rules of this file: a stage stands on groups of one type, so that its replicas w
 replicas a stage has on each, is all tried. How many layers each stage has is the tailor's. Devices that a way cannot use stay idle.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import groupby, permutations, product
-from math import inf
 
 import numpy as np
 
-from hocket.cost.compute import Columns
 from hocket.hardware.cluster import Cluster
 from hocket.plan.ground import Places
 from hocket.plan.mesh import Mesh
+from hocket.plan.mixed_floor import Floor, Run
 from hocket.plan.plane import Plane
+from hocket.plan.tailor import Tailor
 
 _MOST_TYPES = 4  # whose orders are all tried; of more, these that have most devices
 
 
-def mixes(plane: Plane, batch_size: int) -> Iterator[tuple[Mesh, float]]:
-    """Meshes without layers on some or all types of a cluster, and seconds that none is below: all its groups busy all the time."""
-    names, kinds = plane.types
+def mixes(tailor: Tailor, batch_size: int) -> Iterator[tuple[Mesh, float]]:
+    """Meshes without layers on some or all types of a cluster, and seconds that no cut of them is below."""
+    names, kinds = tailor.types
     own = {k: tuple(np.flatnonzero(kinds == k).tolist()) for k in range(len(names))}
     most = sorted(own, key=lambda k: -len(own[k]))[:_MOST_TYPES]
-    for samples in plane.sizes:
+    for samples in tailor.sizes:
         total, rest = divmod(batch_size, samples)
         if rest:
             continue
-        pace = _pace(plane, names, samples)
+        floor = Floor.of(tailor, samples)
         for count in range(1, len(most) + 1):
             for order in permutations(most, count):
                 for widths in product(*(_widths(len(own[k]), total) for k in order)):
-                    pairs = list(zip((own[k] for k in order), widths, strict=True))
-                    if sum(len(groups) // width for groups, width in pairs) > len(plane.profile.layers):
+                    runs = [Run(k, width, len(own[k]) // width) for k, width in zip(order, widths, strict=True)]
+                    depth = sum(run.stages for run in runs)
+                    if depth > len(tailor.profile.layers):
                         continue
                     places = tuple(
-                        groups[s * width : (s + 1) * width]
-                        for groups, width in pairs
-                        for s in range(len(groups) // width)
-                    )
-                    used = sum(
-                        len(groups) // width * width * pace[k] for k, (groups, width) in zip(order, pairs, strict=True)
+                        own[run.kind][s * run.width : (s + 1) * run.width] for run in runs for s in range(run.stages)
                     )
                     # Units are not the tailor's, who cuts all of these.
-                    for shard in plane.shards_of(max(map(len, places)), max(2, len(places))):
-                        mesh = _mesh(plane, places, samples, total, shard)
-                        if mesh.strategy in plane.strategies:
-                            yield mesh, total / used
-                        yield from ((own, total / used) for own in plane.otherwise(mesh))
+                    for shard in tailor.shards_of(max(widths), max(2, depth)):
+                        mesh = _mesh(tailor, places, samples, total, shard)
+                        if mesh.strategy in tailor.strategies:
+                            yield mesh, floor.seconds(runs, total, mesh)
+                        for other in tailor.otherwise(mesh):
+                            yield other, floor.seconds(runs, total, other)
 
 
 def alone(mesh: Mesh, plane: Plane) -> bool:
@@ -61,17 +58,6 @@ def alone(mesh: Mesh, plane: Plane) -> bool:
 def mixed(cluster: Cluster) -> bool:
     """Whether a cluster has unlike devices."""
     return len({node.device_type for node in cluster.nodes}) > 1
-
-
-def _pace(plane: Plane, names: Sequence[str], samples: int) -> list[float]:
-    """Microbatches of the whole model a second, on a group of each type."""
-    columns = Columns(plane.profile)
-    found = []
-    for name in names:
-        figures = (columns.on(name) or columns).at(samples)
-        whole_s = float(figures.forward_s.sum() + figures.backward_s.sum())
-        found.append(1 / whole_s if whole_s > 0 else inf)
-    return found
 
 
 def _widths(groups: int, microbatches: int) -> list[int]:

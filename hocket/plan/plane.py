@@ -1,10 +1,12 @@
 """Plane: the meshes of one tensor-parallel width and one way to recompute, and what the planner makes of them."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import product
 from typing import Protocol
+
+import numpy as np
 
 from hocket.cost.group import of_group
 from hocket.errors import InputError
@@ -124,6 +126,19 @@ class Plane(MeshBounds):
         """A mesh without layers, with balanced stages of each of these numbers of chunks."""
         for number in chunks:
             yield replace(mesh, chunks=number, ends=self.ends[mesh.depth * number - 1])
+
+    def busiest_s(self, mesh: Mesh, chunks: Sequence[int]) -> list[float]:
+        """Seconds that the busiest device computes in a mesh of each of these numbers of chunks: quicker than `bound`."""
+        if len(chunks) == 1:
+            return [self.least_s(mesh)]
+        tables, ground = self._tables_of(mesh), self._ground(mesh)
+        cuts = [np.array((0, *self.ends[mesh.depth * number - 1])) for number in chunks]
+        stage = np.concatenate([k * mesh.depth + np.arange(len(cut) - 1) % mesh.depth for k, cut in enumerate(cuts)])
+        begins, ends = (np.concatenate(own) for own in zip(*((cut[:-1], cut[1:]) for cut in cuts), strict=True))
+        both_s = tables.forward_s + tables.backward_s
+        busy_s = [np.bincount(stage, row[ends] - row[begins]) for row in both_s]
+        found: list[float] = (ground.slowest(np.array(busy_s)).reshape(-1, mesh.depth).max(axis=1)).tolist()
+        return [mesh.microbatches * seconds for seconds in found]
 
     def shards_of(self, width: int, depth: int) -> tuple[str, ...]:
         """What so many columns of so many stages may divide of their state."""

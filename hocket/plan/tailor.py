@@ -9,6 +9,7 @@ Source: dissertation sections 3.3.1 (recomputation), 3.3.3 (MEMORY) and 4.3.5 (h
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import combinations
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,7 +18,7 @@ from hocket.hardware.cluster import Cluster
 from hocket.plan.ground import Ground
 from hocket.plan.mesh import Mesh
 from hocket.plan.mesh_bounds import WAITING
-from hocket.plan.mesh_figures import Tables, doubled, flying, sums
+from hocket.plan.mesh_figures import Tables, before, doubled, flying
 from hocket.plan.plane import Plane, Source
 from hocket.profile.model import ModelProfile
 
@@ -36,8 +37,9 @@ class Tailor(Plane):
         kind = first.tensor, SOME, first.sizes, first.slices, first.sequence_parallel
         self._set(*kind, first.group, first.profile, (first.shards, first.strategies))
         self.ways = tuple(ways)
-        self._figures: dict[int, _Figures] = {}
+        self._figures: dict[int, Figures] = {}
         self._woven: dict[tuple[str, ...], ModelProfile] = {}
+        self._rows: dict[tuple[int, int, bytes], _Row] = {}
 
     def fitted(self, mesh: Mesh, excess_bytes: float | np.ndarray = 0.0) -> Mesh | None:
         """The mesh with as little made again as fits, and without chunks other borders; None where nothing fits.
@@ -45,82 +47,74 @@ class Tailor(Plane):
         Arguments:
             excess_bytes: by device, what was simulated more than was thought here.
         """
+        found = self.cut_s(mesh, excess_bytes)
+        return found and found[0]
+
+    def cut_s(self, mesh: Mesh, excess_bytes: float | np.ndarray = 0.0) -> tuple[Mesh, float] | None:
+        """As `fitted`, and seconds that its bound is not below."""
         if mesh.units:
             return None  # which hold one microbatch: what all blocks make again is what there is
-        ground, figures = self._ground(mesh), self._of(mesh.samples)
+        ground, figures = self._ground(mesh), self.figures(mesh.samples)
         turns = mesh.microbatches * mesh.width // ground.widths
         # A little more than that waits is not thought of here.
         room = ground.room_bytes - self.waiting_bytes(mesh) - WAITING * figures.border - excess_bytes
+        room -= self._undivided(mesh, ground)
         if mesh.chunks == 1:
             found = self._recut(figures, ground, turns, room, mesh)
         else:
             found = self._same_cut(figures, ground, turns, room, mesh)
         if found is None:
             return None
-        ends, again = found
+        ends, again, seconds = found
         words = [way.recompute for way in self.ways]
         layers = (words[0], *(words[k] for k in again), words[0])
         same = len(set(again)) == 1
-        return replace(mesh, ends=ends, recompute=words[again[0]] if same else SOME, again=layers)
-
-    def floor_s(self, mesh: Mesh) -> float:
-        """Seconds that no cut into the mesh's stages is below: all that they compute, in blocks as they are, with nothing made again."""
-        ground, figures = self._ground(mesh), self._of(mesh.samples)
-        p, turns = mesh.depth, mesh.microbatches * mesh.width // ground.widths
-        each_s = ground.slowest(np.repeat(figures.block_s[0][:, None], p, axis=1)) * turns
-        stage = np.arange(p)
-        ends_s = ground.slowest(figures.ends_s(stage == 0, stage == p - 1)) * turns
-        low_s = float((figures.blocks + (ends_s / each_s).sum()) / (1 / each_s).sum())
-        high_s = low_s + float(each_s.max())
-        for _ in range(12):
-            middle_s = (low_s + high_s) / 2
-            if np.floor((middle_s - ends_s) / each_s).sum() < figures.blocks:
-                low_s = middle_s
-            else:
-                high_s = middle_s
-        return low_s
+        return replace(mesh, ends=ends, recompute=words[again[0]] if same else SOME, again=layers), seconds
 
     def _recut(
-        self, of: "_Figures", ground: Ground, turns: np.ndarray, room: np.ndarray, mesh: Mesh
-    ) -> tuple[tuple[int, ...], list[int]] | None:
+        self, of: "Figures", ground: Ground, turns: np.ndarray, room: np.ndarray, mesh: Mesh
+    ) -> tuple[tuple[int, ...], list[int], float] | None:
         p, blocks = len(turns), of.blocks
-        most = blocks if p == 1 or len(self.types[0]) > 1 else min(blocks, 4 * -(-blocks // p) + 4)
-        n = np.arange(most + 1)
-        first, last = (np.arange(p) == 0)[:, None], (np.arange(p) == p - 1)[:, None]
-        ahead, _, coming = (one.reshape(p, 1) for one in flying(ground, mesh, turns))
-        gradients = of.gradients[1] * n + of.gradients[0] * first + of.gradients[2] * last
-        each_of = self._state_of(of, mesh, ground)[:, :, None]  # by layer and stage
-        state = each_of[1] * n + each_of[0] * first + each_of[2] * last - (self._twice(mesh) if p == 1 else 0.0)
-        besides = of.stash[0, 0] * first + of.stash[0, 2] * last + of.border * (1.0 * ~first - ~last)
-        working = np.where(last, of.working[0, 2], 0.0)
-        least = _Least(of, ground, n[None, :])
-        for quick, thrifty in (*((k, k) for k in range(len(self.ways))), *combinations(range(len(self.ways)), 2)):
-            each = of.stash[quick, 1]
-            stash = each * n + besides
-            load = ahead * stash + np.where(coming, gradients, np.maximum(0.0, gradients - stash))
-            beyond = state + load - room[:, None]
-            saved = ahead * (each - of.stash[thrifty, 1])
-            count = least.count(beyond + np.maximum(working, of.working[quick, 1]), saved)
-            # The first blocks of a stage are made again: what the others hold is gone by then.
-            again = np.maximum(of.working[quick, 1], of.working[thrifty, 1] - (n - count) * each)
-            least.offer(quick, thrifty, least.count(beyond + np.maximum(working, again), saved))
-        seconds = least.seconds + ground.slowest(of.ends_s(first[:, 0], last[:, 0]))[:, None]
-        counts = _shared(seconds * turns[:, None], blocks, np.where(first | last, 0, 1)[:, 0] if p > 1 else [blocks])
+        rows = self._rows_of(of, ground, turns, room, mesh)
+        seconds = np.stack([row.seconds for row in rows])
+        least = np.ones(p, dtype=int) if p > 1 else np.array([blocks])
+        least[[0, -1]] *= p == 1
+        counts = _shared(seconds, blocks, least)
         if counts is None:
             return None
-        at = (np.arange(p), counts)
-        again_ = []
-        for many, quick, thrifty, few in zip(
-            counts.tolist(), *(x[at].tolist() for x in (least.quick, least.thrifty, least.counts)), strict=True
-        ):
-            again_ += [thrifty] * few + [quick] * (many - few)
+        again = list[int]()
+        for row, many in zip(rows, counts.tolist(), strict=True):
+            few = int(row.counts[many])
+            again += [int(row.thrifty[many])] * few + [int(row.quick[many])] * (many - few)
         ends = np.cumsum(counts) + 1
         ends[-1] += 1
-        return tuple(ends.tolist()), again_
+        # Behind what the first microbatch needs to come to a stage lie all of its own there, where there is a flush.
+        own_s = np.array([row.exact_s[many] for row, many in zip(rows, counts, strict=True)])
+        each_s = own_s / turns
+        ways_s = 0.0 if mesh.stale else np.cumsum(each_s) - each_s
+        return tuple(ends.tolist()), again, float((own_s + ways_s).max())
+
+    def _rows_of(self, of: "Figures", ground: Ground, turns: np.ndarray, room: np.ndarray, mesh: Mesh) -> list["_Row"]:
+        """Of every stage; many meshes have stages that are alike."""
+        p, stage = len(turns), np.arange(len(turns))
+        most = of.blocks if p == 1 or len(self.types[0]) > 1 else min(of.blocks, 4 * -(-of.blocks // p) + 4)
+        first, last = stage == 0, stage == p - 1
+        block_s = [ground.slowest(np.repeat(own[:, None], p, axis=1)) for own in of.block_s]
+        room = room + (self._twice(mesh) if p == 1 else 0.0)
+        ahead, _, coming = (one.reshape(p) for one in flying(ground, mesh, turns))
+        parts = np.broadcast_to(self._parts(mesh, ground.widths), p)
+        twice = doubled(ground, mesh, bool(self._shared.any()))
+        ends_s = ground.slowest(of.both_s(first, last))
+        stages = np.column_stack((turns, ahead, coming, room, parts, *twice, first, last, ends_s, *block_s))
+        keys = [(mesh.samples, most, row.tobytes()) for row in stages]
+        new = {key: s for s, key in enumerate(keys) if key not in self._rows}
+        if new:
+            self._rows |= zip(new, _rows(of, stages[list(new.values())], most), strict=True)
+        return [self._rows[key] for key in keys]
 
     def _same_cut(
-        self, of: "_Figures", ground: Ground, turns: np.ndarray, room: np.ndarray, mesh: Mesh
-    ) -> tuple[tuple[int, ...], list[int]] | None:
+        self, of: "Figures", ground: Ground, turns: np.ndarray, room: np.ndarray, mesh: Mesh
+    ) -> tuple[tuple[int, ...], list[int], float] | None:
         p, v, total = mesh.depth, mesh.chunks, of.blocks
         cut = np.array((0, *mesh.ends))
         many = np.clip(np.minimum(cut[1:], total + 1) - np.maximum(cut[:-1], 1), 0, None).reshape(v, p)
@@ -130,7 +124,7 @@ class Tailor(Plane):
         n = many.sum(axis=0)
         gradients, state = (
             x[1] * n + x[0] * first.sum(axis=0) + x[2] * last.sum(axis=0)
-            for x in (of.gradients, self._state_of(of, mesh, ground))
+            for x in (of.gradients, of.state_of(self._parts(mesh, ground.widths)))
         )
         besides = of.stash[0, 0] * first + of.stash[0, 2] * last + of.border * (last - first)
         # Blocks in the order in which they are made again: those of the first chunks, of which most are held.
@@ -138,7 +132,7 @@ class Tailor(Plane):
         chunk = (behind[None] <= np.arange(int(n.max()))[:, None, None]).sum(axis=1)
         held = np.where(chunk < v, np.take_along_axis(counts, np.minimum(chunk, v - 1), axis=0), 0)
         saving = np.cumsum(held, axis=0)
-        least = _Least(of, ground, n[:, None])
+        least = _Least([ground.slowest(np.repeat(own[:, None], p, axis=1)) for own in of.block_s], n[:, None])
         for quick, thrifty in (*((k, k) for k in range(len(self.ways))), *combinations(range(len(self.ways)), 2)):
             stashes = (counts * (of.stash[quick, 1] * many + besides)).sum(axis=0)
             load = np.where(coming, stashes + gradients, np.maximum(stashes, gradients))
@@ -156,15 +150,7 @@ class Tailor(Plane):
                 few = min(int(left[r]), int(many[c, r]))
                 left[r] -= few
                 again[c, r] = [int(least.thrifty[r, 0])] * few + [int(least.quick[r, 0])] * (int(many[c, r]) - few)
-        return mesh.ends, [way for row in again.ravel() for way in row]
-
-    def _state_of(self, of: "_Figures", mesh: Mesh, ground: Ground) -> np.ndarray:
-        """Bytes of state, and of what is there twice; shape (3, stages), or (3, 1) where that is the same for all."""
-        state = of.kept[:, None] + of.optimizer[:, None] / np.atleast_1d(self._parts(mesh, ground.widths))
-        if mesh.stale:
-            more, summed = doubled(ground, mesh, bool(self._shared.any()))
-            state = state + of.weights[:, None] * more + of.gradients[:, None] * summed
-        return state
+        return mesh.ends, [way for row in again.ravel() for way in row], float((least.seconds[:, 0] * turns).max())
 
     def profile_of(self, mesh: Mesh) -> ModelProfile:
         """The profile of a mesh's groups, each block made again in its way."""
@@ -174,15 +160,16 @@ class Tailor(Plane):
         return self._woven[mesh.again]
 
     def _tables_of(self, mesh: Mesh) -> Tables:
-        figures = self._of(mesh.samples)
+        figures = self.figures(mesh.samples)
         words = [way.recompute for way in self.ways]
         ways, layers = np.array([words.index(word) for word in mesh.again]), np.arange(len(mesh.again))
-        forward_s, backward_s = (np.array([sums(row) for row in x[ways, :, layers].T]) for x in figures.layers_s)
-        return Tables(forward_s, backward_s, sums(figures.layers_bytes[ways, layers]))
+        forward_s, backward_s = (before(x[ways, :, layers].T) for x in figures.layers_s)
+        return Tables(forward_s, backward_s, before(figures.layers_bytes[ways, layers]))
 
-    def _of(self, samples: int) -> "_Figures":
+    def figures(self, samples: int) -> "Figures":
+        """Of embedding, block and output at one microbatch size."""
         if samples not in self._figures:
-            self._figures[samples] = _Figures([way.profile for way in self.ways], samples, self.types[0])
+            self._figures[samples] = Figures([way.columns for way in self.ways], samples)
         return self._figures[samples]
 
 
@@ -210,49 +197,62 @@ def woven(source: Callable[[str], ModelProfile], again: tuple[str, ...]) -> Mode
     return replace(source(again[0]), layers=tuple(layers[word][k] for k, word in enumerate(again)))
 
 
-class _Figures:
+class Figures:
     """A model's layers at one microbatch size, by way: of embedding, block and output where nothing else is said.
 
     Attributes:
         layers_s: forward and backward of all layers, each of shape (ways, types, layers); layers_bytes: stashes, (ways, layers).
-        block_s: forward and backward of a block; shape (ways, types). stash, working: bytes; shape (ways, 3).
+        block_s: forward and backward of a block, shape (ways, types); ends_s: of embedding and output, (types, 2). stash, working:
+            bytes; shape (ways, 3).
         kept, weights, optimizer, gradients: bytes of weights and buffers, weights alone, optimizer state and gradients; shape (3,).
             border: bytes from one block to the next.
     """
 
-    def __init__(self, profiles: Sequence[ModelProfile], samples: int, types: tuple[str, ...]) -> None:
-        columns = [Columns(one) for one in profiles]
-        on = [[own.on(name) or own for name in types] for own in columns]
+    def __init__(self, on: Sequence[Sequence[Columns]], samples: int) -> None:
+        """Of figures by way and type."""
+        columns = [own[0] for own in on]
         self.layers_s = tuple(
             np.array([[getattr(one.at(samples), name) for one in own] for own in on])
             for name in ("forward_s", "backward_s")
         )
         self.layers_bytes = np.array([own.at(samples).stash_bytes for own in columns])
         whole = self.layers_s[0] + self.layers_s[1]
-        self.block_s, self._ends = whole[:, :, 1], whole[0][:, [0, -1]]
+        self.block_s, self.ends_s = whole[:, :, 1], whole[0][:, [0, -1]]
         three = [0, 1, -1]
         self.stash = self.layers_bytes[:, three]
         self.working = np.array([own.at(samples).working_bytes[three] for own in columns])
-        layers = [profiles[0].layers[k] for k in three]
+        profile = columns[0].profile
+        layers = [profile.layers[k] for k in three]
         self.kept = np.array([x.weights_bytes + x.buffers_bytes for x in layers])
         self.weights = np.array([x.weights_bytes for x in layers])
         self.optimizer = np.array([x.optimizer_bytes for x in layers])
         self.gradients = np.array([x.gradients_bytes for x in layers])
         self.border = float(columns[0].at(samples).tensor_bytes[-1])
-        self.blocks = len(profiles[0].layers) - 2
+        self.blocks = len(profile.layers) - 2
 
-    def ends_s(self, first: np.ndarray, last: np.ndarray) -> np.ndarray:
+    def state_of(
+        self, parts: int | np.ndarray, more: float | np.ndarray = 0.0, summed: float | np.ndarray = 0.0
+    ) -> np.ndarray:
+        """Bytes of state where that of the optimizer is in so many parts, and of what is there twice of weights and of gradients; shape
+        (3, stages), or (3, 1) of one number."""
+        divided = self.kept[:, None] + self.optimizer[:, None] / np.atleast_1d(parts)
+        return divided + self.weights[:, None] * more + self.gradients[:, None] * summed
+
+    def both_s(self, first: np.ndarray, last: np.ndarray) -> np.ndarray:
         """Seconds of embedding and output where they are; shape (types, stages)."""
-        return self._ends[:, :1] * first + self._ends[:, 1:] * last
+        return self.ends_s[:, :1] * first + self.ends_s[:, 1:] * last
 
 
 class _Least:
-    """The least seconds of stages with n blocks, and the two ways and the number of the thrifty ones that give it."""
+    """The least seconds of stages with n blocks, and the two ways and the number of the thrifty ones that give it.
 
-    def __init__(self, of: _Figures, ground: Ground, n: np.ndarray) -> None:
-        self._n, shape = n, np.broadcast_shapes(n.shape, (len(ground.widths), 1))
-        each = [np.repeat(own[:, None], shape[0], axis=1) for own in of.block_s]
-        self._block_s = [ground.slowest(own)[:, None] for own in each]
+    Arguments:
+        block_s: of a block on each stage, by way.
+    """
+
+    def __init__(self, block_s: Sequence[np.ndarray], n: np.ndarray) -> None:
+        self._n, shape = n, np.broadcast_shapes(n.shape, (len(block_s[0]), 1))
+        self._block_s = [own[:, None] for own in block_s]
         self.seconds = np.full(shape, np.inf)
         self.quick, self.thrifty, self.counts = (np.zeros(shape, dtype=int) for _ in range(3))
 
@@ -271,19 +271,60 @@ class _Least:
         self.quick[better], self.thrifty[better], self.counts[better] = quick, thrifty, count[better].astype(int)
 
 
-def _shared(seconds: np.ndarray, blocks: int, least: Sequence[int] | np.ndarray) -> np.ndarray | None:
+class _Row(NamedTuple):
+    """Of a stage with 0, 1, ... blocks: least seconds of a batch, and no less than with fewer; the rest as `_Least`."""
+
+    exact_s: np.ndarray
+    seconds: np.ndarray
+    quick: np.ndarray
+    thrifty: np.ndarray
+    counts: np.ndarray
+
+
+def _rows(of: Figures, stages: np.ndarray, most: int) -> list[_Row]:
+    """Of stages with up to so many blocks.
+
+    Arguments:
+        stages: of each its turns, microbatches in flight and whether more come behind these, bytes of room, parts of optimizer state,
+            whether weights and sums of gradients are there twice, whether it is the first and the last, seconds of embedding and
+            output, and of a block in each way.
+    """
+    turns, ahead, coming, room, parts, more, summed, first, last, ends_s = (one[:, None] for one in stages[:, :10].T)
+    ways, n = len(of.block_s), np.arange(most + 1)
+    gradients = of.gradients[1] * n + of.gradients[0] * first + of.gradients[2] * last
+    each_of = of.state_of(*(one[:, 0] for one in (parts, more, summed)))[:, :, None]  # by layer and stage
+    state = each_of[1] * n + each_of[0] * first + each_of[2] * last
+    besides = of.stash[0, 0] * first + of.stash[0, 2] * last + of.border * (last - first)
+    working = np.where(last > 0, of.working[0, 2], 0.0)
+    least = _Least(list(stages[:, 10:].T), n[None, :])
+    for quick, thrifty in (*((k, k) for k in range(ways)), *combinations(range(ways), 2)):
+        each = of.stash[quick, 1]
+        stash = each * n + besides
+        load = ahead * stash + np.where(coming > 0, gradients, np.maximum(0.0, gradients - stash))
+        beyond = state + load - room
+        saved = ahead * (each - of.stash[thrifty, 1])
+        count = least.count(beyond + np.maximum(working, of.working[quick, 1]), saved)
+        # The first blocks of a stage are made again: what the others hold is gone by then.
+        again = np.maximum(of.working[quick, 1], of.working[thrifty, 1] - (n - count) * each)
+        least.offer(quick, thrifty, least.count(beyond + np.maximum(working, again), saved))
+    exact_s = (least.seconds + ends_s) * turns
+    seconds = np.maximum.accumulate(exact_s, axis=1)
+    return [_Row(*row) for row in zip(exact_s, seconds, least.quick, least.thrifty, least.counts, strict=True)]
+
+
+def _shared(seconds: np.ndarray, blocks: int, least: np.ndarray) -> np.ndarray | None:
     """How many blocks each stage has, so that the slowest is as quick as it can be; None where they have no room.
 
     Arguments:
-        seconds: of a stage with 0, 1, ... blocks, infinite where they do not fit; shape (stages, ...). least: of each stage.
+        seconds: of a stage with 0, 1, ... blocks, never less with more, infinite where they do not fit; shape (stages, ...).
+        least: of each stage.
     """
     rows = np.arange(len(seconds))
-    seconds = np.maximum.accumulate(seconds, axis=1)
-    limits = np.unique(seconds[np.isfinite(seconds)])
-    floor = seconds[rows, least].max()
-    low, high = int(np.searchsorted(limits, floor)), len(limits) - 1
-    if not np.isfinite(floor) or (seconds <= limits[high]).sum() - len(rows) < blocks:
+    floor, finite = seconds[rows, least].max(), np.isfinite(seconds)
+    if not np.isfinite(floor) or finite.sum() - len(rows) < blocks:
         return None
+    limits = np.sort(seconds[finite & (seconds >= floor)])
+    low, high = 0, len(limits) - 1
     while low < high:
         middle = (low + high) // 2
         if (seconds <= limits[middle]).sum() - len(rows) >= blocks:

@@ -177,12 +177,12 @@ def test_unequal_replicas(strategy: str) -> None:
     found = search_sizes(GPT, EIGHT, 8, tensors=(1,), recomputes=("none",), microbatch_sizes=(1,))
     plane = Plane(found.profile, EIGHT, 1, "none", (1,), strategies=(strategy,))
     cutter, seen = Tailor([plane]), 0
-    for mesh, least_s in mixes(plane, 16):
+    for mesh, least_s in mixes(cutter, 16):
         assert mesh.strategy == strategy
         cut = cutter.fitted(mesh)
         for one in filter(None, (cut, turned(cut, plane) if cut else None)):
             took, bound = simulated(cutter, one), cutter.bound(one)
-            assert max(least_s, cutter.floor_s(mesh)) <= took.iteration_s * (1 + 1e-9)
+            assert least_s <= took.iteration_s * (1 + 1e-9)
             assert bound.seconds <= took.iteration_s * (1 + 1e-9), one
             assert bound.bytes <= took.bytes + 1
             tight = replace(EIGHT, nodes=tuple(replace(node, memory_bytes=took.bytes) for node in EIGHT.nodes))
