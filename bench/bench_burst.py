@@ -1,6 +1,6 @@
 """Burst-parallel plans beside DeepPool's public planner: seconds of the search, and both plans under one cost model.
 
-Run: python -m bench.bench_burst [--rows | --printed | --whole] [--model vgg16]
+Run: python -m bench.bench_burst [--rows | --printed | --whole | --simulated] [--model vgg16]
 Data: shared/data/deeppool (profiles of one A100, and what the public planner answered). For every model, number of GPUs, batch and
 amplification limit of its answers: the public planner's own time for its plan, that plan's time under our costs, and our plan's.
 A public plan that is above its limit under our costs is also compared with ours under the amplification that it has.
@@ -11,17 +11,20 @@ import json
 import time
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
+from math import lcm
 from pathlib import Path
 from typing import Any
 
 from bench import burst_inception
 from hocket.errors import InputError
 from hocket.hardware.cluster import Cluster, Level, Link
+from hocket.plan.predict import predict_choice
 from hocket.profile.model import ModelProfile
 from hocket.profile.readers import deeppool
 from hocket.strategies._burst import BurstPlan, plan_burst
+from hocket.strategies._choices import Choice, Situation, cut
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data" / "deeppool"
 MODELS = {"vgg16": "A100_vgg.prof", "wrn101_2": "A100_wrn.prof", "inception_v3": "A100_inception.prof"}
@@ -200,6 +203,26 @@ def whole(models: list[str]) -> None:
                 print(f"{model:14}{gpus:>6}{limit:>7g}{both}{took:>8.2f} s{plan.data_parallel_s * 1e3:>7.2f} ms")
 
 
+def simulated(models: list[str]) -> None:
+    """Print our plans of chains for 8 GPUs beside the simulated programs of them."""
+    print(f"{'model':14}{'batch':>6}{'limit':>7}{'planned':>12}{'of it sync':>12}{'simulated':>12}  devices")
+    for row in answers([model for model in models if model != "inception_v3"]):
+        if row["pad"] or row["gpus"] != 8 or row["missing_profile_entries"]:
+            continue
+        plan = plan_burst(profile(row["model"]), cluster(8), row["batch"], limit_of(row))
+        situation = Situation(profile(row["model"]), cluster(8), row["batch"])
+        microbatches = lcm(*(len(run.devices) for run in plan.runs))
+        stages = tuple(
+            replace(cut(situation, run.layers, run.devices), merged=microbatches // len(run.devices))
+            for run in plan.runs
+        )
+        choice = Choice(stages, row["batch"] // microbatches, microbatches)
+        took_s = predict_choice(situation, "burst_parallel", choice).iteration_s
+        parts = (plan.iteration_s, sum(layer.sync_s for layer in plan.layers), took_s)
+        figures = "".join(f"{part * 1e3:>9.2f} ms" for part in parts)
+        print(f"{row['model']:14}{row['batch']:>6}{row['lim']:>7g}{figures}  {[len(run.devices) for run in plan.runs]}")
+
+
 def main() -> None:
     """Print search times, and what became of the plans."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -209,11 +232,13 @@ def main() -> None:
     parser.add_argument(
         "--whole", action="store_true", help="a limit of the whole beside the same limit of every layer"
     )
+    parser.add_argument("--simulated", action="store_true", help="plans of chains beside their simulated programs")
     chosen = parser.parse_args()
     models = [chosen.model] if chosen.model else list(MODELS)
-    if chosen.printed or chosen.whole:
-        (printed if chosen.printed else whole)(models)
-        return
+    for asked, show in ((chosen.printed, printed), (chosen.whole, whole), (chosen.simulated, simulated)):
+        if asked:
+            show(models)
+            return
     searches(models)
     comparison(models, chosen.rows)
 
