@@ -6,7 +6,7 @@ from math import lcm
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from hocket.cost.model import CostModel
@@ -45,6 +45,8 @@ def made(places: list[tuple[int, ...]], batch: int, recompute: bool = False, clu
     recompute=st.booleans(),
     cluster=st.sampled_from([CLUSTER, COPIES]),
 )
+@example([(0,), (0, 1), (0, 1, 2, 3), (0, 1, 2, 3), (0,)], 4, 0, False, CLUSTER)  # sent before a backward in parts
+@example([(0, 1, 2, 3), (0, 1, 2)], 1, 0, False, CLUSTER)  # three messages of one lane for one instruction
 def test_what_is_simulated_is_never_above_what_is_proven(
     places: list[tuple[int, ...]], size: int, less: int, recompute: bool, cluster: Cluster
 ) -> None:

@@ -238,15 +238,23 @@ def test_segments_continue():
         assert all(torch.equal(tensor, whole.weights[device][name]) for name, tensor in weights.items())
 
 
-def test_state_moves_to_another_plan():
+@pytest.mark.parametrize(
+    ("model", "before", "case"),
+    [
+        ("gpt", Case("gpipe", (1, 1)), Case("flush", (1, 2))),
+        ("gpt plain untied", Case("burst_parallel", (2, 1, 4)), Case("flush", (1, 2))),
+        ("gpt plain untied", Case("flush", (1, 2)), Case("burst_parallel", (4, 2, 4))),
+    ],
+    ids=str,
+)
+def test_state_moves_to_another_plan(model, before, case):
     """State saved under one plan and loaded under another continues the loss sequence of one process."""
-    graph = captured("gpt", "adam")
-    first, _ = run(graph, Case("gpipe", (1, 1)), steps=5)
+    graph = captured(model, "adam")
+    first, _ = run(graph, before, steps=5)
     state = {"weights": {}, "buffers": {}, "optimizer": {}}
     for device in first.devices.values():
         for part, entries in device.state().items():
             state[part].update(entries)
-    case = Case("flush", (1, 2))
     plan = case.plan(graph)
     program = plan.compile(graph)
     prepared = run_inline(graph, plan, program, 0)
@@ -255,7 +263,7 @@ def test_state_moves_to_another_plan():
     second = run_inline(
         graph, plan, program, 5 * plan.microbatches // program.stride + 1, first.position, prepared.devices
     )
-    expected = one_process("gpt", "adam", torch.float64, 8, 2, 20).losses[20 : 20 + len(second.losses)]
+    expected = one_process(model, "adam", torch.float64, 8, 2, 20).losses[20 : 20 + len(second.losses)]
     assert len(second.losses) >= 20
     for (_, found, _), (_, wanted, _) in zip(second.losses, expected, strict=True):
         assert abs(found - wanted) <= 1e-9 * wanted
