@@ -9,10 +9,10 @@ Source: section 3.3.3 (MEMORY), with optimizer state, gradients, buffers and wor
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from math import gcd
 
 import numpy as np
 
+from hocket.cost.bundles import BORDER, Bundles
 from hocket.cost.compute import Columns
 from hocket.cost.walk import Walk
 from hocket.passes.borders import StageCut, Tie, batch_tensors, crossing, ties_of
@@ -20,7 +20,6 @@ from hocket.program.instruction import Instruction, Kind, Value, What
 from hocket.program.order import heir_of
 
 NORM_BYTES = 8.0  # of the squares of gradients, one number
-_BORDER = frozenset({What.ACTIVATION, What.GRADIENT})
 _ALIGNMENT_BYTES = 64  # of tensors that share a message or a flat bucket
 
 
@@ -141,7 +140,7 @@ class Memory:
     """
 
     def __init__(self, columns: Columns, cuts: tuple[StageCut, ...], full: int = 1) -> None:
-        self._columns, self._cuts, self._full = columns, cuts, full
+        self._columns, self._cuts, self.bundles = columns, cuts, Bundles(cuts, full)
         profile = columns.profile
         self._borders = crossing(profile, cuts)
         self._batch = batch_tensors(profile, cuts)
@@ -151,18 +150,6 @@ class Memory:
         )
         self._walks: dict[tuple[int, int], Walk] = {}
         self._sizes: dict[tuple[What, int, int, int], float] = {}
-
-    def piece(self, value: Value) -> int:
-        """Microbatches in an activation or gradient: what divides the bundles of both stages."""
-        return gcd(self._cuts[value.stage].merged, self._cuts[value.part].merged)
-
-    def samples_in(self, instruction: Instruction, value: Value, samples: int) -> int:
-        """Samples of one value of an instruction of so many samples: of a bundle's activations and gradients those of the piece."""
-        merged = self._cuts[instruction.stage].merged
-        if merged == 1 or value.what not in _BORDER or instruction.kind not in (Kind.FORWARD, Kind.BACKWARD):
-            return samples
-        start = (value.index - instruction.index) * self._full
-        return min(samples, start + self.piece(value) * self._full) - start
 
     def value_bytes(self, value: Value, samples: int) -> float:
         """Bytes of one value, where it depends on the microbatch for one of that many samples."""
@@ -225,45 +212,29 @@ class Memory:
             return self.value_bytes(value, samples) + float(stage.gaps_bytes[value.part]) / stage.replicas
         if value.what is What.SHARD and not self.stages[value.stage].gathers:  # in its place in the memory of the whole
             return self.stages[value.stage].weights_bytes
-        if value.what not in _BORDER:
+        if value.what not in BORDER:
             return self.value_bytes(value, samples)
         indices = self._borders[(value.stage, value.part)]
-        copied = self._split(value) or self._joined(value, device)
+        copied = self.bundles.split(value) or self.bundles.joined(value, device)
         if copied or not self._makes(value, device) or self._packed(value, device):
             return self.value_bytes(value, samples) + _ALIGNMENT_BYTES * len(indices) * (len(indices) > 1)
         return self._loose_bytes(value, samples)
 
     def _makes(self, value: Value, device: int) -> bool:
         """Whether an activation or gradient is made on this device, and not received."""
-        return self._cuts[value.stage if value.what is What.ACTIVATION else value.part].device(value.index) == device
-
-    def _split(self, value: Value) -> bool:
-        """Whether it is one of several pieces that are copied out of what a bundle makes (run/bundles.py)."""
-        maker = self._cuts[value.stage if value.what is What.ACTIVATION else value.part]
-        return maker.merged > self.piece(value)
-
-    def _reader(self, value: Value) -> StageCut:
-        """The stage that reads an activation or gradient."""
-        return self._cuts[value.part if value.what is What.ACTIVATION else value.stage]
-
-    def _joined(self, value: Value, device: int) -> bool:
-        """Whether it is copied on a device, with the other pieces of a bundle that reads them."""
-        reader = self._reader(value)
-        return reader.merged > self.piece(value) and reader.device(value.index) == device
+        return self.bundles.maker(value).device(value.index) == device
 
     def _joined_bytes(self, instruction: Instruction, samples: int) -> float:
         """What is there twice while the pieces that a bundle reads are joined, border by border."""
-        what = What.ACTIVATION if instruction.kind is Kind.FORWARD else What.GRADIENT
         borders: dict[tuple[int, int], float] = {}
-        for value in instruction.reads:
-            if value.what is what and self._joined(value, instruction.device):
-                key, size = (value.stage, value.part), self.samples_in(instruction, value, samples)
-                borders[key] = borders.get(key, 0.0) + self.value_bytes(value, size)
+        for value in self.bundles.joins(instruction):
+            key, size = (value.stage, value.part), self.bundles.samples_in(instruction, value, samples)
+            borders[key] = borders.get(key, 0.0) + self.value_bytes(value, size)
         return max(borders.values(), default=0.0)
 
     def _packed(self, value: Value, device: int) -> bool:
         """Whether an activation or gradient that is made on this device is copied into a message as soon as it is made."""
-        reader = self._reader(value)
+        reader = self.bundles.reader(value)
         if reader.device(value.index) == device:
             return False
         indices, tensors = self._borders[(value.stage, value.part)], self._columns.profile.tensors
@@ -329,19 +300,21 @@ class Memory:
             case Kind.STEP:
                 whole += self.stages[instruction.stage].step_bytes
         # Messages are packed, and bundles divided, when all else is over: then what goes into them is there twice.
-        moving = [v for v in own if v.what in _BORDER and (self._packed(v, instruction.device) or self._split(v))]
+        moving = [v for v in own if v.what in BORDER and (self._packed(v, instruction.device) or self.bundles.split(v))]
         if moving:
-            besides = sum(self._besides(v, self.samples_in(instruction, v, samples)) for v in moving)
+            besides = sum(self._besides(v, self.bundles.samples_in(instruction, v, samples)) for v in moving)
             whole = max(whole, self.net_bytes(instruction, samples, pooled=False) - flat_bytes + besides)
         return whole + flat_bytes + (taken if pooled else 0.0)
 
     def _besides(self, value: Value, samples: int) -> float:
         """What is there of a value besides its copy when that is made; a piece may be copied twice."""
         loose = self._loose_bytes(value, samples)
-        return max(loose, self.value_bytes(value, samples)) if self._split(value) else loose
+        return max(loose, self.value_bytes(value, samples)) if self.bundles.split(value) else loose
 
     def _sum(self, instruction: Instruction, values: Iterable[Value], samples: int) -> float:
-        return sum(self.held_bytes(v, instruction.device, self.samples_in(instruction, v, samples)) for v in values)
+        return sum(
+            self.held_bytes(v, instruction.device, self.bundles.samples_in(instruction, v, samples)) for v in values
+        )
 
     def _new(self, instruction: Instruction) -> list[Value]:
         """The written values that take nobody's place."""

@@ -90,7 +90,7 @@ class CostModel:
     def merged_of(self, value: Value) -> int:
         """Microbatches of a value."""
         if value.what in (What.ACTIVATION, What.GRADIENT):
-            return self.memory.piece(value)
+            return self.memory.bundles.piece(value)
         return self.cuts[value.stage].merged
 
     @property
@@ -201,7 +201,7 @@ class CostModel:
         ends = [(self.cuts[stage].device(value.index), value) for stage, value in sent]
         away = [(target, value) for target, value in ends if target != here]
         copied_s = sum(
-            self.bytes_of((value,), self.memory.samples_in(instruction, value, samples))
+            self.bytes_of((value,), self.memory.bundles.samples_in(instruction, value, samples))
             / self.cluster.link_between(here, target).bandwidth_bytes_per_s
             for target, value in away
             if self.cluster.copied_between(here, target)

@@ -1,0 +1,57 @@
+"""Bundles: which parts of a border belong together where stages run several microbatches at once, and which of them are copied.
+
+Rules of this file: what run/bundles.py does, told of values: pieces are copied out of what a bundle makes, and joined to what it reads.
+"""
+
+from collections.abc import Iterator
+from math import gcd
+
+from hocket.passes.borders import StageCut
+from hocket.program.instruction import Instruction, Kind, Value, What
+
+BORDER = frozenset({What.ACTIVATION, What.GRADIENT})
+
+
+class Bundles:
+    """The bundles of one plan's stages.
+
+    Arguments:
+        full: samples of every microbatch of a batch but the last, which may have fewer.
+    """
+
+    def __init__(self, cuts: tuple[StageCut, ...], full: int) -> None:
+        self._cuts, self._full = cuts, full
+
+    def piece(self, value: Value) -> int:
+        """Microbatches in an activation or gradient: what divides the bundles of both stages."""
+        return gcd(self._cuts[value.stage].merged, self._cuts[value.part].merged)
+
+    def samples_in(self, instruction: Instruction, value: Value, samples: int) -> int:
+        """Samples of one value of an instruction of so many samples: of a bundle's activations and gradients those of the piece."""
+        merged = self._cuts[instruction.stage].merged
+        if merged == 1 or value.what not in BORDER or instruction.kind not in (Kind.FORWARD, Kind.BACKWARD):
+            return samples
+        start = (value.index - instruction.index) * self._full
+        return min(samples, start + self.piece(value) * self._full) - start
+
+    def maker(self, value: Value) -> StageCut:
+        """The stage that makes an activation or gradient."""
+        return self._cuts[value.stage if value.what is What.ACTIVATION else value.part]
+
+    def reader(self, value: Value) -> StageCut:
+        """The stage that reads it."""
+        return self._cuts[value.part if value.what is What.ACTIVATION else value.stage]
+
+    def split(self, value: Value) -> bool:
+        """Whether it is one of several pieces that are copied out of what a bundle makes."""
+        return self.maker(value).merged > self.piece(value)
+
+    def joined(self, value: Value, device: int) -> bool:
+        """Whether it is copied on a device, with the other pieces of a bundle that reads them."""
+        reader = self.reader(value)
+        return reader.merged > self.piece(value) and reader.device(value.index) == device
+
+    def joins(self, instruction: Instruction) -> Iterator[Value]:
+        """The pieces that a forward or backward joins before it begins."""
+        what = What.ACTIVATION if instruction.kind is Kind.FORWARD else What.GRADIENT
+        return (v for v in instruction.reads if v.what is what and self.joined(v, instruction.device))
