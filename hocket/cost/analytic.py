@@ -16,7 +16,7 @@ from hocket.hardware.cluster import DeviceType
 from hocket.profile.blocks import Block, blocks_of
 from hocket.profile.costs import AGAIN, RANDOM, Layer, Tensor
 from hocket.profile.model import ModelProfile
-from hocket.profile.operators import flops_of
+from hocket.profile.operators import Pass, flops_of
 from hocket.profile.transformer import Transformer
 
 RECOMPUTE = ("none", "selective", "full")
@@ -27,7 +27,8 @@ class Precision:
     """Bytes of a parameter's weight, gradient and optimizer state, and how many are moved by a step.
 
     The default is training in 16 bits with exact gradients, an exact copy of the weights, and Adam's two moments; a step reads
-    the gradient twice (for its norm), reads and writes the three exact numbers, and writes the weight.
+    the gradient twice (for its norm), reads and writes the three exact numbers, and writes the weight. A microbatch's gradient is added
+    to those before it where it is made: `adding_bytes` are moved where that is a pass of its own (Megatron-LM, `main_grad.add_`).
     """
 
     dtype: str = "float16"
@@ -35,6 +36,7 @@ class Precision:
     gradient_bytes: float = 4
     optimizer_bytes: float = 12
     step_bytes: float = 34
+    adding_bytes: float = 0
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
 
@@ -126,7 +128,8 @@ def _figures(
 ) -> _Figures:
     forth, back = (calibration.forward, calibration.backward) if calibration else (None, None)
     forward_s = calibrated_s(block.forward, device, precision.dtype, forth)
-    backward_s = calibrated_s(block.backward, device, precision.dtype, back)
+    adding = (Pass(block.parameters * precision.adding_bytes),) if precision.adding_bytes else ()
+    backward_s = calibrated_s((*block.backward, *adding), device, precision.dtype, back)
     stash, working = block.stash_bytes, block.working_bytes
     if recompute == "selective" and block.again:
         backward_s += calibrated_s(block.again, device, precision.dtype, forth)

@@ -1,5 +1,7 @@
 """Profiles that are worked out."""
 
+from dataclasses import replace
+
 import pytest
 
 from hocket.cost.analytic import RECOMPUTE, Precision, analytic
@@ -8,7 +10,7 @@ from hocket.errors import InputError
 from hocket.hardware import catalog
 from hocket.profile.blocks import blocks_of
 from hocket.profile.model import ModelProfile
-from hocket.profile.operators import flops_of
+from hocket.profile.operators import Pass, flops_of
 from hocket.profile.transformer import Transformer
 
 A100 = catalog.device_type("a100-80gb")
@@ -24,6 +26,19 @@ def test_layers_have_their_operators_seconds() -> None:
             assert layer.backward_s[k] == seconds(block.backward, A100, "float16")
             assert layer.flops[k] == flops_of(block.forward)
     assert ModelProfile.from_json(profile.to_json()) == profile
+
+
+def test_gradients_that_are_added_in_a_pass_of_their_own() -> None:
+    """Backwards of all layers take that pass longer, however large the microbatch is; nothing else does."""
+    own, without = (
+        analytic(GPT, A100, precision=Precision(adding_bytes=moved), microbatch_sizes=(1, 4)) for moved in (10, 0)
+    )
+    for k, size in enumerate((1, 4)):
+        for layer, block in zip(own.layers, blocks_of(GPT, size), strict=True):
+            adding = Pass(10 * block.parameters)
+            assert layer.backward_s[k] == seconds((*block.backward, adding), A100, "float16")
+    for one, other in zip(own.layers, without.layers, strict=True):
+        assert replace(one, backward_s=other.backward_s) == other
 
 
 def test_bytes_of_weights_and_state() -> None:

@@ -7,7 +7,7 @@ import torch
 
 from hocket import Job
 from hocket.cost.analytic import Precision, analytic
-from hocket.cost.kernels import moving_s, operator_s, seconds
+from hocket.cost.kernels import operator_s, seconds
 from hocket.cost.sketched import costed
 from hocket.errors import InputError
 from hocket.hardware.catalog import device_type
@@ -48,7 +48,7 @@ def sketched(tmp_path_factory: pytest.TempPathFactory):  # type: ignore[no-untyp
 
 
 def by_sizes(causal: bool) -> ModelProfile:
-    """The same model, as the planner by sizes knows it."""
+    """The same model, as the planner by sizes knows it; gradients are added to those of earlier microbatches: two read, one written."""
     sizes = Transformer(
         "gpt",
         LAYERS,
@@ -61,7 +61,7 @@ def by_sizes(causal: bool) -> ModelProfile:
         fused_passes=False,
         causal=causal,
     )
-    return analytic(sizes, A100, precision=Precision("bfloat16", 2, 2, 4, 34), microbatch_sizes=(1, 4))
+    return analytic(sizes, A100, precision=Precision("bfloat16", 2, 2, 4, 34, 6), microbatch_sizes=(1, 4))
 
 
 def in_blocks(profile: ModelProfile, name: str, k: int) -> float:
@@ -78,13 +78,10 @@ def test_a_gpt_is_what_its_sizes_say(sketched) -> None:  # type: ignore[no-untyp
     assert sum(x.flops[1] for x in found.layers) == sum(x.flops[1] for x in by_sizes(causal=False).layers)
     tied = WORDS * HIDDEN * 2
     assert sum(x.weights_bytes for x in found.layers) - tied == sum(x.weights_bytes for x in known.layers) - tied
-    # Gradients are added to those of earlier microbatches: read twice and written.
-    adding_s = moving_s(3 * sum(x.gradients_bytes for x in known.layers if x.kind == "block"), A100)
     for k in (0, 1):
         assert in_blocks(found, "stash_bytes", k) == pytest.approx(in_blocks(known, "stash_bytes", k), rel=1e-3)
         assert in_blocks(found, "forward_s", k) == pytest.approx(in_blocks(known, "forward_s", k), rel=0.07)
-        backward_s = in_blocks(known, "backward_s", k) + adding_s
-        assert in_blocks(found, "backward_s", k) == pytest.approx(backward_s, rel=0.07)
+        assert in_blocks(found, "backward_s", k) == pytest.approx(in_blocks(known, "backward_s", k), rel=0.07)
 
 
 def test_it_is_a_profile_like_any_other(sketched) -> None:  # type: ignore[no-untyped-def]
