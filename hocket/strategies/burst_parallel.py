@@ -74,7 +74,7 @@ def choices(situation: Situation) -> Iterable[Choice]:
     replica has more samples at once than were measured."""
     profile, batch = situation.profile, situation.batch_size
     try:
-        runs = plan_burst(profile, situation.cluster, batch, None).runs
+        runs = plan_burst(profile, situation.cluster, batch, None, bucket_bytes=situation.bucket_bytes).runs
     except InputError as error:
         raise RefusedError(error.place, error.found, error.expected, error.next_step) from None
     microbatches = lcm(*(len(run.devices) for run in runs))
