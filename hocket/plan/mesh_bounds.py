@@ -98,7 +98,8 @@ class MeshBounds:
         if twice is not None:
             steps = ((range(*own), s, bool(twice[0][s])) for s, own in enumerate(pairwise(cut.tolist())))
             batch_s = busy_s + [self._step_s(mesh, ground, *step) for step in steps]
-            seconds = max(steady_s(batch_s, least_s, message_s, turns, counts[0]), self._rings_s(mesh, ground))
+            rings_s = np.max(self._rings_s(mesh, ground, cut))  # each batch's behind those of the one before
+            seconds = max(steady_s(batch_s, least_s, message_s, turns, counts[0]), float(rings_s))
         else:
             # Into a device lies the way of the first microbatch, out of it that of the last.
             ways = np.concatenate(([0.0], np.cumsum(least_s[:-1] + message_s)))
@@ -237,17 +238,20 @@ class MeshBounds:
 
     def _updates_s(self, mesh: Mesh, ground: Ground, cut: np.ndarray, backward_s: np.ndarray) -> np.ndarray:
         """Of each of several stages: from the end of its last backward to weights with which it can go on."""
+        summed_s, gathered_s = self._rings_s(mesh, ground, cut)
+        steps_s = ground.quickest(np.diff(self._steps_s[:, cut])) / self._parts(mesh, ground.widths)
+        found: np.ndarray = np.maximum(0.0, summed_s - ground.slowest(backward_s)) + steps_s + gathered_s
+        return found
+
+    def _rings_s(self, mesh: Mesh, ground: Ground, cut: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Of each of several stages' sums of gradients, and of its new weights where replicas have parts of them."""
         gradients, weights = np.diff(self._gradients[cut]), np.diff(self._weights[cut])
         for sizes, shared in ((gradients, self._shared[1]), (weights, self._shared[0])):
             sizes[[0, -1]] = np.maximum(0.0, sizes[[0, -1]] - shared)
         latency_s, byte_s = np.array([self._ring(place) for place in mesh.stands]).T
         rounds = 0.5 if mesh.sharded else 1.0  # half of a ring's way scatters, half gathers
-        summed_s = rounds * (latency_s + byte_s * gradients) - ground.slowest(backward_s)
-        steps_s = ground.quickest(np.diff(self._steps_s[:, cut])) / self._parts(mesh, ground.widths)
-        found: np.ndarray = np.maximum(0.0, summed_s) + steps_s
-        if mesh.sharded:
-            found += (ground.widths > 1) * rounds * (latency_s + byte_s * weights)
-        return found
+        gathers = rounds * mesh.sharded * (ground.widths > 1)
+        return rounds * (latency_s + byte_s * gradients), gathers * (latency_s + byte_s * weights)
 
     def _ring(self, place: tuple[int, ...]) -> TransferTime:
         """Of an all-reduce of one byte; its latency, and flow for each byte."""
@@ -264,10 +268,6 @@ class MeshBounds:
         """Of the first stage's new weights, of which each replica has a part."""
         weights = max(0.0, float(self._weights[mesh.ends[0]] - self._shared[0]))
         return sum(collective(self.group.cluster, Kind.ALL_GATHER, mesh.stands[0], weights)) if mesh.sharded else 0.0
-
-    def _rings_s(self, mesh: Mesh, ground: Ground) -> float:
-        """Of the first stage's sums, or of its new weights, one batch after the other."""
-        return max(self._summed_s(mesh, ground, range(mesh.ends[0])), self._gathered_s(mesh, ground))
 
     def _step_s(self, mesh: Mesh, ground: Ground, layers: range, stage: int = 0, copies: bool = False) -> float:
         """Of some layers on the quickest replica of their stage; the weights before may be kept (`copies`)."""

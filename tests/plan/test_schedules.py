@@ -171,11 +171,14 @@ def test_cut_to_measure(schedule: str, share: float) -> None:
     assert found.iteration_s <= 1.02 * best_s
 
 
+@pytest.mark.parametrize("network", [25e9, 1e9])
 @pytest.mark.parametrize("strategy", ["two_bw", "gpipe"])
-def test_unequal_replicas(strategy: str) -> None:
+def test_unequal_replicas(strategy: str, network: float) -> None:
     """Bounds of seconds and bytes are never above what is simulated, and every way can be proved."""
-    found = search_sizes(GPT, EIGHT, 8, tensors=(1,), recomputes=("none",), microbatch_sizes=(1,))
-    plane = Plane(found.profile, EIGHT, 1, "none", (1,), strategies=(strategy,))
+    inside, outside = EIGHT.levels
+    cluster = replace(EIGHT, levels=(inside, replace(outside, bandwidth_bytes_per_s=network)))
+    found = search_sizes(GPT, cluster, 8, tensors=(1,), recomputes=("none",), microbatch_sizes=(1,))
+    plane = Plane(found.profile, cluster, 1, "none", (1,), strategies=(strategy,))
     cutter, seen = Tailor([plane]), 0
     for mesh, least_s in mixes(cutter, 16):
         assert mesh.strategy == strategy
@@ -185,7 +188,7 @@ def test_unequal_replicas(strategy: str) -> None:
             assert least_s <= took.iteration_s * (1 + 1e-9)
             assert bound.seconds <= took.iteration_s * (1 + 1e-9), one
             assert bound.bytes <= took.bytes + 1
-            tight = replace(EIGHT, nodes=tuple(replace(node, memory_bytes=took.bytes) for node in EIGHT.nodes))
+            tight = replace(cluster, nodes=tuple(replace(node, memory_bytes=took.bytes) for node in EIGHT.nodes))
             near = replace(took, plane=Tailor([Plane(found.profile, tight, 1, "none", (1,))]))
             assert max(proven(near).values()) >= 0.9 * took.bytes, one
             seen += len({len(place) for place in one.places}) > 1
