@@ -70,7 +70,12 @@ def _widths(groups: int, microbatches: int) -> list[int]:
 
 
 def turned(mesh: Mesh, plane: Plane) -> Mesh | None:
-    """The mesh with stages of one type side by side where replicas were; None where that is the same."""
+    """The mesh with stages of one type side by side where replicas were; None where that is the same, as on one level of alike
+    devices, each with one way out to all others. (With a link for each pair sums over several stages may share them, or not.)"""
+    cluster = plane.group.cluster
+    joining = [level for level in cluster.levels if level.width > 1]
+    if len(joining) == 1 and joining[0].shared and not cluster.nodes:
+        return None
     kinds, stands = plane.types[1], mesh.stands
     places = list[tuple[int, ...]]()
     for _, own in groupby(stands, key=lambda place: int(kinds[place[0]])):

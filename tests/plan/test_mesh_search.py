@@ -37,6 +37,18 @@ def test_the_best_of_all_simulated(profiles: Source, memory_gb: float, strategie
     )
 
 
+def test_neighbours_of_all_have_no_other_orientation() -> None:
+    """On one level of alike devices replicas stand side by side: where they do not it takes as long, and is no runner-up."""
+    flat = Cluster("flat", (Level("box", 8, 5e9, 1e-5),), "a100-80gb")
+    own = Plane(source, flat, 1, "none", (1, 2))
+    for mesh in own.meshes(8):
+        if min(mesh.depth, mesh.width) > 1 and mesh.chunks < 3:
+            places = tuple(tuple(range(s, 8, mesh.depth)) for s in range(mesh.depth))
+            apart = simulated(own, replace(mesh, places=places))
+            assert apart.iteration_s == pytest.approx(simulated(own, mesh).iteration_s, rel=1e-9)
+            assert turned(mesh, own) is None
+
+
 def test_equally_good_ones_in_the_order_of_their_stages() -> None:
     """Within the tolerance of the best fewer stages go first, behind it all are in the order of their seconds."""
     found = search_meshes(planes(source, SERVERS, (4,), ("none",), (1,)), 64).found
