@@ -3,6 +3,7 @@
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from itertools import cycle, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -169,7 +170,7 @@ def _on_types(best: "Meshed") -> str:
     """How many layers each stage has, by the type that it stands on."""
     names, kinds = best.plane.types
     own: dict[str, list[str]] = {}
-    for place, begin, end in zip(best.mesh.stands, (0, *best.mesh.ends), best.mesh.ends, strict=False):
+    for place, (begin, end) in zip(cycle(best.mesh.stands), pairwise((0, *best.mesh.ends)), strict=False):
         own.setdefault(", ".join(dict.fromkeys(names[kinds[group]] for group in place)), []).append(str(end - begin))
     return ", ".join(f"stages of {'-'.join(layers)} layers on {name}" for name, layers in own.items())
 

@@ -14,7 +14,7 @@ import numpy as np
 from hocket.plan.candidates import TIE
 from hocket.plan.mesh import Mesh
 from hocket.plan.meshed import Meshed, proven, simulated
-from hocket.plan.mixed import alone, mixed, mixes, turned
+from hocket.plan.mixed import alone, mixed, mixes, numbers_of_chunks, turned
 from hocket.plan.plane import Plane
 from hocket.plan.tailor import Tailor
 from hocket.program.program import SHARDS
@@ -168,8 +168,9 @@ class _Hunt:
 
     def offer_uncut(self, plane: Plane, mesh: Mesh, tailor: Tailor | None, least_s: float) -> None:
         """Take in a mesh without layers, with seconds that it is not below."""
-        self._considered += 1
-        self._wait(least_s, _Job(plane, mesh, tailor, cut=True))
+        chunks = tuple(numbers_of_chunks(tailor, mesh)) if tailor and mesh.chunks > 1 else ()
+        self._considered += max(1, len(chunks))
+        self._wait(least_s, _Job(plane, mesh, tailor, cut=True, chunks=chunks))
 
     def _wait(self, bound_s: float, job: _Job) -> None:
         # Of bounds that are nearly the same the simpler mesh goes first: then the others need not be simulated.
@@ -219,6 +220,11 @@ class _Hunt:
     def _cut(self, job: _Job) -> None:
         tailor = job.tailor
         if tailor is None:
+            return
+        if job.chunks:  # which share a closer bound
+            least_s = tailor.chunks_s(job.mesh)
+            for number in job.chunks if least_s < inf else ():
+                self._wait(least_s, replace(job, mesh=replace(job.mesh, chunks=number), chunks=()))
             return
         found = tailor.cut_s(job.mesh, job.excess_bytes)
         if found is None:

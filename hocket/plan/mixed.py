@@ -7,10 +7,12 @@ replicas a stage has on each, is all tried. How many layers each stage has is th
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import groupby, permutations, product
+from math import floor
 
 import numpy as np
 
 from hocket.hardware.cluster import Cluster
+from hocket.plan.candidates import TIE
 from hocket.plan.ground import Places
 from hocket.plan.mesh import Mesh
 from hocket.plan.mixed_floor import Floor, Run
@@ -29,7 +31,7 @@ def mixes(tailor: Tailor, batch_size: int) -> Iterator[tuple[Mesh, float]]:
         total, rest = divmod(batch_size, samples)
         if rest:
             continue
-        floor = Floor.of(tailor, samples)
+        least = Floor.of(tailor, samples)
         for count in range(1, len(most) + 1):
             for order in permutations(most, count):
                 for widths in product(*(_widths(len(own[k]), total) for k in order)):
@@ -44,9 +46,23 @@ def mixes(tailor: Tailor, batch_size: int) -> Iterator[tuple[Mesh, float]]:
                     for shard in tailor.shards_of(max(widths), max(2, depth)):
                         mesh = _mesh(tailor, places, samples, total, shard)
                         if mesh.strategy in tailor.strategies:
-                            yield mesh, floor.seconds(runs, total, mesh)
-                        for other in tailor.otherwise(mesh):
-                            yield other, floor.seconds(runs, total, other)
+                            yield mesh, least.seconds(runs, total, mesh)
+                        # One with chunks stands for all numbers of them.
+                        several = (replace(mesh, chunks=v) for v in numbers_of_chunks(tailor, mesh)[:1])
+                        for other in (*tailor.otherwise(mesh), *several):
+                            yield other, least.seconds(runs, total, other)
+
+
+def numbers_of_chunks(tailor: Tailor, mesh: Mesh) -> range:
+    """What a mesh's columns, layers and microbatches allow from 2 on (strategies/interleaved.py).
+
+    Filling a pipeline takes (p - 1) / (m v) of a batch at most: no more chunks than leave a tie of it.
+    """
+    rounds = len({len(place) for place in mesh.places}) == 1 and mesh.microbatches % mesh.depth == 0
+    if "interleaved" not in tailor.strategies or mesh.depth == 1 or not rounds:
+        return range(0)
+    enough = 1 + floor((mesh.depth - 1) / (mesh.microbatches * TIE))
+    return range(2, min((len(tailor.profile.layers) - 2) // mesh.depth, enough) + 1)
 
 
 def alone(mesh: Mesh, plane: Plane) -> bool:

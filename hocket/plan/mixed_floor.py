@@ -60,7 +60,7 @@ class Floor:
         """
         head, tail = runs[0], runs[-1]
         ends = self.first_s[head.kind] / self.block_s[head.kind] + self.last_s[tail.kind] / self.block_s[tail.kind]
-        if mesh.stale:  # nothing is filled: each device is busy all the time
+        if mesh.stale or mesh.chunks > 1:  # as if nothing were filled: each device is busy all the time
             rate = sum(stages * width / self.block_s[kind] for kind, width, stages in runs)
             return microbatches * (self.blocks + ends) / rate
         behind = 0.0  # the sum of y

@@ -9,6 +9,7 @@ Source: dissertation sections 3.3.1 (recomputation), 3.3.3 (MEMORY) and 4.3.5 (h
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import combinations
+from math import inf
 from typing import NamedTuple
 
 import numpy as np
@@ -59,6 +60,11 @@ class Tailor(Plane):
         # A little more than that waits is not thought of here.
         room = ground.room_bytes - self.waiting_bytes(mesh) - WAITING * figures.border - excess_bytes
         room -= self._undivided(mesh, ground)
+        if mesh.chunks > 1 and not mesh.ends:
+            ends = self._chunk_ends(figures, ground, turns, room, mesh)
+            if ends is None:
+                return None
+            mesh = replace(mesh, ends=ends)
         if mesh.chunks == 1:
             found = self._recut(figures, ground, turns, room, mesh)
         else:
@@ -74,12 +80,8 @@ class Tailor(Plane):
     def _recut(
         self, of: "Figures", ground: Ground, turns: np.ndarray, room: np.ndarray, mesh: Mesh
     ) -> tuple[tuple[int, ...], list[int], float] | None:
-        p, blocks = len(turns), of.blocks
         rows = self._rows_of(of, ground, turns, room, mesh)
-        seconds = np.stack([row.seconds for row in rows])
-        least = np.ones(p, dtype=int) if p > 1 else np.array([blocks])
-        least[[0, -1]] *= p == 1
-        counts = _shared(seconds, blocks, least)
+        counts = _counts(rows, of.blocks, mesh.chunks)
         if counts is None:
             return None
         again = list[int]()
@@ -94,6 +96,37 @@ class Tailor(Plane):
         ways_s = 0.0 if mesh.stale else np.cumsum(each_s) - each_s
         return tuple(ends.tolist()), again, float((own_s + ways_s).max())
 
+    def chunks_s(self, mesh: Mesh) -> float:
+        """Seconds that no cut of a mesh is below, in whatever number of chunks: these hold no fewer stashes than stages do."""
+        mesh = replace(mesh, chunks=1)
+        ground, figures = self._ground(mesh), self.figures(mesh.samples)
+        turns, room = mesh.microbatches * mesh.width // ground.widths, ground.room_bytes - self._undivided(mesh, ground)
+        rows = self._rows_of(figures, ground, turns, room, mesh)
+        counts = _counts(rows, figures.blocks, 1)
+        return inf if counts is None else float(max(row.seconds[n] for row, n in zip(rows, counts, strict=True)))
+
+    def _chunk_ends(
+        self, of: "Figures", ground: Ground, turns: np.ndarray, room: np.ndarray, mesh: Mesh
+    ) -> tuple[int, ...] | None:
+        """Borders of a mesh's chunks: each device has as many blocks as it is quick, and its chunks take as long as each other."""
+        p, v, stage = mesh.depth, mesh.chunks, np.arange(mesh.depth)
+        counts = _counts(self._rows_of(of, ground, turns, room, mesh), of.blocks, v)
+        if counts is None:
+            return None
+        block_s = ground.slowest(np.repeat(of.block_s[0][:, None], p, axis=1))
+        # In blocks, what the embedding takes before the first chunk's and the output behind the last one's.
+        before_, behind = (
+            ground.slowest(of.both_s(*ends)) / block_s
+            for ends in ((stage == 0, 0 * stage), (0 * stage, stage == p - 1))
+        )
+        shares = np.arange(1, v + 1)[:, None] / v
+        filled = np.clip(np.rint(shares * (before_ + counts + behind) - before_), 0, counts)
+        filled[-1] = counts
+        many = np.diff(filled, axis=0, prepend=0.0)
+        many[0, 0], many[-1, -1] = many[0, 0] + 1, many[-1, -1] + 1
+        ends: list[int] = np.cumsum(many.ravel()).astype(int).tolist()
+        return tuple(ends) if many.min() >= 1 else None
+
     def _rows_of(self, of: "Figures", ground: Ground, turns: np.ndarray, room: np.ndarray, mesh: Mesh) -> list["_Row"]:
         """Of every stage; many meshes have stages that are alike."""
         p, stage = len(turns), np.arange(len(turns))
@@ -101,7 +134,8 @@ class Tailor(Plane):
         first, last = stage == 0, stage == p - 1
         block_s = [ground.slowest(np.repeat(own[:, None], p, axis=1)) for own in of.block_s]
         room = room + (self._twice(mesh) if p == 1 else 0.0)
-        ahead, _, coming = (one.reshape(p) for one in flying(ground, mesh, turns))
+        ahead, _, coming = flying(ground, mesh, turns)
+        ahead = ahead.mean(axis=0)  # of chunks, which have as many blocks
         parts = np.broadcast_to(self._parts(mesh, ground.widths), p)
         twice = doubled(ground, mesh, bool(self._shared.any()))
         ends_s = ground.slowest(of.both_s(first, last))
@@ -310,6 +344,13 @@ def _rows(of: Figures, stages: np.ndarray, most: int) -> list[_Row]:
     exact_s = (least.seconds + ends_s) * turns
     seconds = np.maximum.accumulate(exact_s, axis=1)
     return [_Row(*row) for row in zip(exact_s, seconds, least.quick, least.thrifty, least.counts, strict=True)]
+
+
+def _counts(rows: Sequence[_Row], blocks: int, chunks: int) -> np.ndarray | None:
+    """How many blocks each device has, one in every chunk at least, but where embedding or output are; as `_shared`."""
+    least = np.full(len(rows), chunks)
+    least[[0, -1]] -= 1
+    return _shared(np.stack([row.seconds for row in rows]), blocks, least if len(rows) > 1 else np.array([blocks]))
 
 
 def _shared(seconds: np.ndarray, blocks: int, least: np.ndarray) -> np.ndarray | None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import combinations, permutations
+from itertools import combinations, pairwise, permutations
 
 import pytest
 
@@ -68,10 +68,10 @@ def test_unlike_devices_have_unlike_stages() -> None:
     best, simple = found.best, found.meshes.simple
     assert simple is not None
     assert best.iteration_s < 0.95 * simple.iteration_s
-    begins = (0, *best.mesh.ends)
     names, kinds = best.plane.types
     of = {names[k]: 0.0 for k in kinds}
-    for place, begin, end in zip(best.mesh.stands, begins, best.mesh.ends, strict=False):
+    for s, (begin, end) in enumerate(pairwise((0, *best.mesh.ends))):
+        place = best.mesh.stands[s % best.mesh.depth]
         of[names[kinds[place[0]]]] += (end - begin) / len(place)
     assert of["a100-80gb"] > of["v100-32gb"] > 0
     plan, profile = found.plan(best, "p.json"), found.profile_of(best)
@@ -168,3 +168,52 @@ def test_every_way_can_be_proved() -> None:
             near = replace(whole, plane=Tailor([Plane(found.profile, tight, 1, "none", (1,))]))
             peaks = proven(near)
             assert max(peaks.values()) >= 0.9 * whole.bytes, one
+
+
+def test_chunks_of_unlike_lengths() -> None:
+    """A slower device's chunks have fewer layers: none of all borders is quicker by more than some percent, nor are types in turn."""
+    model, batch = replace(SMALL, layers=8), 4
+    options = {"tensors": (1,), "recomputes": ("none",), "microbatch_sizes": (1,), "shards": ("none",)}
+    found = search_sizes(model, TWO, batch, strategies=("interleaved",), **options)  # type: ignore[arg-type]
+    plane = Plane(found.profile, TWO, 1, "none", (1,))
+    alike = [
+        order for order in permutations(range(4)) if order.index(0) < order.index(1) and order.index(2) < order.index(3)
+    ]
+    together = [(0, 1, 2, 3), (2, 3, 0, 1)]
+    every = [
+        simulated(plane, Mesh(1, depth, width, chunks, 1, batch // width, "none", (*cut, 10), (), places))
+        for depth, width, chunks, orders in (
+            (2, 1, 2, [(0, 1), (0, 2), (2, 0), (2, 3)]),
+            (4, 1, 2, alike),
+            (2, 2, 2, together),
+            (2, 2, 3, together),
+        )
+        for order in orders
+        for places in (tuple(tuple(order[k * width : (k + 1) * width]) for k in range(depth)),)
+        for cut in combinations(range(1, 10), depth * chunks - 1)
+    ]
+    found_s, best = found.best.iteration_s, min(every, key=lambda one: one.iteration_s)
+    ours = [one for one in every if one.mesh.depth < 4 or sum(one.mesh.places, ()) in together]
+    assert found.best.mesh.chunks > 1
+    assert found_s <= 1.05 * min(one.iteration_s for one in ours)
+    assert found_s <= 1.08 * best.iteration_s, best.mesh
+
+
+def test_chunks_are_longer_on_quicker_devices() -> None:
+    """Where the pipeline is short of microbatches they are quicker than any other way; the plan is proved and predicted."""
+    options = {"tensors": (1,), "microbatch_sizes": (1,), "shards": ("none",)}
+    model = replace(GPT, layers=24)
+    found = search_sizes(model, TWO, 8, strategies=("interleaved",), **options)  # type: ignore[arg-type]
+    best = found.best
+    kinds = best.plane.types[1]
+    layers = {int(kind): 0 for kind in kinds}
+    for s, (begin, end) in enumerate(pairwise((0, *best.mesh.ends))):
+        layers[int(kinds[best.mesh.stands[s % best.mesh.depth][0]])] += end - begin
+    assert best.mesh.chunks > 1
+    assert layers[0] > layers[1] > 0
+    bound = best.plane.bound(best.mesh)
+    assert bound.seconds <= best.plane.closer_s(best.mesh) <= best.iteration_s * (1 + 1e-9)
+    plan, profile = found.plan(best, "p.json"), found.profile_of(best)
+    opened = Opened(type(plan).from_yaml(plan.to_yaml()), type(profile).from_json(profile.to_json()))
+    assert opened.predicted.iteration_s == pytest.approx(best.iteration_s, rel=1e-9)
+    assert problems_of(opened, opened.program) == ()
