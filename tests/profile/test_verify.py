@@ -17,7 +17,7 @@ from hocket.profile.verify import verify
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_the_zoo_is_captured_truly(name, dtype):
     """Every model passes, with its dropout, and is left as it was."""
-    job = zoo.job(name, small=True, dtype=dtype, **({"dropout": 0.1} if name != "resnet" else {}))
+    job = zoo.job(name, small=True, dtype=dtype, **({"dropout": 0.1} if name not in ("resnet", "xception") else {}))
     state = {key: value.clone() for key, value in job.model.state_dict().items()}
     random_state = torch.get_rng_state()
     assert verify(capture(job, 4))
