@@ -15,9 +15,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from hocket import zoo
-from hocket.cost.overlap import OverlapModel, Rate, Stage
 from hocket.cost.sketched import costed
 from hocket.hardware import catalog
+from hocket.hardware.overlap import OverlapModel, Rate, Stage
 from hocket.plan.fusion import Fusion, Gradients, allocate, joint
 from hocket.plan.fusion_rules import by_window, merged, no_overlap
 from hocket.profile.job import Job

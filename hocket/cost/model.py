@@ -8,10 +8,11 @@ from math import ceil
 from hocket.cost.compute import Columns, copy_s, least_factor, ready_fractions, step_s, type_factor
 from hocket.cost.contention import Use, collective_uses, compute_uses, transfer_uses
 from hocket.cost.memory import Memory
+from hocket.cost.overlaps import Overlaps
 from hocket.cost.transfer import TransferTime, collective, message, swap
 from hocket.errors import InputError
 from hocket.hardware.cluster import Cluster
-from hocket.passes.borders import StageCut, check_cuts
+from hocket.passes.borders import StageCut, check_cuts, ties_of
 from hocket.profile.model import ModelProfile
 from hocket.program.instruction import COLLECTIVES, Instruction, Kind, Value, What
 
@@ -106,6 +107,11 @@ class CostModel:
     def memory(self) -> Memory:
         """Bytes of values and instructions."""
         return Memory(self._columns, self.cuts, self.samples[0])
+
+    @cached_property
+    def _overlaps(self) -> Overlaps:
+        ties = ties_of(self.profile, self.cuts)
+        return Overlaps(self.cluster, self.cuts, ties, self.memory, self._members)
 
     @cached_property
     def _factors(self) -> dict[str, float]:
@@ -240,7 +246,10 @@ class CostModel:
             return message(self.cluster, instruction.device, instruction.peer, size_bytes)
         if instruction.kind in COLLECTIVES:
             members = self._members(instruction.group)
-            return collective(self.cluster, instruction.kind, members, self.carried_bytes(instruction, size))
+            size_bytes, threads = self.carried_bytes(instruction, size), self._overlaps.threads(instruction)
+            time = collective(self.cluster, instruction.kind, members, size_bytes, threads)
+            # Startup contends as well (equations 8 to 11 of LIBRA).
+            return time if self._overlaps.uses(instruction) is None else TransferTime(0.0, sum(time))
         if instruction.kind in (Kind.SWAP_IN, Kind.SWAP_OUT):
             return swap(self.cluster, instruction.device, self.carried_bytes(instruction, size))
         return TransferTime(0.0, 0.0)
@@ -288,8 +297,11 @@ class CostModel:
         if instruction.kind is Kind.SEND:
             return transfer_uses(self.cluster, ((instruction.device, instruction.peer),))
         if instruction.kind in COLLECTIVES:
-            return collective_uses(self.cluster, self._members(instruction.group))
-        return compute_uses(self.cluster, instruction.device) if instruction.kind in _COMPUTE else ()
+            members, speeds = self._members(instruction.group), self._overlaps.uses(instruction)
+            return (*collective_uses(self.cluster, members, cores=speeds is None), *(speeds or ()))
+        if instruction.kind not in _COMPUTE:
+            return ()
+        return (*compute_uses(self.cluster, instruction.device), *self._overlaps.slowed(instruction.device))
 
     def initial_bytes(self, device: int) -> float:
         """What a device holds before the first instruction: weights, optimizer state and buffers of its stages."""

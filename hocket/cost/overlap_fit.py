@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hocket.cost.overlap import EXPONENT, OverlapModel, Rate
 from hocket.errors import InputError
+from hocket.hardware.overlap import EXPONENT, OverlapModel, Rate
 
 _DECAYS = np.geomspace(1e-4, 10.0, 101)
 _GOLDEN = (5**0.5 - 1) / 2

@@ -36,16 +36,27 @@ def ring_bytes(kind: Kind, members: int, size_bytes: float) -> float:
     return _ROUNDS[kind] * (members - 1) / members * size_bytes
 
 
-def collective(cluster: Cluster, kind: Kind, group: tuple[int, ...], size_bytes: float) -> TransferTime:
+def collective(
+    cluster: Cluster, kind: Kind, group: tuple[int, ...], size_bytes: float, threads: int = 0
+) -> TransferTime:
     """A ring collective of one bucket, at the figures of the level that the group spans.
 
+    Where its all-reduces have been measured beside computation (`Level.overlap`), it is what they take alone.
     Where the members in one component have links of their own to the others, as many rings go side by side, each with its part
     of the bytes (NCCL's channels); inside of the component all of them pass over the same links.
+
+    Arguments:
+        threads: that move it; 0: what the library takes.
     """
     members = len(group)
     if members < 2:
         return TransferTime(0.0, 0.0)
     level = cluster.level_of(group)
+    overlap = cluster.levels[level].overlap
+    if overlap is not None and kind is Kind.ALL_REDUCE:
+        model = overlap.on(members)
+        moved_s = model.carried_bytes(size_bytes) / model.alone.at(threads or model.own_threads)
+        return TransferTime(model.startup_s, moved_s)
     link = cluster.levels[level].all_reduce or cluster.levels[level].link
     rate = link.bandwidth_bytes_per_s
     if not cluster.levels[level].shared:

@@ -67,6 +67,7 @@ class Change:
             bandwidth_bytes_per_s=level.bandwidth_bytes_per_s * rate,
             latency_s=level.latency_s * wait,
             all_reduce=steps and Link(steps.bandwidth_bytes_per_s * rate, steps.latency_s * wait),
+            overlap=level.overlap and level.overlap.scaled(rate, wait),
         )
 
 

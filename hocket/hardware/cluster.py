@@ -15,6 +15,7 @@ from hocket.documents import parse_yaml, seems, write_yaml
 from hocket.errors import InputError
 from hocket.files import read_bytes, write_atomic
 from hocket.hardware.kernels import Kernels
+from hocket.hardware.overlap import OverlapModel
 from hocket.typed import as_data, read_as
 
 MAX_DEVICES = 2**17
@@ -55,6 +56,8 @@ class Level:
             point-to-point (hardware/links.py says how both are fitted).
         members: measured alpha-beta of what devices of one tensor-parallel group give each other in one step, where these
             share memory; of devices that share cores, what it keeps a core busy, as others work while members wait.
+        overlap: what computation and all-reduces among its components take from each other, measured by training
+            (docs/libra.md); none: nothing but what `transfer_cores` says.
     """
 
     name: str
@@ -64,6 +67,7 @@ class Level:
     shared: bool = True
     all_reduce: Link | None = None
     members: Link | None = None
+    overlap: OverlapModel | None = None
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
 

@@ -35,6 +35,7 @@ class StageCut:
         devices: its replicas.
         recompute: whether its stash is made again before the backward.
         buckets: layers of each gradient bucket, in the order in which a backward finishes them; () means one bucket.
+        threads: of each bucket's all-reduce; () means what the library takes by itself.
         beside: devices of the other columns, where one of several alike stands for all (plan/columns.py).
         shard: what of its state is divided among its replicas (program.SHARDS).
         merged: microbatches that one forward or backward runs together.
@@ -44,6 +45,7 @@ class StageCut:
     devices: tuple[int, ...]
     recompute: bool = False
     buckets: tuple[tuple[int, ...], ...] = ()
+    threads: tuple[int, ...] = ()
     beside: tuple[int, ...] = ()
     shard: str = "none"
     merged: int = 1
@@ -176,6 +178,7 @@ def stage_shapes(graph: Graph, cuts: Sequence[StageCut]) -> tuple[StageShape, ..
                 clips=graph.clip_grad_norm is not None,
                 shard=cut.shard if cut.replicated else "none",
                 merged=cut.merged,
+                threads=(*cut.threads, *(1 for _ in mine)) if cut.threads and cut.replicated else (),
             )
         )
     return tuple(shapes)

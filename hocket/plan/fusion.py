@@ -13,8 +13,8 @@ from itertools import pairwise
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from hocket.cost.overlap import OverlapModel, Stage
 from hocket.errors import InputError
+from hocket.hardware.overlap import OverlapModel, Stage
 
 MOST_BUCKETS = 10
 CHUNKS = 150

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from itertools import accumulate
 from math import ceil, inf
 
-from hocket.cost.overlap import OverlapModel
 from hocket.errors import InputError
+from hocket.hardware.overlap import OverlapModel
 from hocket.plan.fusion import Fusion, Gradients
 
 WINDOW_S = 0.005

@@ -202,6 +202,7 @@ def make_plan(situation: Situation, name: str, choice: Choice, profile_path: str
             devices=stage.devices,
             recompute=stage.recompute,
             buckets=tuple(tuple(layers[i].name for i in bucket) for bucket in stage.buckets),
+            threads=stage.threads,
         )
         for stage in choice.stages
     )

@@ -16,7 +16,7 @@ from hocket.files import read_bytes, write_atomic
 from hocket.hardware.cluster import Cluster
 from hocket.hardware.groups import Grouped, grouped
 from hocket.passes.borders import Graph, StageCut, stage_shapes
-from hocket.program.program import SHARDS, Program, StageShape
+from hocket.program.program import MAX_THREADS, SHARDS, Program, StageShape
 from hocket.strategies._common import compile_strategy, merged
 from hocket.typed import as_data, read_as
 
@@ -37,6 +37,8 @@ class PlanStage:
         recompute: make the stash again before the backward instead of keeping it.
         buckets: names of the layers of each gradient bucket, in the order in which a backward finishes them.
         compile: a backend of torch.compile, inductor or aot_eager, that makes code of the stage; none: it runs as it is written.
+        threads: of each bucket, how many threads of a processor, or CTAs of NCCL on a GPU, move its gradients; (): what the
+            library takes.
     """
 
     layers: tuple[str, ...]
@@ -44,6 +46,7 @@ class PlanStage:
     recompute: bool = False
     buckets: tuple[tuple[str, ...], ...] = ()
     compile: str = ""
+    threads: tuple[int, ...] = ()
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
 
@@ -144,6 +147,19 @@ class Plan:
                 raise InputError(
                     f"stages.{s}.buckets", f"{odd[0]!r} missing, unknown or twice", "each layer of the stage once"
                 )
+            self._check_threads(s, stage)
+
+    def _check_threads(self, s: int, stage: PlanStage) -> None:
+        if not stage.threads:
+            return
+        place, count = f"stages.{s}.threads", max(1, len(stage.buckets))
+        if len(stage.threads) != count:
+            raise InputError(place, f"{len(stage.threads)} numbers", f"{count}, one for each bucket")
+        if not all(1 <= threads <= MAX_THREADS for threads in stage.threads):
+            raise InputError(place, str(list(stage.threads)), f"numbers from 1 to {MAX_THREADS}")
+        if self.shard != "none" and len(stage.devices) > 1:
+            hint = "Leave threads out, or take shard: none."
+            raise InputError(place, f"threads of sums that shard: {self.shard} divides", "sums that are whole", hint)
 
     @cached_property
     def group(self) -> Grouped:
@@ -194,6 +210,7 @@ class Plan:
                     devices=stage.devices,
                     recompute=stage.recompute,
                     buckets=tuple(tuple(index[name] for name in bucket) for bucket in stage.buckets),
+                    threads=stage.threads,
                     shard=self.shard,
                     merged=merged(self.strategy, len(stage.devices), self.microbatches),
                 )

@@ -148,14 +148,15 @@ def _stage(reader: _Reader, line: str, number: int) -> tuple[StageShape, tuple[i
     seen: dict[str, str] = {}
     tied: list[tuple[int, tuple[int, ...]]] = []
     lists = ("devices", "sources", "targets", "gradients")
-    known = (*lists, "batch", "buckets", "tied", "recompute", "columns", "clips", "shard", "merged", "update", "delay")
+    flags, figures = ("batch", "recompute", "clips"), ("buckets", "columns", "shard", "merged", "threads")
+    known = (*lists, *flags, "tied", *figures, "update", "delay")
     for entry in rest.split(";"):
         key, _, word = entry.strip().partition(" ")
         if key not in known:
             reader.fail(repr(key), f"one of {', '.join(known)}", nearest(key, known))
         if key in seen and key != "tied":
             reader.fail(f"{key!r} a second time", "each field once")
-        if bool(word) == (key in ("batch", "recompute", "clips")):
+        if bool(word) == (key in flags):
             reader.fail(repr(entry.strip()), f"'{key}' alone" if word else f"'{key} ...'")
         if key == "tied":
             bucket, equals, stages = word.partition("=")
@@ -182,6 +183,7 @@ def _stage(reader: _Reader, line: str, number: int) -> tuple[StageShape, tuple[i
         clips="clips" in seen,
         shard=seen.get("shard", "none"),
         merged=_number(reader, seen.get("merged", "1"), least=1),
+        threads=_numbers(reader, seen["threads"]) if "threads" in seen else (),
     )
     return shape, (_number(reader, seen["update"], least=1), _number(reader, seen.get("delay", "0")))
 

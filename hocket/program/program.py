@@ -25,6 +25,10 @@ def replica(devices: Sequence[int], microbatch: int, merged: int = 1) -> int:
     return devices[microbatch // merged % len(devices)]
 
 
+MAX_THREADS = 4096
+"""That may move one bucket: more than any device gives to communication."""
+
+
 @dataclass(frozen=True)
 class StageShape:
     """What a program must know of one stage; layers, bytes and seconds stand elsewhere.
@@ -42,6 +46,7 @@ class StageShape:
         clips: whether a step reads the norm of the gradients of all stages first (of all stages or of none).
         shard: one of SHARDS.
         merged: microbatches of a bundle, which one forward or backward runs together: those from a multiple of this on.
+        threads: for each bucket, how many threads move its sum; (): what the library takes by itself.
     """
 
     devices: tuple[int, ...]
@@ -56,6 +61,7 @@ class StageShape:
     clips: bool = False
     shard: str = "none"
     merged: int = 1
+    threads: tuple[int, ...] = ()
 
     @property
     def sharded(self) -> bool:
@@ -75,6 +81,10 @@ class StageShape:
     def round(self) -> int:
         """Microbatches after which it is the first replica's turn again."""
         return len(self.devices) * self.merged
+
+    def threads_of(self, value: Value) -> int:
+        """That move the sum of what an all-reduce reads; 0: what the library takes."""
+        return self.threads[value.part] if self.threads and value.what is What.ACCUMULATOR else 0
 
     def first(self, microbatch: int) -> int:
         """The first microbatch of the bundle that one belongs to: it gives the bundle its number."""

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from hocket.program.problem import Problem
-from hocket.program.program import SHARDS, Program
+from hocket.program.program import MAX_THREADS, SHARDS, Program
 
 
 def structure_problems(program: Program) -> list[Problem]:
@@ -43,6 +43,12 @@ def _numbers(program: Program) -> Iterator[Problem]:
             yield _wrong(f"stage {s} has {stage.buckets} gradient buckets; expected at least one.")
         if stage.merged < 1:
             yield _wrong(f"stage {s} has bundles of {stage.merged} microbatches; expected at least one.")
+        if stage.threads and len(stage.threads) != stage.buckets:
+            yield _wrong(f"stage {s} has threads for {len(stage.threads)} buckets; expected {stage.buckets}.")
+        if not all(1 <= threads <= MAX_THREADS for threads in stage.threads):
+            yield _wrong(f"stage {s} has threads {list(stage.threads)}; expected numbers from 1 to {MAX_THREADS}.")
+        if stage.threads and stage.sharded:
+            yield _wrong(f"stage {s} divides its sums and has threads for them; expected one of the two.")
         if stage.shard not in SHARDS:
             yield _wrong(f"stage {s} has the shard {stage.shard!r}; expected one of {', '.join(SHARDS)}.")
         for name in ("sources", "targets", "gradients"):

@@ -112,6 +112,8 @@ def _stage_line(s: int, stage: StageShape, update: int, delay: int) -> str:
         fields.append(f"shard {stage.shard}")
     if stage.merged != 1:
         fields.append(f"merged {stage.merged}")
+    if stage.threads:
+        fields.append(f"threads {_numbers(stage.threads)}")
     fields.append(f"update {update}")
     if delay:
         fields.append(f"delay {delay}")

@@ -79,18 +79,20 @@ def take(heap: Ints, where: Ints, time: Floats, rank: Ints, size: int) -> int:
     return size
 
 
-def rate_of(lane: int, use_ptr: Ints, use_resource: Ints, use_governed: Ints, capacity: Floats, load: Floats) -> float:
-    """The rate at which a lane's work goes on: the least share among the resources that govern it."""
-    rate = 1.0
-    for u in range(use_ptr[lane], use_ptr[lane + 1]):
+def rate_of(s: int, use_ptr: Ints, use_resource: Ints, use_sharing: Ints, capacity: Floats, load: Floats) -> float:
+    """The rate at which a node of a signature goes on: the least share among its resources (1), times that of speeds (2)."""
+    rate, speed = 1.0, 1.0
+    for u in range(use_ptr[s], use_ptr[s + 1]):
         resource = use_resource[u]
-        if use_governed[u] and load[resource] > capacity[resource]:
+        if use_sharing[u] == 1 and load[resource] > capacity[resource]:
             rate = min(rate, capacity[resource] / load[resource])
-    return rate
+        elif use_sharing[u] == 2 and load[resource] > capacity[resource]:
+            speed = min(speed, capacity[resource] / load[resource])
+    return rate * speed
 
 
 def retime(
-    lane: int,
+    s: int,
     now: float,
     order: int,
     size: int,
@@ -98,19 +100,20 @@ def retime(
     uses: Any,
     load: Floats,
     moving: Ints,
+    plays: Ints,
     rate: Floats,
     left: Floats,
     since: Floats,
 ) -> tuple[int, int]:
-    """Give new rates to all who share a resource with a lane that came or went; return order and heap size."""
+    """Give new rates to all who share a resource with a node, of this signature, that came or went; return order and heap size."""
     heap, where, time, rank = queue
-    use_ptr, use_resource, _, use_governed, share_ptr, share_lane, capacity = uses
-    for u in range(use_ptr[lane], use_ptr[lane + 1]):
+    use_ptr, use_resource, _, use_sharing, share_ptr, share_lane, capacity = uses
+    for u in range(use_ptr[s], use_ptr[s + 1]):
         resource = use_resource[u]
         for k in range(share_ptr[resource], share_ptr[resource + 1]):
             other = share_lane[k]
             if moving[other]:
-                new = rate_of(other, use_ptr, use_resource, use_governed, capacity, load)
+                new = rate_of(plays[other], use_ptr, use_resource, use_sharing, capacity, load)
                 if new != rate[other]:
                     left[other] = max(0.0, left[other] - (now - since[other]) * rate[other])
                     since[other] = now
@@ -164,9 +167,9 @@ def play(shape: Any, node: Any, edges: Any, cost: Any, uses: Any, queue: Any, la
     t_ptr, t_step, t_posts, x_head, x_next, x_to, x_posts, posts_first = edges
     work, latency, hold, hold_device, op_ptr, op_device, op_bytes, post_device, post_bytes, role = cost
     held, late = memory[:5], memory[5]
-    use_ptr, use_resource, use_load, use_governed, capacity = uses[0], uses[1], uses[2], uses[3], uses[6]
+    use_ptr, use_resource, use_load, use_sharing, capacity = uses[0], uses[1], uses[2], uses[3], uses[6]
     heap, where, time, rank = queue
-    active, moving, waiting, rate, left, since, load = lanes
+    active, plays, moving, waiting, rate, left, since, load = lanes
     waits, start, end, cause, ready, counts = out
     base = n_prologue + n_period * repeats
     kinds = len(size_class)
@@ -202,10 +205,11 @@ def play(shape: Any, node: Any, edges: Any, cost: Any, uses: Any, queue: Any, la
                 for o in range(op_ptr[s], op_ptr[s + 1]):
                     records = charge(op_device[o], op_bytes[o * classes + k], now, records, held)
             lane = lane_of[local]
-            shares = use_ptr[lane + 1] > use_ptr[lane] and work[c] > 0.0
+            shares = use_ptr[s + 1] > use_ptr[s] and work[c] > 0.0
             alone = latency[s] if shares else latency[s] + work[c]
             if shares or alone > 0.0:
                 active[lane] = n
+                plays[lane] = s
                 waiting[lane] = shares
                 left[lane] = work[c]
                 order += 1
@@ -220,13 +224,14 @@ def play(shape: Any, node: Any, edges: Any, cost: Any, uses: Any, queue: Any, la
                 begins = waiting[lane]  # the latency is over, bytes begin to flow
                 waiting[lane] = False
                 moving[lane] = False
-                for u in range(use_ptr[lane], use_ptr[lane + 1]):
+                s = plays[lane]
+                for u in range(use_ptr[s], use_ptr[s + 1]):
                     load[use_resource[u]] += use_load[u] if begins else -use_load[u]
-                order, size = retime(lane, now, order, size, queue, uses, load, moving, rate, left, since)
+                order, size = retime(s, now, order, size, queue, uses, load, moving, plays, rate, left, since)
                 if begins:
                     moving[lane] = True
                     since[lane] = now
-                    rate[lane] = rate_of(lane, use_ptr, use_resource, use_governed, capacity, load)
+                    rate[lane] = rate_of(s, use_ptr, use_resource, use_sharing, capacity, load)
                     order += 1
                     size = schedule(heap, where, time, rank, size, lane, now + left[lane] / rate[lane], order)
                     continue

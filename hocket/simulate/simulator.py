@@ -104,7 +104,7 @@ def play(
     shape = (prologue, period, layout.repeats, epilogue, lowered.program.stride, classes)
     queue = (_ints(lanes), _ints(lanes, -1), np.zeros(lanes), _ints(lanes))
     flags = (np.zeros(lanes, dtype=np.bool_), np.zeros(lanes, dtype=np.bool_))
-    state = (_ints(lanes, -1), *flags, *(np.zeros(lanes) for _ in range(3)), np.zeros(resources))
+    state = (_ints(lanes, -1), _ints(lanes), *flags, *(np.zeros(lanes) for _ in range(3)), np.zeros(resources))
     devices = range(costs.cluster.devices)
     sizes = PlanSizes(costs, layout.program)
     level = np.array([sizes.resident(d) if d in layout.program.devices else 0.0 for d in devices])

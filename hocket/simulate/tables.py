@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from hocket.cost.contention import capacity
+from hocket.cost.contention import Sharing, Use, capacity
 from hocket.cost.model import CostModel
 from hocket.program.instruction import COLLECTIVES, COMPUTE, Instruction, Kind
 from hocket.program.program import Program
@@ -193,40 +193,55 @@ def cost_tables(skeleton: Skeleton, costs: CostModel) -> tuple[np.ndarray, tuple
 
 
 def use_tables(skeleton: Skeleton, costs: CostModel) -> tuple[np.ndarray, ...]:
-    """Who shares what: (use_ptr, use_resource, use_load, use_governed) by lane, (share_ptr, share_lane) the lanes that
-    a resource governs, and capacity by resource. Resources that can never be short of capacity are left out.
+    """Who shares what: (use_ptr, use_resource, use_load, use_sharing) by signature, (share_ptr, share_lane) the lanes that
+    a resource may govern, and capacity by resource. Resources that can never be short of capacity are left out.
     """
-    first: dict[int, Instruction] = {}
+    lanes: list[set[int]] = [set() for _ in skeleton.signatures]
     for part in skeleton.parts:
-        for node, lane in enumerate(part.lane):
-            if lane not in first:
-                one = skeleton.signatures[part.signature[node]].members[0]
-                if one.kind not in (Kind.LOAD, Kind.DROP):
-                    first[lane] = one
-    uses = {lane: costs.uses(first[lane]) for lane in sorted(first)}
-    total: dict[Any, float] = {}
-    for found in uses.values():
+        for kind, lane in set(zip(part.signature, part.lane, strict=True)):
+            lanes[kind].add(lane)
+    known: dict[object, tuple[Use, ...]] = {}
+    uses: list[tuple[Use, ...]] = []
+    for signature in skeleton.signatures:
+        key = _alike(signature.members[0])
+        if key not in known:
+            known[key] = costs.uses(signature.members[0])
+        uses.append(known[key])
+    most: dict[Any, dict[int, float]] = {}  # the largest load by lane, of each resource
+    for found, own in zip(uses, lanes, strict=True):
         for use in found:
-            total[use.resource] = total.get(use.resource, 0.0) + use.load
-    short = [r for r, load in total.items() if load > capacity(costs.cluster, r)]
+            of_lane = most.setdefault(use.resource, {})
+            for lane in own:
+                of_lane[lane] = max(of_lane.get(lane, 0.0), use.load)
+    short = [r for r, of_lane in most.items() if sum(of_lane.values()) > capacity(costs.cluster, r)]
     number = {resource: k for k, resource in enumerate(short)}
-    shares: list[list[int]] = [[] for _ in short]
-    use_ptr, resources, loads, governed = [0], [], [], []
-    for lane in range(len(skeleton.lanes)):
-        for use in uses.get(lane, ()):
+    shares: list[set[int]] = [set() for _ in short]
+    use_ptr, resources, loads, sharing = [0], [], [], []
+    for found, own in zip(uses, lanes, strict=True):
+        for use in found:
             if use.resource in number:
                 resources.append(number[use.resource])
                 loads.append(use.load)
-                governed.append(use.governed)
-                if use.governed:
-                    shares[number[use.resource]].append(lane)
+                sharing.append(int(use.sharing))
+                if use.sharing is not Sharing.NOT:
+                    shares[number[use.resource]] |= own
         use_ptr.append(len(resources))
     return (
         np.array(use_ptr, dtype=np.int64),
         np.array(resources, dtype=np.int64),
         np.array(loads, dtype=float),
-        np.array(governed, dtype=np.bool_),
-        np.concatenate(([0], np.cumsum([len(lanes) for lanes in shares]))).astype(np.int64),
-        np.array([lane for lanes in shares for lane in lanes], dtype=np.int64),
+        np.array(sharing, dtype=np.int64),
+        np.concatenate(([0], np.cumsum([len(own) for own in shares]))).astype(np.int64),
+        np.array([lane for own in shares for lane in sorted(own)], dtype=np.int64),
         np.array([capacity(costs.cluster, r) for r in short], dtype=float),
     )
+
+
+def _alike(i: Instruction) -> object:
+    """Instructions with this in common use the same."""
+    if i.kind is Kind.SEND:
+        return i.kind, i.device, i.peer
+    if i.kind in COLLECTIVES:
+        value = i.reads[0]
+        return i.kind, i.group, value.what, value.stage, value.part
+    return i.kind, i.device

@@ -5,9 +5,9 @@ import random
 import pytest
 from hypothesis import given, settings
 
-from hocket.cost.overlap import OverlapModel
 from hocket.cost.overlap_fit import Computed, Moved, fit
 from hocket.errors import InputError
+from hocket.hardware.overlap import OverlapModel
 from tests.plan.overlaps import V100, models
 
 THREADS = (128, 256, 512, 1024, 2048, 4096)

@@ -2,7 +2,7 @@
 
 from hypothesis import strategies as st
 
-from hocket.cost.overlap import OverlapModel, Rate
+from hocket.hardware.overlap import OverlapModel, Rate
 from hocket.plan.fusion import Gradients
 
 V100 = OverlapModel(1.0, 1.344e-4, Rate(5.5e9, 5e9, 0.02), Rate(6e9, 5e9, 0.02), 20e-6, 8)

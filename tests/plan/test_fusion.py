@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hocket.cost.overlap import OverlapModel
 from hocket.errors import InputError
+from hocket.hardware.overlap import OverlapModel
 from hocket.plan.fusion import THREADS, Fusion, Gradients, allocate, joint, least_chunk
 from tests.plan.overlaps import V100, gradients, models
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hocket.cost.overlap import OverlapModel
 from hocket.errors import InputError
+from hocket.hardware.overlap import OverlapModel
 from hocket.plan.fusion import Gradients
 from hocket.plan.fusion_rules import by_bytes, by_window, each_layer, merged, no_overlap
 from tests.plan.overlaps import V100, gradients, models

@@ -88,11 +88,13 @@ class Case:
     options: dict[str, Any] = field(default_factory=dict)
     shard: str = "none"
     compile: str = ""
+    threads: tuple[int, ...] = ()
 
     def __str__(self) -> str:
         parts = [self.strategy, "-".join(map(str, self.widths)), f"{self.batch_size}by{self.microbatch_size}"]
         parts += ["recompute"] * self.recompute + [f"v{self.rounds}"] * (self.rounds > 1)
         parts += [self.shard] * (self.shard != "none") + [self.compile] * bool(self.compile)
+        parts += ["threads", *map(str, self.threads)] if self.threads else []
         return " ".join([*parts, *(f"{k}={v}" for k, v in self.options.items())])
 
     def plan(self, graph: Captured) -> Plan:
@@ -106,7 +108,8 @@ class Case:
             layers = tuple(names[ends[s] : ends[s + 1]])
             half = len(layers) // 2
             buckets = (layers[half:], layers[:half]) if len(own) > 1 else ()
-            stages.append(PlanStage(layers, own, self.recompute, buckets, self.compile))
+            threads = self.threads if buckets else ()
+            stages.append(PlanStage(layers, own, self.recompute, buckets, self.compile, threads))
         sizes = (self.batch_size, self.microbatch_size)
         return Plan(self.strategy, "test", *sizes, tuple(stages), CLUSTER, self.options, shard=self.shard)
 

@@ -8,17 +8,22 @@ what goes between two devices one after the other: there every direction of a pa
 With tensor-parallel groups of t members the program's devices are groups, and worker r is member r % t of the (r // t)-th.
 Messages and collectives of the program go between members of one number, as if each number had a program of its own; what the
 members of a group sum among themselves has a process group of its own.
+
+Threads that move a bucket: a process group of gloo moves one all-reduce at a time with a thread (and another that reads what
+arrives), so that a bucket with r threads goes in r pieces over r groups. NCCL takes the number of CTAs as a property of a group:
+there is one for each number.
 """
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from functools import partial
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from hocket.errors import InternalError
+from hocket.errors import InputError, InternalError
 from hocket.program.instruction import Kind
 from hocket.program.program import Program
 from hocket.run.engines._connect import connect
@@ -27,6 +32,8 @@ from hocket.run.engines._messages import Layout
 from hocket.run.engines._shared import Work
 
 _TAG = 0x40C
+MOST_THREADS = 16
+"""On a processor, where each takes a process group, with connections of its own."""
 T = TypeVar("T")
 
 
@@ -61,16 +68,19 @@ class Groups:
         self.carried_bytes: Counter[Kind] = Counter()
         pairs: set[tuple[int, int]] = set()
         collectives: dict[str, tuple[int, ...]] = {}
+        threads: dict[str, set[int]] = {}
         for _, instruction in program.instructions():
             if instruction.kind is Kind.SEND:
                 pairs.add((instruction.device, instruction.peer))
             elif instruction.group:
                 collectives[instruction.lane] = instruction.group
+                lane_threads = threads.setdefault(instruction.lane, {0})
+                lane_threads.add(program.stages[instruction.stage].threads_of(instruction.reads[0]))
         self._inside: Members | None = None
         if width > 1:
             fellows = [[self._rank(d, k) for k in range(width)] for d in program.devices]
             self._inside = members_of(fellows, device, shared_memory)
-        self._collectives = {lane: self._made(group) for lane, group in sorted(collectives.items())}
+        self._collectives = {lane: self._of_lane(group, threads[lane]) for lane, group in sorted(collectives.items())}
         self._own = sorted(lane for lane, group in collectives.items() if number in group)
         self._pairs: dict[tuple[int, int], dist.ProcessGroup] = {}
         if self._nccl:
@@ -90,14 +100,24 @@ class Groups:
     def _rank(self, device: int, member: int) -> int:
         return self._place[device] * self._width + member
 
-    def _made(self, devices: tuple[int, ...]) -> dist.ProcessGroup:
+    def _made(self, devices: tuple[int, ...], options: Any = None) -> dist.ProcessGroup:
         """The group among members of this worker's number; one for each other number is made on the way."""
-        groups = [dist.new_group([self._rank(d, k) for d in devices]) for k in range(self._width)]
+        groups = [dist.new_group([self._rank(d, k) for d in devices], pg_options=options) for k in range(self._width)]
         return groups[self._member]
+
+    def _of_lane(self, devices: tuple[int, ...], threads: set[int]) -> dict[int, list[dist.ProcessGroup]]:
+        """The groups over which a bucket goes, by the number of threads that move it."""
+        if self._nccl:
+            return {count: [self._made(devices, _ctas(count) if count else None)] for count in sorted(threads)}
+        if (most := max(threads)) > MOST_THREADS:
+            hint = "More are never quicker on a processor."
+            raise InputError("threads", f"{most} that move a bucket", f"at most {MOST_THREADS} on a processor", hint)
+        groups = [self._made(devices) for _ in range(max(1, most))]
+        return {count: groups[: max(1, count)] for count in sorted(threads)}
 
     def _connect(self, device: torch.device) -> None:
         # NCCL connects at first use, which blocks all members: here, where the order is the same for everybody.
-        own = [self._collectives[lane] for lane in self._own]
+        own = [group for lane in self._own for groups in self._collectives[lane].values() for group in groups]
         for group in (*own, *(group for pair, group in self._pairs.items() if self._number in pair)):
             dist.all_reduce(torch.zeros(1, device=device), group=group)
 
@@ -137,27 +157,28 @@ class Groups:
             work, self._members, memory, [layout.room_of(k) for k in range(self._width)]
         ) if sliced else work
 
-    def collective(self, kind: Kind, lane: str, whole: Tensor, part: Tensor) -> Work:
+    def collective(self, kind: Kind, lane: str, whole: Tensor, part: Tensor, threads: int = 0) -> list[Work]:
         """Begin a collective, in place.
 
         Arguments:
+            threads: that move it, of those that the program has for this lane.
             whole: a contiguous tensor: replaced by the sum of all members' (all_reduce), or by all their parts (all_gather).
             part: this member's part of it, a view: replaced by its part of the sum (reduce_scatter), while the rest is lost.
         """
-        group = self._collectives[lane]
-        self.carried_bytes[kind] += whole.nbytes
+        groups = self._collectives[lane][threads]
         match kind:
             case Kind.ALL_REDUCE:
-                return _begun(lambda: group.allreduce([whole]))
+                pieces = [whole] if len(groups) == 1 else whole.chunk(len(groups))
+                return [_begun(partial(group.allreduce, [piece])) for group, piece in zip(groups, pieces, strict=False)]
             case Kind.REDUCE_SCATTER:
-                return _begun(lambda: group._reduce_scatter_base(part, whole, dist.ReduceScatterOptions()))
+                return [_begun(lambda: groups[0]._reduce_scatter_base(part, whole, dist.ReduceScatterOptions()))]
             case Kind.ALL_GATHER:
-                return _begun(lambda: group._allgather_base(whole, part))
+                return [_begun(lambda: groups[0]._allgather_base(whole, part))]
         raise InternalError(f"{kind} is not a collective")
 
     def parts(self, lane: str, part: Tensor) -> list[Tensor]:
         """A tensor of each member of a lane's group, all of one shape, in their order: a collective call."""
-        group = self._collectives[lane]
+        (group, *_) = self._collectives[lane][0]
         found = [torch.empty_like(part) for _ in range(group.size())]
         finish(_begun(lambda: group.allgather([found], [part.contiguous()])))
         return found
@@ -212,6 +233,13 @@ class _Gathering:
             self._members.fill(self._memory, self._rooms)
         except RuntimeError as error:
             raise MemberError(_short(error)) from error
+
+
+def _ctas(count: int) -> Any:
+    """Options of a group whose kernels take so many thread blocks of a GPU (`torch.distributed`, NCCL >= 2.17)."""
+    options = dist.ProcessGroupNCCL.Options()
+    options.config.min_ctas = options.config.max_ctas = count
+    return options
 
 
 def _begun(begin: Callable[[], T]) -> T:

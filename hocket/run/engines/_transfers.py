@@ -14,7 +14,7 @@ over (program/over.py), so that no message lives longer than the program's footp
 
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import Any, NamedTuple
@@ -22,14 +22,16 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from hocket.errors import InternalError
-from hocket.program.instruction import COLLECTIVES, COMPUTE, Instruction, Kind, Value, What
+from hocket.program.instruction import COLLECTIVES, COMPUTE, REDUCE, Instruction, Kind, Value, What
 from hocket.program.over import End, Ends
+from hocket.program.program import StageShape
 from hocket.run.engines._groups import Groups, TransferError, finish
 from hocket.run.engines._handover import Handover
 from hocket.run.engines._lanes import Cursor, LaneParts
 from hocket.run.engines._memory import Memory
 from hocket.run.engines._messages import Layouts
 from hocket.run.engines._shared import Work
+from hocket.run.engines._turns import Turn, Turns
 from hocket.run.sharding import made_by, over
 
 Lost = Callable[[Instruction, Exception], Exception]
@@ -102,6 +104,7 @@ class Transfers:
     def __init__(
         self,
         number: int,
+        stages: Sequence[StageShape],
         lanes: Mapping[str, LaneParts],
         windows: Mapping[str, int],
         ends: Ends,
@@ -116,11 +119,12 @@ class Transfers:
         """Start the lanes; nothing begins before `post_all`.
 
         Arguments:
+            stages: of the program.
             windows: of the lanes of receives. ends: of the lanes of sends.
             lost: makes of a transfer's failure the error to raise.
         """
         self._groups, self._layouts, self._handover, self._memory = groups, layouts, handover, memory
-        self._ends = ends
+        self._ends, self._stages = ends, stages
         self._lost, self._clock, self._record = lost, clock, record
         self._lanes = {
             name: _Lane(Cursor(parts), windows.get(name, 0), name in windows) for name, parts in lanes.items()
@@ -135,6 +139,11 @@ class Transfers:
             if any(entry.instruction.kind is Kind.SEND for part in lanes[name].values() for entry in part)
         }
         self._senders = tuple(senders.values())
+        self._turns = {
+            name: Turns(f"device {number} {name}", clock)
+            for name in self._lanes
+            if name.startswith(REDUCE) and not handover.needed  # a GPU's stream keeps the order
+        }
         self._threads = [
             threading.Thread(target=self._release, args=(lane,), name=f"device {number} {name}", daemon=True)
             for name, lane in senders.items()
@@ -218,6 +227,8 @@ class Transfers:
             lane.sent.put(None)
         for thread in self._threads:
             thread.join()
+        for turns in self._turns.values():
+            turns.end()
         for lane in self._senders:
             lane.kept.clear()
         if self.failure is not None:
@@ -270,11 +281,26 @@ class Transfers:
             elif instruction.kind in COLLECTIVES:
                 made = made_by(instruction, self._handover.taken(things.pop()))
                 self._memory.made((*made.flats, *made.parts))
-                pairs = zip(made.flats, made.parts, strict=True)
-                works = [self._groups.collective(instruction.kind, instruction.lane, *pair) for pair in pairs]
+                works = self._collective(instruction, tuple(zip(made.flats, made.parts, strict=True)))
             else:
                 raise InternalError(f"{instruction.name} is not a transfer that this engine knows")
         self._arriving[instruction.writes[0]] = _Arriving(lane, instruction, made, works, start_s)
+
+    def _collective(self, instruction: Instruction, pairs: tuple[tuple[Tensor, Tensor], ...]) -> list[Work]:
+        kind, threads = instruction.kind, self._stages[instruction.stage].threads_of(instruction.reads[0])
+        self._groups.carried_bytes[kind] += sum(whole.nbytes for whole, _ in pairs)
+
+        def begin() -> list[Work]:
+            calls = (self._groups.collective(kind, instruction.lane, *pair, threads) for pair in pairs)
+            return [work for works in calls for work in works]
+
+        if turns := self._turns.get(instruction.lane):
+            return [turns.put(begin)]
+        works = begin()
+        if threads:  # another group may be next: it waits on this lane's stream
+            for work in works:
+                finish(work)
+        return works
 
     # -- ending
 
@@ -288,7 +314,11 @@ class Transfers:
                     raise self._lost(arriving.instruction, error) from error
             if arriving.instruction.kind in COLLECTIVES:
                 over(arriving.instruction, arriving.made)
-            self._over(arriving.instruction, arriving.start_s)
+            (turn, *_) = arriving.works
+            if isinstance(turn, Turn):
+                self._recorded(arriving.instruction, turn.start_s, turn.end_s)
+            else:
+                self._over(arriving.instruction, arriving.start_s)
             made = self._handover.given(arriving.made)
         return self._handover.taken(made)
 
@@ -312,4 +342,8 @@ class Transfers:
     def _over(self, instruction: Instruction, start_s: float) -> None:
         if self._record:
             self._handover.synchronize()
-            self.records.append(Record(instruction, start_s, self._clock()))
+            self._recorded(instruction, start_s, self._clock())
+
+    def _recorded(self, instruction: Instruction, start_s: float, end_s: float) -> None:
+        if self._record:
+            self.records.append(Record(instruction, start_s, end_s))

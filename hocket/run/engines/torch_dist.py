@@ -135,6 +135,7 @@ class Worker:
         others = {lane: parts for lane, parts in self._lanes.items() if lane != COMPUTE}
         transfers = Transfers(
             self.number,
+            self.program.stages,
             others,
             self._windows,
             self._ends,

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from hocket.program.instruction import COMPUTE, Kind
+from hocket.program.instruction import COMPUTE, REDUCE, Kind
 from hocket.run.engines.inline import Result, run_inline
 from tests.run.engines.workers import OVER_GLOO, RUNS, start
 from tests.run.plans import assert_same_losses, assert_same_weights, captured
@@ -122,6 +122,15 @@ def test_all_reduces_begin_during_the_backward(results):
             last = [end for name, end in ends.items() if int(name.split("#")[1]) // 4 == int(update)][-1]
             early += bucket == "0" and start_s < last
     assert early > 0
+
+
+@pytest.mark.parametrize(("workers", "number"), CASES, ids=NAMES)
+def test_sums_of_a_lane_run_one_after_the_other(results, workers, number):
+    """However many threads move each."""
+    for facts, _, _ in results[workers, number]:
+        for lane in {e[0] for e in facts["events"] if e[0].startswith(REDUCE)}:
+            times = [t for e in facts["events"] if e[0] == lane for t in e[2:]]
+            assert times == sorted(times)
 
 
 def test_one_forward_one_backward_holds_less_than_gpipe(results):

@@ -28,7 +28,7 @@ RUNS: dict[int, list[Run]] = {
         (Case("gpipe", (1, 1), batch_size=32), "gpt", "momentum", 3, None),
         (Case("flush", (1, 1), batch_size=32), "gpt", "momentum", 3, None),
         (Case("interleaved", (1, 1), rounds=2), "lstm", "momentum", 5, None),
-        (Case("data_parallel", (2,)), "gpt", "adam", 5, None),
+        (Case("data_parallel", (2,), threads=(2, 1)), "gpt", "adam", 5, None),
         (Case("flush", (1, 1)), "gpt clipped", "momentum", 5, None),
         (Case("interleaved", (1, 1), rounds=2), "gpt clipped", "momentum", 5, None),
         (Case("interleaved", (1, 1), rounds=2), "gpt bfloat16", "adam", 5, None),
@@ -44,7 +44,7 @@ RUNS: dict[int, list[Run]] = {
     ],
     3: [
         (Case("flush", (2, 1), recompute=True), "gpt", "adam", 5, None),
-        (Case("flush", (2, 1)), "gpt clipped", "adam", 5, None),
+        (Case("flush", (2, 1), threads=(1, 3)), "gpt clipped", "adam", 5, None),
         (Case("model_parallel", (1, 1, 1)), "inception", "momentum", 3, None),
         (Case("pipedream", (2, 1)), "gpt untied", "momentum", 8, 5),
         (Case("two_bw", (2, 1), batch_size=7), "lstm", "adam", 6, None),

@@ -1,4 +1,4 @@
-"""cost/overlap.py: equations 3 to 15 of LIBRA, by hand and as properties."""
+"""hardware/overlap.py: equations 3 to 15 of LIBRA, by hand and as properties."""
 
 from math import exp
 
@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hocket.cost.overlap import OverlapModel, Rate, Stage
 from hocket.errors import InputError
+from hocket.hardware.overlap import OverlapModel, Rate, Stage
 from tests.plan.overlaps import V100, gradients, models
 
 PLAIN = OverlapModel(1.0, 1e-4, Rate(2e9, 1e9, 0.0), Rate(4e9, 2e9, 0.0), 1e-3, 2)

@@ -9,7 +9,7 @@ Source: LIBRA (Liu et al. 2023), section III; equations are named where they sta
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import exp
-from typing import NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from hocket.errors import InputError
 
@@ -25,6 +25,8 @@ class Rate:
     lost_bytes_per_s: float
     decay: float
 
+    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
+
     def at(self, threads: float) -> float:
         """Bytes per second of so many threads.
 
@@ -35,6 +37,10 @@ class Rate:
         if found <= 0:
             raise InputError("threads", f"{threads:g}, with which nothing moves", "more of them")
         return found
+
+    def times(self, factor: float) -> "Rate":
+        """So many times as fast."""
+        return Rate(self.most_bytes_per_s * factor, self.lost_bytes_per_s * factor, self.decay)
 
 
 class Stage(NamedTuple):
@@ -60,6 +66,8 @@ class OverlapModel:
         beside, alone: bytes per second of all-reduces beside computation (p) and alone (q).
         latency_s: of one hop of the ring (alpha of equation 4).
         workers: in the ring.
+        threads: numbers of threads that it was fitted to, ascending; () if that is not known.
+        own_threads: what the library takes by itself.
     """
 
     kept: float
@@ -68,10 +76,18 @@ class OverlapModel:
     alone: Rate
     latency_s: float
     workers: int
+    threads: tuple[int, ...] = ()
+    own_threads: int = 1
+
+    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
 
     def __post_init__(self) -> None:
         if self.workers < 1:
             raise InputError("workers", str(self.workers), ">= 1")
+        if self.own_threads < 1 or any(threads < 1 for threads in self.threads):
+            raise InputError("threads", f"{list(self.threads)}, by itself {self.own_threads}", "numbers above zero")
+        if list(self.threads) != sorted(set(self.threads)):
+            raise InputError("threads", str(list(self.threads)), "ascending numbers, each once")
         if not (self.kept > 0 and self.taken >= 0 and self.latency_s >= 0):
             found = f"kept {self.kept:g}, taken {self.taken:g}, latency_s {self.latency_s:g}"
             raise InputError("overlap", found, "kept above zero, the others not below")
@@ -83,6 +99,11 @@ class OverlapModel:
     def without_contention(self) -> "OverlapModel":
         """As if either had the device for itself."""
         return replace(self, kept=1.0, taken=0.0, beside=self.alone)
+
+    def scaled(self, bandwidth: float, latency: float) -> "OverlapModel":
+        """With links of so many times the bandwidth, and the latency."""
+        beside, alone = self.beside.times(bandwidth), self.alone.times(bandwidth)
+        return replace(self, beside=beside, alone=alone, latency_s=self.latency_s * latency)
 
     @property
     def startup_s(self) -> float:
