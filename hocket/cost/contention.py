@@ -6,16 +6,20 @@ predictions err to the slow side). Rates change whenever a user comes or goes.
 
 - A shared level: all flows that leave one of its components share the component's bandwidth, and so do all that enter.
 - A level that is not shared: every pair of devices has its own link in each direction.
+- A device that runs a background job beside the foreground's: `Collocation`.
 - `host_cores`: compute on devices of one innermost component shares that many cores. A transfer in motion takes
   `transfer_cores` on both ends and is not slowed itself: operating systems prefer threads that mostly wait.
 - Where overlap was measured (overlaps.py), speeds are resources: the least share of these multiplies the rate, and gradients in
   motion take no `transfer_cores`.
 """
 
+from dataclasses import dataclass
 from enum import IntEnum
+from math import inf
 from typing import NamedTuple
 
 from hocket.cost.transfer import ring_hops
+from hocket.errors import InputError
 from hocket.hardware.cluster import Cluster
 
 Resource = tuple[str, int, int, int]
@@ -93,3 +97,63 @@ def capacity(cluster: Cluster, resource: Resource) -> float:
     if resource[0] == "host":
         return float(cluster.host_cores or 0)
     return 1.0
+
+
+@dataclass(frozen=True)
+class Collocation:
+    """How a background job shares devices with a foreground job. Source: DeepPool (MLSys 2022), sections 5 and 7.
+
+    A launch is what the background gives to a device in one piece; what a launch has of a device it keeps until it is over
+    (section 5: the scheduler on the device is not preemptive), and what of the device becomes free it gets as well.
+
+    Attributes:
+        priority: a launch gets what the foreground leaves of the device when it begins. Without it both run at the same pace,
+            each at the rate 1 / (sum of demands) where that is more than the device has.
+        beside: launches begin beside the foreground's layers, in the share of the device that these leave ("Col"); otherwise only
+            where the foreground computes nothing, and a launch takes the whole device.
+        outstanding: launches that are given to a device at once: when one has begun, all of them come before anything else is
+            asked ("launch pacing", section 7.2; DeepPool keeps it low and does not say how low).
+        launch_s: the most that one launch lasts alone on the device: longer ones are divided (CUDA graphs in groups, section 5).
+            None: a layer's forward, or its backward, is a launch.
+        collective_slowdown: how many times as long a collective takes while a background job runs on one of its devices. "More
+            than doubles in execution time" (section 5): 2 is the least that this can mean.
+        compute_slowdown: the same of both jobs' layers, beyond what shares explain (caches, memory). The paper gives no number.
+        slowdown_limit: layers and collectives of the foreground that are seen to take more than so many times as long as alone are
+            left alone: no launch begins while they run ("slowdown feedback loop", sections 5 and 7.2; no number is given).
+        least_share: of a device, that a launch begins with: one of an A100's 108 multiprocessors.
+    """
+
+    priority: bool = True
+    beside: bool = True
+    outstanding: int = 1
+    launch_s: float | None = None
+    collective_slowdown: float = 2.0
+    compute_slowdown: float = 1.0
+    slowdown_limit: float = inf
+    least_share: float = 1 / 108
+
+    def __post_init__(self) -> None:
+        for name in ("collective_slowdown", "compute_slowdown", "slowdown_limit"):
+            if not getattr(self, name) >= 1:
+                raise InputError(name, str(getattr(self, name)), ">= 1: times as long as alone")
+        if self.outstanding < 1:
+            raise InputError("outstanding", str(self.outstanding), "at least one launch")
+        if self.launch_s is not None and not self.launch_s > 0:
+            raise InputError("launch_s", str(self.launch_s), "seconds > 0")
+        if not 0 < self.least_share <= 1:
+            raise InputError("least_share", str(self.least_share), "more than 0, at most 1")
+
+    def rates(self, foreground: float, background: float, share: float) -> tuple[float, float]:
+        """At what rates two jobs run on one device, 1 as if alone.
+
+        Arguments:
+            foreground, background: what both need of the device; 0 for a foreground that computes nothing.
+            share: what the background's launch has.
+        """
+        if foreground <= 0:
+            return 1.0, share / background if self.priority else 1.0
+        if self.priority:
+            ours, theirs = min(1.0, max(0.0, 1 - share) / foreground), share / background
+        else:
+            ours = theirs = 1 / max(1.0, foreground + background)
+        return ours / self.compute_slowdown, theirs / self.compute_slowdown

@@ -134,6 +134,10 @@ class CostModel:
         found = {name: self._columns.on(name) for name in sorted(names - self.factors.keys())}
         return {name: columns for name, columns in found.items() if columns is not None}
 
+    def columns_on(self, device: int) -> Columns:
+        """The figures of a device's type, or of the profiled type where the profile does not know it."""
+        return self._known.get(self.cluster.node_of(device).device_type, self._columns)
+
     def _quotient(self, name: str) -> float:
         if name in self._known:
             return least_factor(self._columns.profile, self._known[name].profile)
@@ -166,7 +170,7 @@ class CostModel:
             return self._columns.at(size).load_s
         name = self.cluster.node_of(instruction.device).device_type
         factor = 1.0 if name in self._known else self._factors[name]
-        columns = self._known.get(name, self._columns)
+        columns = self.columns_on(instruction.device)
         alone = self._profiled_s(columns, instruction.kind, instruction.stage, size, self._copies(instruction))
         besides = self.cluster.instruction_s
         if self.cluster.post_s or self.cluster.sender_copies:
@@ -176,7 +180,7 @@ class CostModel:
     def turn_s(self, stage: int, device: int, samples: int) -> float:
         """Seconds that a device computes for one microbatch of a stage: forward, backward, and the forward that is made again."""
         name = self.cluster.node_of(device).device_type
-        columns = self._known.get(name, self._columns)
+        columns = self.columns_on(device)
         forward_s, backward_s = (
             self._profiled_s(columns, kind, stage, samples, False) for kind in (Kind.FORWARD, Kind.BACKWARD)
         )

@@ -1,0 +1,78 @@
+"""Background: a job of one device that may run wherever a more important one leaves something over.
+
+Rules of this file: what such a job is, whoever runs it. How it shares a device is `contention.Collocation`.
+Source: Park et al., DeepPool (MLSys 2022), section 5: jobs of one device each, of low priority.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from math import ceil
+from typing import NamedTuple
+
+from hocket.errors import InputError
+
+
+class Launch(NamedTuple):
+    """What a job gives to its device in one piece.
+
+    Attributes:
+        seconds: alone on the device. demand: the share of the device that it needs for that, more than 0, at most 1.
+    """
+
+    seconds: float
+    demand: float = 1.0
+
+
+@dataclass(frozen=True)
+class Background:
+    """A background job, the same on every device that runs one.
+
+    Attributes:
+        name: what it is called.
+        samples: that one step trains.
+        launches: of one step, in order; step follows step.
+        memory_bytes: the most that it holds on a device.
+    """
+
+    name: str
+    samples: float
+    launches: tuple[Launch, ...]
+    memory_bytes: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not self.samples > 0:
+            raise InputError("background: samples", str(self.samples), "more than none in a step")
+        if not self.launches or min(launch.seconds for launch in self.launches) <= 0:
+            raise InputError("background: launches", "none, or one that takes no time", "seconds of each")
+        if not all(0 < launch.demand <= 1 for launch in self.launches):
+            raise InputError("background: launches", "a demand that is no share", "more than 0, at most 1")
+
+    @classmethod
+    def even(cls, name: str, samples: float, step_s: float, launch_s: float | None = None) -> "Background":
+        """A job of which only the seconds of a step are known: it needs the whole device, in launches of at most `launch_s`."""
+        return cls(name, samples, (Launch(step_s),)).divided(launch_s)
+
+    @cached_property
+    def step_s(self) -> float:
+        """Seconds of a step alone on a device."""
+        return sum(launch.seconds for launch in self.launches)
+
+    @property
+    def samples_per_s(self) -> float:
+        """Alone on a device."""
+        return self.samples / self.step_s
+
+    def divided(self, launch_s: float | None) -> "Background":
+        """The same in launches of at most so many seconds; a longer one becomes several of equal length."""
+        if launch_s is None:
+            return self
+        found: list[Launch] = []
+        for seconds, demand in self.launches:
+            count = max(1, ceil(seconds / launch_s * (1 - 1e-12)))
+            found += [Launch(seconds / count, demand)] * count
+        return Background(self.name, self.samples, tuple(found), self.memory_bytes)
+
+    def alone(self) -> "Background":
+        """The same where each launch takes the whole device."""
+        whole = tuple(Launch(launch.seconds) for launch in self.launches)
+        return Background(self.name, self.samples, whole, self.memory_bytes)
