@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from hocket.cli import collocating
 from hocket.cli.options import Json
 
 if TYPE_CHECKING:
@@ -93,13 +94,22 @@ def simulate(
     ] = None,
     report: Annotated[Path | None, typer.Option("--report", help="Write a self-contained report.html.")] = None,
     json: Json = False,
+    background: collocating.File = None,
+    background_batch: collocating.Batch = None,
+    gaps: collocating.Gaps = False,
+    priority: collocating.Priority = True,
+    outstanding: collocating.Outstanding = 1,
+    launch_ms: collocating.LaunchMs = None,
+    slowdown_limit: collocating.Limit = None,
 ) -> None:
-    """Predict a plan: iteration time, bubble, memory, traffic.
+    """Predict a plan: iteration time, bubble, memory, traffic; and what a background job does in what it leaves of its devices.
 
     Example: hocket simulate plan.yaml --trace trace.json --report report.html
+    Example: hocket simulate plan.yaml --background profile.json --background-batch 4
     """
     from hocket.cli.output import print_json, print_shortened
     from hocket.cli.table import print_table
+    from hocket.errors import InputError
     from hocket.files import place_to_write, write_atomic
     from hocket.plan.open import open_plan
     from hocket.typed import as_data
@@ -109,6 +119,10 @@ def simulate(
         if path:
             place_to_write(path)
     opened = open_plan(plan)
+    rules = (background_batch, gaps, priority, outstanding, launch_ms, slowdown_limit)
+    if background is None and rules != (None, False, True, 1, None, None):
+        raise InputError("--background", "nothing", "a job's file, for the options of a background job")
+    both = None if background is None else collocating.collocated(opened, background, *rules)
     found, shown = opened.simulate_shown()
     summary = opened.of_whole(shown)
     if trace:
@@ -118,7 +132,8 @@ def simulate(
 
         write_atomic(report, report_html(opened.shown, found, shown))
     if json:
-        print_json({**as_data(summary), "shown_batch_size": opened.shown.batch_size})
+        with_job = {} if both is None else {"background": collocating.collocated_json(both)}
+        print_json({**as_data(summary), "shown_batch_size": opened.shown.batch_size, **with_job})
         return
     rows = [
         ["iteration", show_seconds(summary.iteration_s)],
@@ -131,6 +146,8 @@ def simulate(
     ]
     print_table(f"{opened.plan.strategy} on {opened.plan.cluster.name}, predicted", ["what", "value"], rows)
     print_shortened(opened)
+    if both is not None:
+        collocating.print_collocated(both)
     for path in (trace, report):
         if path:
             print(f"wrote {path}")

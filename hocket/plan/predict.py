@@ -74,6 +74,18 @@ def predict(plan: Plan, profile: ModelProfile) -> tuple[Trace, Summary]:
     return outcome.trace, summary
 
 
+def played(plan: Plan, profile: ModelProfile, repeats: int | None = None) -> Outcome:
+    """The run of a plan, with everything that the kernel found but changes of memory.
+
+    Arguments:
+        repeats: of the period; by default enough for a steady state.
+
+    Raises:
+        InputError: the plan does not fit the profile. RefusedError: its strategy does not support it.
+    """
+    return _play(_of_plan(plan, profile), record=False, repeats=repeats)
+
+
 def predict_iteration(plan: Plan, profile: ModelProfile) -> Predicted:
     """The short form of `predict`: seconds, samples per second, peaks and bubble, without a trace.
 

@@ -350,3 +350,40 @@ def test_help_and_version(run: Run) -> None:
         assert told.code == 0
         assert "Usage" in told.out
     assert run("--version").out.startswith("hocket ")
+
+
+def test_simulate_with_a_background_job(run: Run, folder: Path) -> None:
+    """For people and for machines: the foreground slower, the background slower than alone, nothing else changed."""
+    alone = run("simulate", "plan.yaml", "--json").json
+    options = ("--background", "profile.json", "--background-batch", 1, "--launch-ms", 1)
+    both = run("simulate", "plan.yaml", *options, "--json").json
+    found = both.pop("background")
+    assert {**both, "wall_s": 0} == {**alone, "wall_s": 0}
+    assert found["foreground_iteration_s_alone"] == pytest.approx(alone["iteration_s"])
+    assert found["foreground_iteration_s"] >= found["foreground_iteration_s_alone"]
+    assert found["foreground_slowdown"] == found["foreground_iteration_s"] / found["foreground_iteration_s_alone"]
+    assert set(found["background_samples_per_s"]) == {"0", "1"}
+    assert all(0 <= r < found["background_samples_per_s_alone"] for r in found["background_samples_per_s"].values())
+    told = run("simulate", "plan.yaml", *options, "--gaps").out
+    assert "foreground is slower by" in told
+    assert "background's pace" in told
+
+
+def test_what_a_background_job_may_be(run: Run, folder: Path) -> None:
+    """A plan for one device, or a profile with a batch size; its options need it."""
+    for words, said in (
+        (["--background", "plan.yaml"], "a plan for one device"),
+        (["--background", "profile.json"], "--background-batch"),
+        (["--background", "plan.yaml", "--background-batch", 1], "which says its own"),
+        (["--gaps"], "--background"),
+        (["--background", "profile.json", "--background-batch", 1, "--outstanding", 0], "outstanding"),
+    ):
+        refused = run("simulate", "plan.yaml", *words)
+        assert refused.code == 2
+        assert said in refused.err
+    plan = Plan.read("plan.yaml")
+    layers = tuple(name for stage in plan.stages for name in stage.layers)
+    replace(plan, strategy="data_parallel", stages=(replace(plan.stages[0], layers=layers, devices=(0,)),)).save(
+        "one.yaml"
+    )
+    assert run("simulate", "plan.yaml", "--background", "one.yaml").code == 0

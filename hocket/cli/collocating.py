@@ -1,0 +1,130 @@
+"""What `hocket simulate --background` asks for and prints: a foreground and a background job on the same devices."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from hocket.plan.open import Opened
+    from hocket.simulate.background import Collocated
+
+File = Annotated[
+    Path | None,
+    typer.Option("--background", help="A plan for one device, or a profile: a job of low priority."),
+]
+Batch = Annotated[int | None, typer.Option("--background-batch", help="Samples of its step, of a profile.")]
+Gaps = Annotated[
+    bool,
+    typer.Option("--gaps", help="Launch nothing beside the foreground's layers, only in its gaps."),
+]
+Priority = Annotated[bool, typer.Option("--priority/--no-priority", help="Whether the foreground goes first.")]
+Outstanding = Annotated[int, typer.Option("--outstanding", help="Launches that a device is given at once.")]
+LaunchMs = Annotated[
+    float | None,
+    typer.Option("--launch-ms", help="The longest launch; a layer's forward or backward by default."),
+]
+Limit = Annotated[
+    float | None,
+    typer.Option(
+        "--slowdown-limit",
+        help="Launch nothing beside what then takes more than so many times as long.",
+    ),
+]
+
+
+def collocated(
+    opened: "Opened",
+    path: Path,
+    batch_size: int | None,
+    gaps: bool,
+    priority: bool,
+    outstanding: int,
+    launch_ms: float | None,
+    slowdown_limit: float | None,
+) -> "Collocated":
+    """The plan with the background job of a file."""
+    from math import inf
+
+    from hocket.cost.contention import Collocation
+    from hocket.plan.beside import background_job, beside
+
+    rules = Collocation(
+        priority=priority,
+        beside=not gaps,
+        outstanding=outstanding,
+        launch_s=None if launch_ms is None else launch_ms / 1e3,
+        slowdown_limit=inf if slowdown_limit is None else slowdown_limit,
+    )
+    return beside(opened, background_job(path, opened.plan.cluster, batch_size), rules)
+
+
+def collocated_json(found: "Collocated") -> dict[str, Any]:
+    """The figures as plain data."""
+    alone, together = found.steady
+    return {
+        "name": found.background.name,
+        "step_s_alone": found.background.step_s,
+        "memory_bytes": found.background.memory_bytes,
+        "too_large_for": _too_large(found),
+        "foreground_slowdown": found.slowdown,
+        "foreground_iteration_s": together.iteration_s,
+        "foreground_iteration_s_alone": alone.iteration_s,
+        "foreground_samples_per_s": found.foreground_samples_per_s,
+        "background_samples_per_s": {str(d): rate for d, rate in found.background_samples_per_s.items()},
+        "background_samples_per_s_alone": found.background.samples_per_s,
+        "idle_alone": {str(d): before for d, (before, _) in found.idle.items()},
+        "idle": {str(d): after for d, (_, after) in found.idle.items()},
+        "paused_beside": len(found.paused),
+    }
+
+
+def print_collocated(found: "Collocated") -> None:
+    """The same for people."""
+    from hocket.cli.table import print_table
+    from hocket.units import show_bytes, show_count, show_number, show_ranges, show_seconds
+
+    alone, together = found.steady
+    job, rates = found.background, found.background_samples_per_s
+    before, after = (sum(shares) / len(found.idle) for shares in zip(*found.idle.values(), strict=True))
+    rows = [
+        ["iteration", show_seconds(alone.iteration_s), show_seconds(together.iteration_s)],
+        ["foreground is slower by", "", f"{found.slowdown - 1:.1%}"],
+        [
+            "foreground, samples/s",
+            show_number(found.foreground.costs.batch_size / alone.iteration_s),
+            show_number(found.foreground_samples_per_s),
+        ],
+        ["background, samples/s on all devices", "0", show_number(sum(rates.values()))],
+        ["devices that compute nothing", f"{before:.1%}", f"{after:.1%}"],
+    ]
+    title = f"with {job.name} in the background, {show_bytes(job.memory_bytes)} on a device, predicted"
+    print_table(title, ["what", "alone", "together"], rows, right=(1, 2))
+    alike: dict[tuple[str, str, str], list[int]] = {}
+    for d, (idle, rest) in found.idle.items():
+        share = "-" if d not in rates else f"{rates[d] / job.samples_per_s:.0%}"
+        alike.setdefault((f"{idle:.0%}", f"{rest:.0%}", share), []).append(d)
+    lines = [
+        [show_ranges(own), *row, show_number(sum(rates.get(d, 0.0) for d in own) / len(own))]
+        for row, own in alike.items()
+    ]
+    columns = ["device", "idle alone", "idle together", "background's pace", "samples/s each"]
+    print_table(
+        "by device; a pace of 100% is that of the background alone on a device", columns, lines, right=(1, 2, 3, 4)
+    )
+    if found.paused:
+        print(
+            f"  note: nothing is launched beside {show_count(len(found.paused), 'layer or collective')} of the foreground"
+        )
+    if large := _too_large(found):
+        print(f"  note: device {show_ranges(large)} has not the memory for both")
+    left_out = sorted(set(found.idle) - set(found.devices))
+    if left_out:
+        print(f"  note: no background on device {show_ranges(left_out)}: of another type than device 0")
+
+
+def _too_large(found: "Collocated") -> list[int]:
+    """Devices that cannot hold both jobs."""
+    cluster, peaks = found.foreground.costs.cluster, found.alone.peak_memory_bytes
+    needs = found.background.memory_bytes
+    return [d for d in found.devices if peaks.get(d, 0.0) + needs > cluster.capacity_bytes(d)]
