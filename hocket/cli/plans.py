@@ -93,6 +93,9 @@ def simulate(
         Path | None, typer.Option("--trace", help="Write a trace that Perfetto and chrome://tracing open.")
     ] = None,
     report: Annotated[Path | None, typer.Option("--report", help="Write a self-contained report.html.")] = None,
+    measured: Annotated[
+        Path | None, typer.Option("--measured", help="Trace of a run (hocket train --trace), for the report.")
+    ] = None,
     json: Json = False,
     background: collocating.File = None,
     background_batch: collocating.Batch = None,
@@ -108,6 +111,7 @@ def simulate(
     Example: hocket simulate plan.yaml --background profile.json --background-batch 4
     """
     from hocket.cli.output import print_json, print_shortened
+    from hocket.cli.overlapping import overlap_row, print_overlap, run_of
     from hocket.cli.table import print_table
     from hocket.errors import InputError
     from hocket.files import place_to_write, write_atomic
@@ -123,6 +127,7 @@ def simulate(
     if background is None and rules != (None, False, True, 1, None, None):
         raise InputError("--background", "nothing", "a job's file, for the options of a background job")
     both = None if background is None else collocating.collocated(opened, background, *rules)
+    real = run_of(measured, report, opened.program.name) if measured else None
     found, shown = opened.simulate_shown()
     summary = opened.of_whole(shown)
     if trace:
@@ -130,21 +135,25 @@ def simulate(
     if report:
         from hocket.report import report_html
 
-        write_atomic(report, report_html(opened.shown, found, shown))
+        write_atomic(report, report_html(opened.shown, found, shown, real))
     if json:
         with_job = {} if both is None else {"background": collocating.collocated_json(both)}
         print_json({**as_data(summary), "shown_batch_size": opened.shown.batch_size, **with_job})
         return
+    busy = summary.utilization.values()
     rows = [
         ["iteration", show_seconds(summary.iteration_s)],
         ["throughput", f"{show_number(summary.samples_per_s)} samples/s"],
         ["bubble", f"{summary.bubble_fraction:.1%} of the ideal time"],
+        ["devices that compute", f"{sum(busy):.3g} of {len(busy)} on average"],
+        *overlap_row(summary.overlap),
         ["peak memory by device", show_peaks(summary.peak_memory_bytes)],
         *(_sent_by_groups(summary) if summary.group_bytes else []),
         ["weight versions by stage", _each(summary.weight_versions)],
         ["instructions simulated", f"{summary.instructions:,} in {show_seconds(summary.wall_s)}"],
     ]
     print_table(f"{opened.plan.strategy} on {opened.plan.cluster.name}, predicted", ["what", "value"], rows)
+    print_overlap(summary.overlap)
     print_shortened(opened)
     if both is not None:
         collocating.print_collocated(both)

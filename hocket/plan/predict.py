@@ -24,6 +24,8 @@ from hocket.plan.plan import Plan, Predicted
 from hocket.profile.model import ModelProfile
 from hocket.program.footprint import footprints
 from hocket.program.program import StageShape
+from hocket.simulate.apart import sums_apart
+from hocket.simulate.gain import overlap_of
 from hocket.simulate.path import PathSeconds, critical_seconds
 from hocket.simulate.simulator import Outcome, enough_repeats, lay_out, play
 from hocket.simulate.summary import Summary, steady_state, summarize
@@ -66,10 +68,12 @@ def predict(plan: Plan, profile: ModelProfile) -> tuple[Trace, Summary]:
         InputError: the plan does not fit the profile. RefusedError: its strategy does not support it.
     """
     outcome = _play(_of_plan(plan, profile), record=True)
+    apart = sums_apart(outcome.layout)
     summary = replace(
         summarize(outcome, plan.tensor, plan.slices),
         peak_memory_bytes=outcome.peak_memory_bytes,
         group_bytes=_inside_bytes(plan, profile),
+        overlap=overlap_of(outcome, play(apart, outcome.costs, record=False)) if apart is not None else None,
     )
     return outcome.trace, summary
 

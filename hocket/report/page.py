@@ -13,7 +13,9 @@ from hocket.plan.plan import Plan
 from hocket.report import facts
 from hocket.report.charts import legend_of, utilization
 from hocket.report.memory import MemoryCurve, Record, memory_curves
+from hocket.report.overlaps import Overlaps, overlaps
 from hocket.report.palette import stylesheet
+from hocket.report.staircase import Staircase, staircase
 from hocket.report.svg import show_time
 from hocket.report.timeline import Timeline, rows_of, timeline
 from hocket.report.window import Window, choose
@@ -35,6 +37,8 @@ class Drawings:
     utilization: tuple[tuple[str, Markup], ...]  # with their titles
     kinds: tuple[tuple[str, str], ...]  # the legend of utilization: class and meaning
     events: list[Event]
+    overlaps: Overlaps | None
+    staircase: Staircase | None
 
 
 def report_html(plan: Plan, trace: Trace, summary: Summary, measured: Trace | None = None) -> str:
@@ -94,6 +98,8 @@ def draw(plan: Plan, trace: Trace, summary: Summary, measured: Trace | None) -> 
         tuple(busy),
         legend_of(drawing for _, drawing in busy),
         events,
+        overlaps(summary.overlap, measured),
+        staircase(plan, trace, measured),
     )
 
 

@@ -57,10 +57,13 @@ PAINTS = {
     "send": Paint("#8e5bbf", WHITE),
     "receive": Paint("#a176cd", BLACK),
     "sum": Paint("#c2568f", BLACK),
+    "bare": Paint("#d13b40", WHITE),
     "swap": Paint("#8b6b4a", WHITE),
     "other": Paint("#7a7f87", BLACK),
 }
 SHADES = 3
+# Recomputation, and sums beside which nothing is computed: told from others by stripes as well (base.html has the patterns).
+HATCHED = {"again": "url(#hatch)", "bare": "url(#bare)"}
 
 # Lines of several strategies in one chart: colour and dash differ together, so that either is enough.
 CURVES = (
@@ -122,7 +125,7 @@ def stylesheet() -> str:
         f"@media screen and (prefers-color-scheme:dark){{:root{{{dark}}}}}",
     ]
     for name, paint in PAINTS.items():
-        fill = "url(#hatch)" if name == "again" else paint.fill
+        fill = HATCHED.get(name, paint.fill)
         rules.append(f".{name}{{fill:{fill}}}.l-{name}{{fill:{paint.ink}}}.k-{name}{{background:{paint.fill}}}")
     return "\n".join(rules)
 

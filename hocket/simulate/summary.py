@@ -16,6 +16,7 @@ from hocket.program.order import heir_of
 from hocket.program.program import Program
 from hocket.simulate.nodes import EPILOGUE, KINDS, PERIOD
 from hocket.simulate.outcome import Outcome
+from hocket.trace.sums import Overlap
 
 _BUSY = tuple(KINDS.index(kind) for kind in (Kind.FORWARD, Kind.BACKWARD, Kind.NORM, Kind.STEP))
 
@@ -35,6 +36,7 @@ class Summary:
         group_bytes: per iteration, what members of tensor-parallel groups send among each other.
         swapped_bytes: per iteration, between devices and their hosts.
         critical_path: instructions that make a period as long as it is, each released by the one before it.
+        overlap: what it gains that gradients are summed beside backwards; None where none are summed, or it was not asked for.
         makespan_s: of the whole run; instructions: that were simulated; wall_s: that simulating them took.
     """
 
@@ -53,6 +55,7 @@ class Summary:
     instructions: int
     wall_s: float
     group_bytes: float = 0.0
+    overlap: Overlap | None = None
 
 
 @dataclass(frozen=True)
