@@ -111,8 +111,9 @@ class Collocation:
             each at the rate 1 / (sum of demands) where that is more than the device has.
         beside: launches begin beside the foreground's layers, in the share of the device that these leave ("Col"); otherwise only
             where the foreground computes nothing, and a launch takes the whole device.
-        outstanding: launches that are given to a device at once: when one has begun, all of them come before anything else is
-            asked ("launch pacing", section 7.2; DeepPool keeps it low and does not say how low).
+        outstanding: launches that are given to a device at once. When one has begun, all of them come; behind the first of them
+            priority is lost, because queues on the way to the device know none (section 5). "Launch pacing" (section 7.2) keeps this
+            low; DeepPool does not say how low.
         launch_s: the most that one launch lasts alone on the device: longer ones are divided (CUDA graphs in groups, section 5).
             None: a layer's forward, or its backward, is a launch.
         collective_slowdown: how many times as long a collective takes while a background job runs on one of its devices. "More
@@ -143,17 +144,17 @@ class Collocation:
         if not 0 < self.least_share <= 1:
             raise InputError("least_share", str(self.least_share), "more than 0, at most 1")
 
-    def rates(self, foreground: float, background: float, share: float) -> tuple[float, float]:
+    def rates(self, foreground: float, background: float, share: float | None) -> tuple[float, float]:
         """At what rates two jobs run on one device, 1 as if alone.
 
         Arguments:
             foreground, background: what both need of the device; 0 for a foreground that computes nothing.
-            share: what the background's launch has.
+            share: what the background's launch has and keeps; None where no priority keeps the two apart.
         """
         if foreground <= 0:
-            return 1.0, share / background if self.priority else 1.0
-        if self.priority:
-            ours, theirs = min(1.0, max(0.0, 1 - share) / foreground), share / background
-        else:
+            return 1.0, 1.0 if share is None else share / background
+        if share is None:
             ours = theirs = 1 / max(1.0, foreground + background)
+        else:
+            ours, theirs = min(1.0, max(0.0, 1 - share) / foreground), share / background
         return ours / self.compute_slowdown, theirs / self.compute_slowdown

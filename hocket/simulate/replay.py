@@ -202,9 +202,9 @@ class Replay:
         device.rate, ends, launch_ends = 1.0, inf, inf
         if device.share > 0:
             need = self.job.launches[device.place].demand
-            if self.rules.priority:
-                device.share = max(device.share, min(need, 1 - needs))
-            device.rate, device.speed = self.rules.rates(needs, need, device.share)
+            preferred = self.rules.priority and device.queued == self.rules.outstanding
+            device.share = max(device.share, min(need, 1 - needs)) if preferred else need
+            device.rate, device.speed = self.rules.rates(needs, need, device.share if preferred else None)
             launch_ends = now + max(0.0, device.work) / device.speed
         if device.node >= 0 and device.rate > 1e-9:
             ends = now + max(0.0, device.left) / device.rate
@@ -279,7 +279,7 @@ class Replay:
         device.place = (device.place + 1) % len(self.job.launches)
         device.queued -= 1
         if device.queued > 0:
-            self._put(device, min(device.share, self.job.launches[device.place].demand), now)
+            self._put(device, self.job.launches[device.place].demand, now)
             return
         device.share = 0.0
         self._disturb(device, now)
