@@ -213,7 +213,10 @@ def _names(found: Stairs, frame: _Frame) -> list[str]:
             name = str(found.stage[b])
         if found.stage[b] >= 0 and right - left > len(name) * DIGIT and BOTTOM - top > 18:
             cls = f"l-{_class(FAMILIES[int(kinds[b])])}"
-            parts.append(text((left + right) / 2, top + 14, name, cls, "middle"))
+            at = top + 14
+            if abs(at - 4 - frame.y(found.mean)) < 8 and BOTTOM - top > 32:  # not on the line of the average
+                at += 14
+            parts.append(text((left + right) / 2, at, name, cls, "middle"))
     return parts
 
 
