@@ -5,7 +5,7 @@ fitted first, one rate for each number of threads, then the curve through these 
 Source: LIBRA (Liu et al. 2023), section III.A and Algorithm 2.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -18,10 +18,10 @@ _GOLDEN = (5**0.5 - 1) / 2
 
 
 class Computed(NamedTuple):
-    """A computation that had communication beside it from begin to end: threads of that, its seconds, and its seconds alone."""
+    """A computation: seconds that it had communication beside it, by threads of that, seconds that it had not, and what it takes alone."""
 
-    threads: int
-    seconds: float
+    beside_s: Mapping[int, float]
+    apart_s: float
     alone_s: float
 
 
@@ -52,22 +52,25 @@ def fit(computed: Sequence[Computed], moved: Sequence[Moved], workers: int) -> F
     if workers < 2:
         raise InputError("workers", str(workers), ">= 2, or nothing is reduced")
     of_kind = {kind: [one for one in moved if one.beside is kind] for kind in (True, False)}
+    computed = [one for one in computed if one.beside_s]
     counts = {"computations beside communication": len(computed)}
     counts |= {"all-reduces beside computation": len(of_kind[True]), "all-reduces alone": len(of_kind[False])}
     for what, count in counts.items():
         if count < 2:
             raise InputError("measurements", f"{count} {what}", "at least two")
-    figures = [(one.threads, one.seconds) for one in computed] + [(one.threads, one.seconds) for one in moved]
+    figures = [(r, seconds) for one in computed for r, seconds in (*one.beside_s.items(), (1, one.alone_s))]
+    figures += [(one.threads, one.seconds) for one in moved]
     if not all(threads >= 1 and seconds > 0 for threads, seconds in figures):
         raise InputError("measurements", "a time or a number of threads that is not above zero", "times of real tasks")
     kept, taken = _share(computed)
     hops, carried = 2 * (workers - 1), 2 * (workers - 1) / workers
-    startup_s, rates = _rates(moved, carried)
-    beside, alone = (_curve({r: rate for (kind, r), rate in rates.items() if kind is which}) for which in (True, False))
-    model = OverlapModel(kept, taken, beside, alone, startup_s / hops, workers)
+    lines = {kind: _rates(of_kind[kind], carried) for kind in (True, False)}
+    latency_s, beside_latency_s = (lines[kind][0] / hops for kind in (False, True))
+    beside, alone = (_curve(lines[kind][1]) for kind in (True, False))
+    model = OverlapModel(kept, taken, beside, alone, latency_s, workers, beside_latency_s=beside_latency_s)
     return Fitted(
         model,
-        _error([(model.computation_s(one.alone_s, one.threads), one.seconds) for one in computed]),
+        _error([(_done(one, model), 1.0) for one in computed]),
         _error([(model.beside_s(one.size_bytes, one.threads), one.seconds) for one in of_kind[True]]),
         _error([(model.alone_s(one.size_bytes, one.threads), one.seconds) for one in of_kind[False]]),
     )
@@ -78,23 +81,54 @@ def _error(pairs: Sequence[tuple[float, float]]) -> float:
 
 
 def _share(computed: Sequence[Computed]) -> tuple[float, float]:
-    """alpha_1 and alpha_2: a line through the speeds that are left, in steps of what was measured."""
-    threads = np.array([one.threads for one in computed], dtype=float)
-    speed = np.array([one.alone_s / one.seconds for one in computed])
-    if len(set(threads)) == 1:
-        return float(speed.mean()), 0.0
-    # A time is 1 / share: an error of the share, relative to it, is one of the time.
-    (kept, slope), *_ = np.linalg.lstsq(np.stack([1 / speed, threads / speed], axis=1), np.ones_like(speed), rcond=None)
-    return (float(kept), float(-slope)) if slope <= 0 else (float(1 / (1 / speed).mean()), 0.0)
+    """alpha_1 and alpha_2: what is done beside communication is the share of that time that computation keeps, added up."""
+    beside = np.array([sum(one.beside_s.values()) / one.alone_s for one in computed])
+    threads = np.array([sum(r * seconds for r, seconds in one.beside_s.items()) / one.alone_s for one in computed])
+    done = np.array([1 - one.apart_s / one.alone_s for one in computed])
+    kept = float(beside @ done / (beside @ beside))
+    several = len({r for one in computed for r in one.beside_s}) > 1
+    if several:
+        (both, slope), *_ = np.linalg.lstsq(np.stack([beside, threads], axis=1), done, rcond=None)
+        if slope <= 0:
+            return float(both), float(-slope)
+    return kept, 0.0
 
 
-def _rates(moved: Sequence[Moved], carried: float) -> tuple[float, dict[tuple[bool, int], float]]:
-    """One startup for all, and bytes per second by kind and threads."""
-    kinds = sorted({(one.beside, one.threads) for one in moved})
+def _done(one: Computed, model: OverlapModel) -> float:
+    """What of a computation is done in its time, by a model: 1 if that is right."""
+    return (one.apart_s + sum(seconds * model.share(r) for r, seconds in one.beside_s.items())) / one.alone_s
+
+
+def _rates(moved: Sequence[Moved], carried: float) -> tuple[float, dict[int, float]]:
+    """Of all-reduces beside computation, or of those alone: one startup for all, and bytes per second by threads.
+
+    Where few of some number of threads do not say how long bytes take, they count to the next such number.
+
+    Raises:
+        InputError: neither do all together.
+    """
+    counted = list(moved)
+    while True:
+        startup_s, per_byte = _line(counted, carried)
+        odd = min(per_byte, key=lambda threads: per_byte[threads])
+        if per_byte[odd] > 0:
+            return startup_s, {threads: 1 / each for threads, each in per_byte.items()}
+        others = [threads for threads in per_byte if threads != odd]
+        if not others:
+            what = f"all-reduces {'beside computation' if moved[0].beside else 'alone'} take no longer for more bytes"
+            hint = "Measure larger all-reduces, or more of them, on a machine that is not busy with anything else."
+            raise InputError("measurements", what, "times that grow with bytes", hint)
+        nearest = min(others, key=lambda threads: (abs(threads - odd), threads))
+        counted = [one._replace(threads=nearest) if one.threads == odd else one for one in counted]
+
+
+def _line(moved: Sequence[Moved], carried: float) -> tuple[float, dict[int, float]]:
+    """The same, but seconds per byte, which may be below zero."""
+    kinds = sorted({one.threads for one in moved})
     table = np.zeros((len(moved), 1 + len(kinds)))
     for row, one in zip(table, moved, strict=True):
         row[0] = 1 / one.seconds
-        row[1 + kinds.index((one.beside, one.threads))] = carried * one.size_bytes / one.seconds
+        row[1 + kinds.index(one.threads)] = carried * one.size_bytes / one.seconds
     # Columns of like size, or bytes drown the startup.
     scale = np.abs(table).max(axis=0)
     found, _, rank, _ = np.linalg.lstsq(table / scale, np.ones(len(moved)), rcond=None)
@@ -104,13 +138,7 @@ def _rates(moved: Sequence[Moved], carried: float) -> tuple[float, dict[tuple[bo
         found[0] = 0.0
         found[1:] = np.linalg.lstsq((table / scale)[:, 1:], np.ones(len(moved)), rcond=None)[0]
     found = found / scale
-    if found[1:].min() <= 0:
-        beside, threads = kinds[int(np.argmin(found[1:]))]
-        what = f"{threads} threads{' beside computation' if beside else ''} take no longer for more bytes"
-        raise InputError(
-            "measurements", what, "times that grow with bytes", "Measure larger all-reduces, or more of them."
-        )
-    return float(found[0]), {kind: 1 / float(per_byte) for kind, per_byte in zip(kinds, found[1:], strict=True)}
+    return float(found[0]), {threads: float(each) for threads, each in zip(kinds, found[1:], strict=True)}
 
 
 def _curve(rates: dict[int, float]) -> Rate:

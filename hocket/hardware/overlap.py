@@ -68,6 +68,8 @@ class OverlapModel:
         workers: in the ring.
         threads: numbers of threads that it was fitted to, ascending; () if that is not known.
         own_threads: what the library takes by itself.
+        beside_latency_s: of one hop beside computation, where cores are busy and what waits for a message wakes up later than
+            elsewhere; None: as alone, as in the paper.
     """
 
     kept: float
@@ -78,6 +80,7 @@ class OverlapModel:
     workers: int
     threads: tuple[int, ...] = ()
     own_threads: int = 1
+    beside_latency_s: float | None = None
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
 
@@ -88,7 +91,7 @@ class OverlapModel:
             raise InputError("threads", f"{list(self.threads)}, by itself {self.own_threads}", "numbers above zero")
         if list(self.threads) != sorted(set(self.threads)):
             raise InputError("threads", str(list(self.threads)), "ascending numbers, each once")
-        if not (self.kept > 0 and self.taken >= 0 and self.latency_s >= 0):
+        if not (self.kept > 0 and self.taken >= 0 and self.latency_s >= 0 and (self.beside_latency_s or 0.0) >= 0):
             found = f"kept {self.kept:g}, taken {self.taken:g}, latency_s {self.latency_s:g}"
             raise InputError("overlap", found, "kept above zero, the others not below")
 
@@ -98,17 +101,24 @@ class OverlapModel:
 
     def without_contention(self) -> "OverlapModel":
         """As if either had the device for itself."""
-        return replace(self, kept=1.0, taken=0.0, beside=self.alone)
+        return replace(self, kept=1.0, taken=0.0, beside=self.alone, beside_latency_s=None)
 
     def scaled(self, bandwidth: float, latency: float) -> "OverlapModel":
         """With links of so many times the bandwidth, and the latency."""
         beside, alone = self.beside.times(bandwidth), self.alone.times(bandwidth)
-        return replace(self, beside=beside, alone=alone, latency_s=self.latency_s * latency)
+        slower_s = self.beside_latency_s and self.beside_latency_s * latency
+        return replace(self, beside=beside, alone=alone, latency_s=self.latency_s * latency, beside_latency_s=slower_s)
 
     @property
     def startup_s(self) -> float:
         """Of one all-reduce (equation 4: a)."""
         return 2 * (self.workers - 1) * self.latency_s
+
+    @property
+    def beside_startup_s(self) -> float:
+        """Of one that has computation beside it."""
+        each_s = self.latency_s if self.beside_latency_s is None else self.beside_latency_s
+        return 2 * (self.workers - 1) * each_s
 
     def share(self, threads: float) -> float:
         """Share of its speed that computation keeps beside communication with so many threads.
@@ -127,7 +137,7 @@ class OverlapModel:
 
     def beside_s(self, size_bytes: float, threads: float) -> float:
         """An all-reduce that has computation beside it all the time, startup included (equation 6: a + p)."""
-        return self.startup_s + self.carried_bytes(size_bytes) / self.beside.at(threads)
+        return self.beside_startup_s + self.carried_bytes(size_bytes) / self.beside.at(threads)
 
     def alone_s(self, size_bytes: float, threads: float) -> float:
         """An all-reduce that has nothing beside it, startup included (a + q)."""

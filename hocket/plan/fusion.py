@@ -206,7 +206,8 @@ class _Search:
         """Seconds of an all-reduce of the layers behind each earlier one up to end, by threads; 0 where there are no gradients."""
         sizes = (self._sizes[end] - self._sizes[first:end])[:, None]
         carried = self._model.carried_bytes(1.0) * sizes
-        return np.where(sizes > 0, self._model.startup_s + carried / self._rates[alone], 0.0)
+        startup_s = self._model.startup_s if alone else self._model.beside_startup_s
+        return np.where(sizes > 0, startup_s + carried / self._rates[alone], 0.0)
 
     def _at_end(self, first: int, end: int) -> np.ndarray:
         """Of the same buckets, begun d chunks before the end of all computation: the least time above these chunks; shape

@@ -13,6 +13,8 @@ from hocket.errors import InputError
 from hocket.run.buckets import Bucket, Buckets, Ready
 from hocket.run.slots import Slot
 
+Arrival = tuple[str, float]
+"""A parameter, and when its gradient was there, in seconds."""
 _CHANGES = "A model whose course follows from the data cannot be planned."
 
 
@@ -29,6 +31,13 @@ class Gradients:
         self._ready: Ready | None = None
         self._touched: list[set[int]] = [set() for _ in buckets.names]
         self._expected: list[int] | None = None
+        self._clock: Callable[[], float] | None = None
+        self._arrivals: list[Arrival] = []
+
+    def note(self, clock: Callable[[], float]) -> Sequence[Arrival]:
+        """From now on note when each gradient that is summed over devices is there; returns the growing list."""
+        self._clock = clock
+        return self._arrivals
 
     def watch(self, slot: Slot) -> None:
         """Passes over this slot's leaves will be noticed: once for each slot."""
@@ -84,6 +93,8 @@ class Gradients:
                 name = self._buckets.names[bucket][position]
                 raise InputError(f"parameter {name}", "a gradient", "none, as in the first backward pass", _CHANGES)
             active.gradients[position] = leaf.grad
+            if self._clock is not None:
+                self._arrivals.append((self._buckets.names[bucket][position], self._clock()))
             self._left[bucket] -= 1
             if self._left[bucket] == 0 and self._ready is not None and self._expected is not None:
                 done = self._published

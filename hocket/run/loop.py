@@ -16,6 +16,7 @@ from hocket.errors import HocketError, InputError, nearest
 from hocket.files import check_folder_to_write, place_to_write
 from hocket.plan.plan import Plan, Predicted
 from hocket.profile.job import Job, check_job_file, refuse_in_job_file
+from hocket.run.drawing import Drawing
 from hocket.run.listener import Listener, Quiet, Summary
 from hocket.units import show_seconds
 
@@ -45,6 +46,7 @@ class Options:
         silence_s: a worker whose heart has not beaten for so long is lost; stall_s: so are workers that all have not
             moved to another instruction for so long.
         trace: file for the measured trace.
+        drawing: train with buckets and threads drawn at random instead, and leave what was noted in the file `notes` (overlap.py).
         debug: show the whole traceback of a worker's error, and not only the frames of the job's own code.
     """
 
@@ -59,6 +61,8 @@ class Options:
     silence_s: float = 60.0
     stall_s: float = 1800.0
     trace: str | None = None
+    drawing: Drawing | None = None
+    notes: str | None = None
     debug: bool = False
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
@@ -115,7 +119,7 @@ def train(
         plan = Plan.read(plan)
     listener = listener or Quiet(on_step)
     try:
-        summary = _train(job, plan, path.parent if path else None, given, listener)
+        summary = run_workers(job, plan, path.parent if path else None, given, listener)
         if path is not None and shows_the_run():
             _keep(plan, path, summary, listener)
         return summary
@@ -132,7 +136,14 @@ def _check_order(job: Job | str | Path, plan: Plan | str | Path) -> None:
         raise InputError("train", f"{job} as the job and {plan} as the plan", "a job, then a plan", step)
 
 
-def _train(job: Job | str | Path, plan: Plan, folder: Path | None, options: Options, listener: Listener) -> Summary:
+def run_workers(
+    job: Job | str | Path, plan: Plan, folder: Path | None, options: Options, listener: Listener
+) -> Summary:
+    """Be one of torchrun's workers, or start local ones and watch them.
+
+    Arguments:
+        folder: of the plan's file; None: its profile is not known.
+    """
     if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
         _check_number(plan)
         from hocket.run.join import join

@@ -4,6 +4,7 @@ Rules of this file: every worker of a run goes through the same calls in the sam
 numbers that all of them have. Who started the worker, and who watches it, is not known here.
 """
 
+import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -15,6 +16,7 @@ import torch.distributed as dist
 from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]
 
 from hocket.errors import InputError, InternalError, RefusedError
+from hocket.files import write_atomic
 from hocket.plan.plan import Plan
 from hocket.plan.updates import Updates, updates_of
 from hocket.profile.capture import Captured, capture
@@ -81,6 +83,9 @@ def work(job: Job, plan: Plan, options: Options, seat: Seat, progress: Progress,
     # Losses are the same on all members of a group: the first one reports them.
     watched = Watched(progress, report if member == 0 else _silent, program, group, pace)
     with _group(seat, device):
+        if options.drawing is not None:
+            report(_drawn(captured, plan, options, number, device, board, progress, speak))
+            return
         recording = Recording(program, number, MAX_EVENTS // seat.workers) if options.trace is not None else None
         record = recording is not None
         engine = Worker(captured, plan, program, group, device, observer=watched, record=record, division=division)
@@ -139,6 +144,30 @@ def work(job: Job, plan: Plan, options: Options, seat: Seat, progress: Progress,
             "collectives": asdict(division.members.done) if division else {},
         }
     )
+
+
+def _drawn(
+    captured: Captured,
+    plan: Plan,
+    options: Options,
+    number: int,
+    device: torch.device,
+    board: Board,
+    progress: Progress,
+    speak: Report,
+) -> dict[str, Any]:
+    """Train with buckets and threads drawn at random; the first worker writes what all have noted; returns the last report."""
+    from hocket.run.overlap import measure
+
+    assert options.drawing is not None
+    speak({"event": "start", "first": 0, "steps": 0, "checkpoint": None})
+    noted = measure(
+        captured, plan, number, device, options.drawing, progress, lambda text: speak({"event": "note", "text": text})
+    )
+    every = board.share(noted)
+    if board.rank == 0 and options.notes is not None:
+        write_atomic(options.notes, json.dumps(every))
+    return {"event": "done", "steps": 0, "iteration_s": None, "peak_memory_bytes": 0, "stopped": False}
 
 
 def _agreed_split(job: Job, plan: Plan, board: Board) -> TensorSplit:

@@ -23,7 +23,8 @@ def drawn(model: OverlapModel, noise: float, seed: int) -> tuple[list[Computed],
     computed, moved = [], []
     for threads in THREADS * 4:
         alone_s, size_bytes = rng.uniform(1e-3, 3e-2), 10 ** rng.uniform(5, 8.5)
-        computed.append(Computed(threads, seen(model.computation_s(alone_s, threads)), alone_s))
+        apart_s = rng.uniform(0.0, 0.5) * alone_s
+        computed.append(Computed({threads: seen(model.computation_s(alone_s - apart_s, threads))}, apart_s, alone_s))
         moved.append(Moved(threads, size_bytes, seen(model.beside_s(size_bytes, threads)), True))
         moved.append(Moved(threads, size_bytes, seen(model.alone_s(size_bytes, threads)), False))
     return computed, moved
@@ -54,8 +55,9 @@ def test_noise_is_reported_and_averaged(seed: int) -> None:
 
 
 def test_one_number_of_threads_is_a_constant() -> None:
-    computed, moved = ([one for one in some if one.threads == 512] for some in drawn(V100, 0.0, 1))
-    found = fit(computed, moved, V100.workers).model
+    computed, moved = drawn(V100, 0.0, 1)
+    one = [task for task in computed if 512 in task.beside_s]
+    found = fit(one, [task for task in moved if task.threads == 512], V100.workers).model
     assert found.taken == 0
     assert found.computation_s(1.0, 512) == pytest.approx(V100.computation_s(1.0, 512))
     assert found.alone_s(1e7, 512) == pytest.approx(V100.alone_s(1e7, 512))
@@ -70,7 +72,7 @@ def test_wrong_measurements() -> None:
     with pytest.raises(InputError, match="one size"):
         fit(computed, [one._replace(size_bytes=1e6) for one in moved], 8)
     with pytest.raises(InputError, match="above zero"):
-        fit([computed[0]._replace(seconds=0.0), *computed], moved, 8)
+        fit([computed[0]._replace(alone_s=0.0), *computed], moved, 8)
     with pytest.raises(InputError, match="workers"):
         fit(computed, moved, 1)
     falling = [one._replace(seconds=1 / one.size_bytes) for one in moved]

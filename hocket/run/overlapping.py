@@ -1,0 +1,79 @@
+"""Overlapping: measure what computation and all-reduces of a job take from each other, on the workers of a plan.
+
+Rules of this file: no torch. Workers are those of `train`: local ones, or those that torchrun has started.
+Source: LIBRA (Liu et al. 2023), section III.A and Algorithm 2.
+"""
+
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from hocket.documents import parse_json
+from hocket.errors import InputError
+from hocket.files import read_bytes
+from hocket.hardware.cluster import Cluster
+from hocket.plan.plan import Plan
+from hocket.profile.job import Job
+from hocket.run.drawing import Drawing
+from hocket.run.listener import Listener, Quiet
+from hocket.run.loop import Options, run_workers, shows_the_run
+from hocket.run.overlap_notes import Measured, Noted, measured
+from hocket.typed import read_as
+
+_MOST_BYTES = 2**30
+
+
+def measure_overlap(
+    job: Job | str | Path, plan: Plan, drawing: Drawing, listener: Listener, **options: Any
+) -> Measured | None:
+    """Train some steps with buckets and threads drawn at random, and fit the contention model to what was noted.
+
+    Arguments:
+        plan: data-parallel; what of its state is divided stays whole here.
+        options: of workers, as `train` has them: device, threads, pin, silence_s, debug.
+
+    Returns:
+        Under torchrun on the first worker alone.
+
+    Raises:
+        InputError: the plan is another one, or too little was seen of one kind. WorkerLost: a worker is gone.
+    """
+    check_measurable(plan)
+    plan = replace(plan, shard="none", predicted=None)
+    with TemporaryDirectory(prefix="hocket-overlap-") as folder:
+        notes = Path(folder, "notes.json")
+        run_workers(job, plan, None, Options(1, drawing=drawing, notes=str(notes), **options), _Notes(listener))
+        if not shows_the_run():
+            return None
+        data = parse_json(read_bytes(notes, _MOST_BYTES), "notes of workers")
+    return measured([[read_as(Noted, draw, "notes of workers") for draw in own] for own in data])
+
+
+class _Notes(Quiet):
+    """Shows notes, and nothing of a training."""
+
+    def __init__(self, listener: Listener) -> None:
+        super().__init__()
+        self._listener = listener
+
+    def note(self, text: str) -> None:
+        """Show it."""
+        self._listener.note(text)
+
+
+def check_measurable(plan: Plan) -> None:
+    """One stage on several devices, or an InputError."""
+    if plan.strategy != "data_parallel" or len(plan.stages[0].devices) < 2 or plan.tensor > 1:
+        found = f"{plan.strategy} on {len(plan.stages[0].devices)} devices, tensor: {plan.tensor}"
+        hint = "Make one with `hocket plan --strategy data_parallel`."
+        raise InputError("plan", found, "data_parallel on several devices", hint)
+
+
+def with_overlap(plan: Plan, found: Measured) -> Cluster:
+    """The plan's cluster, of which the level that its devices span knows what was measured."""
+    cluster = plan.cluster
+    level = cluster.level_of(plan.stages[0].devices)
+    levels = list(cluster.levels)
+    levels[level] = replace(levels[level], overlap=found.fitted.model)
+    return replace(cluster, levels=tuple(levels))
