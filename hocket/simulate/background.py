@@ -22,7 +22,7 @@ from hocket.simulate.unrolled import Unrolled
 
 REPEATS = 24
 """Repetitions of the period that are enough: launches fall into each at another place."""
-_ROUNDS = 4  # of watching and pausing
+_ROUNDS = 2  # of watching and pausing: a third changes next to nothing
 
 
 @dataclass(frozen=True, eq=False)
