@@ -17,6 +17,8 @@ from hocket.hardware.cluster import Cluster, Level
 from hocket.profile.model import ModelProfile
 from hocket.profile.synthetic import chain
 
+pytestmark = pytest.mark.workers
+
 TOP = Path(__file__).resolve().parent.parent
 PROFILE = chain(4, forward_s=0.01, backward_s=0.02, device_type="cpu-core")
 CLUSTER = Cluster("two", (Level("server", 2, 1e9, 1e-5),), "cpu-core")

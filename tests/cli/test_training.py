@@ -19,6 +19,8 @@ from hocket.profile.job import load_job
 from hocket.profile.model import ModelProfile
 from tests.cli.conftest import Run
 
+pytestmark = pytest.mark.workers
+
 # Installed or not: the package that is tested is the one beside the tests.
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(__file__).resolve().parents[2])}
 

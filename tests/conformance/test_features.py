@@ -186,6 +186,7 @@ def test_what_does_not_is_refused_with_the_reason_of_the_table(one: Feature, oth
     assert caught.value.found == conflict(whole((one, other)))
 
 
+@pytest.mark.workers
 def test_members_of_groups_train_with_the_rest(tmp_path: Path) -> None:
     """With each other feature there is a run of tensor-parallel members, here or in the tests of the engine, that gives the losses
     of whole devices; with slices of either sort as well."""
@@ -320,6 +321,7 @@ def test_a_model_that_has_nothing_to_shorten(
     assert reason(Feature.PRECISION, feature) in refused(capsys, "profile", "job.py", "-o", "profile.json")
 
 
+@pytest.mark.workers
 @pytest.mark.parametrize("shard", ["optimizer", "full"])
 def test_an_optimizer_of_whole_weights(shard: str, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Before the first step; of tensor-parallel members in tests/run/test_division.py."""

@@ -14,6 +14,8 @@ from hocket.profile.companions import Companions, usable_cores, usual_neighbours
 from hocket.profile.job import load_job
 from hocket.profile.measure import measure
 
+pytestmark = pytest.mark.workers
+
 JOB = """
 import os, sys
 from hocket import zoo

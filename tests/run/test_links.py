@@ -16,6 +16,8 @@ from hocket.profile.companions import usable_cores
 from hocket.run import local_links
 from hocket.run.local_links import _Found, _seen, _without_waiting, measure_local
 
+pytestmark = pytest.mark.workers
+
 WORKER = """
 import json, sys
 from dataclasses import asdict

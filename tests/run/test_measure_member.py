@@ -14,6 +14,8 @@ from hocket.profile.model import ModelProfile
 from hocket.run.loop import train
 from hocket.run.measure_member import measure_member
 
+pytestmark = pytest.mark.workers
+
 JOB = """
 from hocket import zoo
 

@@ -12,6 +12,8 @@ import pytest
 from hocket.errors import InputError, WorkerLost
 from hocket.run.meeting import meet
 
+pytestmark = pytest.mark.workers
+
 WAITING = """
 import signal
 import sys

@@ -8,6 +8,8 @@ import pytest
 from tests.profile.tensor.transformers_of import SAMPLES, SEQ, VOCAB
 from tests.run.tensor_workers import RUNS, run
 
+pytestmark = pytest.mark.workers
+
 # Of two blocks: for each two of either forward; in the backward as many, and two of what columns read; and the norms. And of the
 # vocabulary: what was looked up, what the cross-entropy needs, what the output layer read.
 SLICED = {

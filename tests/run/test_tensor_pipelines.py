@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import pytest
 import torch
 
 from hocket.profile.tensor.divided import whole_of
@@ -10,6 +11,8 @@ from hocket.profile.tensor.split import Cut
 from hocket.run.engines.inline import run_inline
 from tests.run.plans import assert_same_losses, assert_same_weights, captured
 from tests.run.tensor_pipeline_workers import RUNS, WIDTH, run
+
+pytestmark = pytest.mark.workers
 
 
 def test_two_stages_of_two_devices(tmp_path: Path) -> None:

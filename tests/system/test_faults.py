@@ -17,6 +17,8 @@ from hocket.run.checkpoint import names_in
 from hocket.run.loop import train
 from tests.system.tiny import Recorder, plan, reference, worker_of, workers_left, write_job
 
+pytestmark = pytest.mark.workers
+
 # More steps than anybody waits for: these runs end by what is done to them.
 FOREVER = 10**6
 

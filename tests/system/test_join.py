@@ -18,6 +18,8 @@ from hocket.run.checkpoint import names_in
 from hocket.run.loop import train
 from tests.system.tiny import plan, reference, write_job
 
+pytestmark = pytest.mark.workers
+
 # What `hocket train --json` does with an error.
 SCRIPT = """
 import json, sys

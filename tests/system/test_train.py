@@ -22,6 +22,8 @@ from hocket.run.loop import train
 from hocket.trace.trace import Trace
 from tests.system.tiny import LAYERS, Recorder, plan, reference, write_job
 
+pytestmark = pytest.mark.workers
+
 
 def run(job: Path | Job, chosen: Plan, **options: Any) -> Recorder:
     """Train; what was heard."""

@@ -8,6 +8,8 @@ import pytest
 from hocket.run.loop import train
 from tests.system.tiny import Recorder, plan, reference, write_job
 
+pytestmark = pytest.mark.workers
+
 
 def test_one_stage_of_two_is_compiled(tmp_path: Path) -> None:
     """The other runs as it is written; operations are looked at meanwhile, as in every first period."""

@@ -20,6 +20,8 @@ from hocket.run.verify import verify
 from hocket.trace.trace import Trace
 from tests.system.tiny import Recorder, plan, reference, worker_of, workers_left, write_job
 
+pytestmark = pytest.mark.workers
+
 JOB = """
 import torch
 from hocket import zoo

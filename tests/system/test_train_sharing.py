@@ -12,6 +12,8 @@ from hocket.profile.job import load_job
 from hocket.run.loop import train
 from tests.system.tiny import Recorder, reference
 
+pytestmark = pytest.mark.workers
+
 JOB = """
 import torch
 from hocket import zoo

@@ -10,6 +10,8 @@ from hocket.plan.plan import Plan
 from hocket.run.verify import tolerance_of, verify
 from tests.system.tiny import plan, write_job
 
+pytestmark = pytest.mark.workers
+
 
 @pytest.mark.parametrize(
     "chosen",

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
+pytestmark = pytest.mark.workers
+
 WORKER = """
 import sys
 from pathlib import Path

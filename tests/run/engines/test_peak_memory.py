@@ -23,6 +23,8 @@ from hocket.run.engines.torch_dist import Worker
 from hocket.strategies._choices import Choice, Situation
 from tests.run.plans import Case, adam
 
+pytestmark = pytest.mark.workers
+
 CASES = (
     Case("flush", (1, 1), 8, 2),
     Case("two_bw", (1, 1), 8, 2),

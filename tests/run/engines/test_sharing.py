@@ -12,6 +12,8 @@ from hocket.program.instruction import COLLECTIVES, Kind
 from tests.run.engines.workers import FSDP_STEPS, SHARING, start
 from tests.run.plans import Case, assert_same_losses, captured
 
+pytestmark = pytest.mark.workers
+
 WORKERS = 2
 GAP_BYTES = 16 * 8  # of float64, behind a tensor and, for each replica, behind a bucket
 

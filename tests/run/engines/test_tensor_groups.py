@@ -21,6 +21,8 @@ from hocket.strategies._choices import Choice, Situation
 from tests.run.engines.tensor_workers import KILLED, ODD, RUNS, SEQUENCE, SLICED, WIDTH
 from tests.run.plans import Case, assert_same_losses, assert_same_weights
 
+pytestmark = pytest.mark.workers
+
 WHERE_ALIKE = [name for name in SLICED if name != "2x2x1 interleaved slices"]
 TOLERANCE = {"float64": 1e-8, "float32": 1e-4}
 Found = dict[str, tuple[list[dict[str, Any]], list[dict[str, Tensor]], list[dict[str, Tensor]], dict[str, Any]]]

@@ -15,6 +15,8 @@ from hocket.run.engines.inline import Result, run_inline
 from tests.run.engines.workers import OVER_GLOO, RUNS, start
 from tests.run.plans import assert_same_losses, assert_same_weights, captured
 
+pytestmark = pytest.mark.workers
+
 CASES = [(workers, number) for workers, runs in RUNS.items() for number in range(len(runs))]
 NAMES = [f"{workers} workers {RUNS[workers][number][0]}" for workers, number in CASES]
 Results = dict[tuple[int, int], list[tuple[dict[str, Any], dict[str, Tensor], dict[str, Tensor]]]]
