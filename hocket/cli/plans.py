@@ -131,7 +131,7 @@ def simulate(
     found, shown = opened.simulate_shown()
     summary = opened.of_whole(shown)
     if trace:
-        found.save(trace)
+        (found if both is None else both.trace).save(trace)
     if report:
         from hocket.report import report_html
 

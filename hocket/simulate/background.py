@@ -6,7 +6,7 @@ Source: Park et al., DeepPool (MLSys 2022), sections 5 and 7.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import gcd, inf
 
@@ -16,9 +16,10 @@ from hocket.cost.background import Background, Launch
 from hocket.cost.contention import Collocation
 from hocket.errors import InputError
 from hocket.simulate.outcome import Outcome
-from hocket.simulate.replay import Operator, Replay
+from hocket.simulate.replay import SOON_S, Operator, Replay
 from hocket.simulate.summary import Steady, steady_state
 from hocket.simulate.unrolled import Unrolled
+from hocket.trace.trace import Trace
 
 REPEATS = 24
 """Repetitions of the period that are enough: launches fall into each at another place."""
@@ -90,6 +91,16 @@ class Collocated:
                 covered = _covered(np.concatenate((self._computed[device], log[:, :2])), begin, end) / (end - begin)
             found[device] = (1 - busy_s / before.period_s, 1 - covered)
         return found
+
+    @cached_property
+    def trace(self) -> Trace:
+        """The foreground with the background, of memory only peaks. Launches that follow each other are one span."""
+        spans = {d: _joined(log[:, :2]) for d, log in self.launches.items() if len(log)}
+        found, none = self.foreground.trace, np.zeros(0)
+        peaks = {str(d): size for d, size in self.alone.peak_memory_bytes.items()}
+        meta = {**found.meta, "background": self.background.name, "peak_memory_bytes": peaks}
+        devices = none.astype(np.int64)
+        return replace(found, background=spans, meta=meta, memory_device=devices, memory_s=none, memory_bytes=none)
 
     @property
     def _window(self) -> tuple[float, float]:
@@ -181,10 +192,18 @@ def background_of(outcome: Outcome, name: str = "") -> Background:
     return Background(name or program.name, samples, tuple(launches), peak)
 
 
+def _joined(spans: np.ndarray) -> np.ndarray:
+    """Spans, those without room between them as one."""
+    if not len(spans):
+        return spans
+    apart = np.flatnonzero(spans[1:, 0] - spans[:-1, 1] > 2 * SOON_S)
+    return np.stack((spans[np.append(0, apart + 1), 0], spans[np.append(apart, -1), 1]), axis=1)
+
+
 def _covered(spans: np.ndarray, begin: float, end: float) -> float:
     """Seconds between two moments in which at least one of some spans is."""
     total, reached = 0.0, begin
-    for first, last in spans[np.argsort(spans[:, 0], kind="stable")]:
+    for first, last in spans[np.argsort(spans[:, 0], kind="stable")].tolist():
         if last > reached:
             total += max(0.0, min(last, end) - max(first, reached))
             reached = max(reached, min(last, end))

@@ -25,7 +25,7 @@ Operator = tuple[int, int, int]
 """Signature of a node, its class of samples, and which of its layers (0 of a collective)."""
 
 _AT, _BEHIND = 0, 1  # of two events at one moment: what ends, then launches that begin
-_SOON_S = 1e-9  # from room on a device to the launch that takes it: rounding makes shorter gaps, which are none
+SOON_S = 1e-9  # from room on a device to the launch that takes it: rounding makes shorter gaps, which are none
 
 
 @dataclass
@@ -246,7 +246,7 @@ class Replay:
         """See whether a launch can begin, as soon as all else that happens now has happened."""
         if device.share <= 0 and not device.asked:
             device.asked = True
-            self._push(now + _SOON_S, _BEHIND, -1, device.number, 0)
+            self._push(now + SOON_S, _BEHIND, -1, device.number, 0)
 
     def _launch(self, device: _Device, now: float) -> None:
         """Begin a launch, if it may and if the foreground leaves something over."""

@@ -7,7 +7,10 @@ Source: the Trace Event Format of the Chromium project.
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
+
+import numpy as np
 
 from hocket.documents import parse_json, seems, seems_instead
 from hocket.errors import InputError
@@ -17,6 +20,7 @@ from hocket.trace.trace import Event, Trace
 FORMAT = "hocket-trace-1"
 _MOST = 2**53  # of numbers that count something
 _NEXT = "`hocket simulate PLAN --trace FILE` and `hocket train JOB PLAN --trace FILE` write one."
+BACKGROUND = "background"
 # Colours that Chrome knows by name; Perfetto chooses its own by the event's name.
 _COLOURS = {Kind.FORWARD: "thread_state_running", Kind.BACKWARD: "thread_state_runnable", Kind.STEP: "yellow"}
 
@@ -26,6 +30,16 @@ def to_json(trace: Trace) -> str:
     lines = ",\n".join(json.dumps(event, separators=(",", ":")) for event in _events(trace))
     other = json.dumps({"format": FORMAT, "meta": dict(trace.meta)})
     return f'{{"displayTimeUnit":"ms","otherData":{other},"traceEvents":[\n{lines}\n]}}\n'
+
+
+def _background(trace: Trace, thread: int) -> Iterator[dict[str, Any]]:
+    """What another job did, a thread of each device."""
+    for device, spans in sorted(trace.background.items()):
+        yield {"ph": "M", "pid": device, "tid": thread, "name": "thread_name", "args": {"name": BACKGROUND}}
+        yield {"ph": "M", "pid": device, "tid": thread, "name": "thread_sort_index", "args": {"sort_index": thread}}
+        for start_s, end_s in spans.tolist():
+            shown = {"ph": "X", "pid": device, "tid": thread, "ts": start_s * 1e6, "dur": (end_s - start_s) * 1e6}
+            yield {**shown, "name": BACKGROUND, "cat": BACKGROUND, "args": {"start_s": start_s, "end_s": end_s}}
 
 
 def _events(trace: Trace) -> Iterator[dict[str, Any]]:
@@ -71,6 +85,7 @@ def _events(trace: Trace) -> Iterator[dict[str, Any]]:
                     "cat": "transfer",
                     **({"bp": "e"} if phase == "f" else {}),
                 }
+    yield from _background(trace, len(lanes))
     for device, (seconds, size) in trace.memory.items():
         for at_s, held in zip(seconds.tolist(), size.tolist(), strict=True):
             args = {"bytes": held}
@@ -104,6 +119,7 @@ def from_json(text: bytes | str, place: str = "trace") -> Trace:
     lanes: dict[int, str] = {}
     events: list[Event] = []
     memory: dict[int, list[tuple[float, float]]] = {}
+    beside: dict[int, list[tuple[float, float]]] = {}
     for number, entry in enumerate(entries):
         where = f"{place}: traceEvents.{number}"
         try:
@@ -113,6 +129,9 @@ def from_json(text: bytes | str, place: str = "trace") -> Trace:
                 args = entry["args"]
                 start_s, end_s = float(args["start_s"]), float(args["end_s"])
                 device, lane = _whole(entry["pid"]), lanes[_whole(entry["tid"])]
+                if entry["cat"] == BACKGROUND:
+                    beside.setdefault(device, []).append((start_s, end_s))
+                    continue
                 kind, stage, index = Kind(entry["cat"]), _whole(args["stage"]), _whole(args["index"])
                 events.append(Event(device, lane, str(entry["name"]), kind, stage, index, start_s, end_s))
             elif entry["ph"] == "C":
@@ -122,7 +141,8 @@ def from_json(text: bytes | str, place: str = "trace") -> Trace:
         except (KeyError, TypeError, ValueError) as error:
             found = f"no key {error}" if isinstance(error, KeyError) else f"{type(error).__name__}: {error}"
             raise InputError(where, found, "an event that hocket wrote", _NEXT) from None
-    return Trace.of(events, memory, other["meta"])
+    background = {device: np.array(spans) for device, spans in beside.items()}
+    return replace(Trace.of(events, memory, other["meta"]), background=background)
 
 
 def _whole(value: Any) -> int:

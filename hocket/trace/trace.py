@@ -44,6 +44,7 @@ class Trace:
         memory_device, memory_s, memory_bytes: what a device held from a moment on, in the order of time for each device.
         meta: plain data for people and for `compare`, such as {"source": "simulated", "program": "flush straight 4"}; of a
             measured run also "peak_memory_bytes": {device as text: bytes}, "segments_s" and "left_out" (see write_trace).
+        background: by device, begin and end of each span in which another job had something on it, shape (spans, 2).
     """
 
     lanes: tuple[Lane, ...]
@@ -59,6 +60,7 @@ class Trace:
     memory_s: np.ndarray
     memory_bytes: np.ndarray
     meta: Mapping[str, Any] = field(default_factory=dict)
+    background: Mapping[int, np.ndarray] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -108,6 +110,8 @@ class Trace:
             and dict(self.meta) == dict(other.meta)
             and mine.keys() == theirs.keys()
             and all(np.array_equal(a, b) for d in mine for a, b in zip(mine[d], theirs[d], strict=True))
+            and self.background.keys() == other.background.keys()
+            and all(np.array_equal(spans, other.background[d]) for d, spans in self.background.items())
         )
 
     __hash__ = None  # type: ignore[assignment]

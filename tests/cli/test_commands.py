@@ -12,6 +12,7 @@ from hocket.plan.plan import Plan
 from hocket.profile.model import ModelProfile
 from hocket.program.text import parse_program
 from hocket.strategies._common import members
+from hocket.trace.trace import Trace
 from tests.cli.conftest import Run
 
 # What docs promise to machines, at least.
@@ -364,7 +365,8 @@ def test_simulate_with_a_background_job(run: Run, folder: Path) -> None:
     assert found["foreground_slowdown"] == found["foreground_iteration_s"] / found["foreground_iteration_s_alone"]
     assert set(found["background_samples_per_s"]) == {"0", "1"}
     assert all(0 <= r < found["background_samples_per_s_alone"] for r in found["background_samples_per_s"].values())
-    told = run("simulate", "plan.yaml", *options, "--gaps").out
+    told = run("simulate", "plan.yaml", *options, "--gaps", "--trace", "both.json").out
+    assert set(Trace.read("both.json").background) == {0, 1}
     assert "foreground is slower by" in told
     assert "background's pace" in told
 

@@ -16,6 +16,7 @@ from hocket.simulate.replay import Replay
 from hocket.simulate.simulator import play
 from hocket.simulate.summary import steady_state
 from hocket.simulate.unrolled import Unrolled
+from hocket.trace.trace import Trace
 from tests.simulate.chains import Chain
 
 SLOW = (Level("server", 64, 1e6),)  # an activation of 1 MB takes a second
@@ -201,6 +202,20 @@ def test_devices_that_the_foreground_does_not_use_are_the_backgrounds():
     assert found.background_samples_per_s == {2: JOB.samples_per_s, 3: JOB.samples_per_s}
     assert [round(rest, 9) for _, rest in found.idle.values()] == [0, 0, 0, 0]
     assert found.samples_per_s == pytest.approx(outcome.costs.batch_size / 3 + 2 * 4 / 1.5)
+
+
+def test_the_trace_shows_both(outcome):
+    """Read again it is the same; its spans are where launches were, and the foreground's events those of the slowed run."""
+    found = collocate(outcome, JOB, GAPS)
+    trace = Trace.from_json(found.trace.to_json())
+    assert trace == found.trace
+    assert trace != found.foreground.trace
+    for device, spans in trace.background.items():
+        log = found.launches[device]
+        assert (np.diff(spans.ravel()) > 0).all()
+        assert np.diff(spans).sum() == pytest.approx(np.diff(log[:, :2]).sum(), abs=1e-4)
+    assert trace.end == found.foreground.makespan_s
+    assert trace.peak_memory_bytes() == outcome.peak_memory_bytes
 
 
 def test_demands_by_hand():
