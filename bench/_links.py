@@ -13,9 +13,10 @@ from hocket.typed import as_data
 def main() -> None:
     """Measure point-to-point and all-reduce for some seconds."""
     dist.init_process_group("gloo")
+    workers = dist.get_world_size()
     sizes = tuple(2**k for k in range(10, 23, 2))
-    samples = measure_links((2,), sizes_bytes=sizes, limit_s=20.0)
-    level = with_fits((Level("wire", 2, 1e9),), fit_samples(samples))[0]
+    samples = measure_links((workers,), sizes_bytes=sizes, limit_s=20.0)
+    level = with_fits((Level("wire", workers, 1e9),), fit_samples(samples))[0]
     if dist.get_rank() == 0:
         print(json.dumps(as_data(level)), flush=True)
     dist.destroy_process_group()

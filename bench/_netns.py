@@ -1,4 +1,4 @@
-"""Two network namespaces joined by a shaped veth pair: a slow link on one machine. Needs root and iproute2."""
+"""Network namespaces joined by shaped links over a bridge: a slow network on one machine. Needs root and iproute2."""
 
 import os
 import shutil
@@ -6,9 +6,11 @@ import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-NAMES = ("hocket-a", "hocket-b")
-ADDRESSES = ("10.77.0.1", "10.77.0.2")
-INTERFACES = ("hkveth0", "hkveth1")
+MOST = 8
+NAMES = tuple(f"hocket-{k}" for k in range(MOST))
+ADDRESSES = tuple(f"10.77.0.{k + 1}" for k in range(MOST))
+INTERFACES = tuple(f"hkveth{k}" for k in range(MOST))
+_HUB, _BRIDGE = "hocket-hub", "hkbr"
 
 
 def missing() -> str:
@@ -20,44 +22,36 @@ def missing() -> str:
 
 
 @contextmanager
-def slow_link(mbit_per_s: int) -> Iterator[None]:
-    """The two namespaces while the block runs; each direction shaped by a token bucket."""
+def slow_link(mbit_per_s: int, workers: int = 2) -> Iterator[None]:
+    """A namespace for each worker while the block runs; what each sends, and what it gets, is shaped by a token bucket."""
     _remove()
     try:
-        for name in NAMES:
+        _run("ip", "netns", "add", _HUB)
+        _run("ip", "-n", _HUB, "link", "add", _BRIDGE, "type", "bridge")
+        _run("ip", "-n", _HUB, "link", "set", _BRIDGE, "up")
+        # Little, or short messages look too quick.
+        burst_bytes = max(32 * 1024, mbit_per_s * 1_000_000 // 8 // 1000)
+        shape = ("root", "tbf", "rate", f"{mbit_per_s}mbit", "burst", str(burst_bytes), "latency", "100ms")
+        for name, address, interface in zip(NAMES[:workers], ADDRESSES, INTERFACES, strict=False):
+            port = f"{interface}p"
             _run("ip", "netns", "add", name)
-        _run(
-            "ip",
-            "link",
-            "add",
-            INTERFACES[0],
-            "netns",
-            NAMES[0],
-            "type",
-            "veth",
-            "peer",
-            "name",
-            INTERFACES[1],
-            "netns",
-            NAMES[1],
-        )
-        for name, address, interface in zip(NAMES, ADDRESSES, INTERFACES, strict=True):
+            peer = ("type", "veth", "peer", "name", port, "netns", _HUB)
+            _run("ip", "link", "add", interface, "netns", name, *peer)
             _run("ip", "-n", name, "addr", "add", f"{address}/24", "dev", interface)
             _run("ip", "-n", name, "link", "set", interface, "up")
             _run("ip", "-n", name, "link", "set", "lo", "up")
-            burst_bytes = max(
-                32 * 1024, mbit_per_s * 1_000_000 // 8 // 1000
-            )  # little, or short messages look too quick
-            shape = ("tbf", "rate", f"{mbit_per_s}mbit", "burst", str(burst_bytes), "latency", "100ms")
-            _run("ip", "netns", "exec", name, "tc", "qdisc", "add", "dev", interface, "root", *shape)
+            _run("ip", "-n", _HUB, "link", "set", port, "master", _BRIDGE)
+            _run("ip", "-n", _HUB, "link", "set", port, "up")
+            _run("ip", "netns", "exec", name, "tc", "qdisc", "add", "dev", interface, *shape)
+            _run("ip", "netns", "exec", _HUB, "tc", "qdisc", "add", "dev", port, *shape)
         yield
     finally:
         _remove()
 
 
 def command(rank: int, arguments: Sequence[str]) -> list[str]:
-    """A command inside the namespace of one of the two workers, pinned to a core of its own."""
-    return ["ip", "netns", "exec", NAMES[rank], "taskset", "-c", str(rank), *arguments]
+    """A command inside the namespace of one of the workers, pinned to a core, its own while there are enough."""
+    return ["ip", "netns", "exec", NAMES[rank], "taskset", "-c", str(rank % (os.cpu_count() or 1)), *arguments]
 
 
 def _run(*arguments: str) -> None:
@@ -65,5 +59,5 @@ def _run(*arguments: str) -> None:
 
 
 def _remove() -> None:
-    for name in NAMES:
+    for name in (*NAMES, _HUB):
         subprocess.run(["ip", "netns", "del", name], check=False, stderr=subprocess.DEVNULL)

@@ -6,6 +6,7 @@ Source: LIBRA (Liu et al. 2023), section III.A and Algorithm 2.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -14,6 +15,8 @@ from hocket.errors import InputError
 from hocket.hardware.overlap import EXPONENT, OverlapModel, Rate
 
 _DECAYS = np.geomspace(1e-4, 10.0, 101)
+LEAST_BESIDE = 0.3
+"""What of an all-reduce computation must have been beside, to say how quick it is then."""
 _GOLDEN = (5**0.5 - 1) / 2
 
 
@@ -26,12 +29,20 @@ class Computed(NamedTuple):
 
 
 class Moved(NamedTuple):
-    """An all-reduce that had computation beside it from begin to end, or none: its threads, its gradients' bytes, its seconds."""
+    """An all-reduce: its threads, its gradients' bytes, seconds that it had computation beside it, and seconds that it had not."""
+
+    threads: int
+    size_bytes: float
+    beside_s: float
+    apart_s: float
+
+
+class _Whole(NamedTuple):
+    """Likewise from begin to end beside computation, or alone."""
 
     threads: int
     size_bytes: float
     seconds: float
-    beside: bool
 
 
 class Fitted(NamedTuple):
@@ -51,29 +62,40 @@ def fit(computed: Sequence[Computed], moved: Sequence[Moved], workers: int) -> F
     """
     if workers < 2:
         raise InputError("workers", str(workers), ">= 2, or nothing is reduced")
-    of_kind = {kind: [one for one in moved if one.beside is kind] for kind in (True, False)}
     computed = [one for one in computed if one.beside_s]
-    counts = {"computations beside communication": len(computed)}
-    counts |= {"all-reduces beside computation": len(of_kind[True]), "all-reduces alone": len(of_kind[False])}
-    for what, count in counts.items():
-        if count < 2:
-            raise InputError("measurements", f"{count} {what}", "at least two")
+    alone_ones = [_Whole(one.threads, one.size_bytes, one.apart_s) for one in moved if one.beside_s == 0]
+    partly = [one for one in moved if one.beside_s > 0]
+    counts = {"computations beside communication": len(computed), "all-reduces alone": len(alone_ones)}
+    _enough(counts)
     figures = [(r, seconds) for one in computed for r, seconds in (*one.beside_s.items(), (1, one.alone_s))]
-    figures += [(one.threads, one.seconds) for one in moved]
+    figures += [(one.threads, one.beside_s + one.apart_s) for one in moved]
     if not all(threads >= 1 and seconds > 0 for threads, seconds in figures):
         raise InputError("measurements", "a time or a number of threads that is not above zero", "times of real tasks")
     kept, taken = _share(computed)
     hops, carried = 2 * (workers - 1), 2 * (workers - 1) / workers
-    lines = {kind: _rates(of_kind[kind], carried) for kind in (True, False)}
-    latency_s, beside_latency_s = (lines[kind][0] / hops for kind in (False, True))
-    beside, alone = (_curve(lines[kind][1]) for kind in (True, False))
-    model = OverlapModel(kept, taken, beside, alone, latency_s, workers, beside_latency_s=beside_latency_s)
+    startup_s, rates = _rates(alone_ones, carried, "alone")
+    alone = _curve(rates)
+    model = OverlapModel(kept, taken, alone, alone, startup_s / hops, workers)
+    # What was done alone is known; the rest was done beside computation.
+    shares = [(one, 1 - one.apart_s / model.alone_s(one.size_bytes, one.threads)) for one in partly]
+    beside_ones = [
+        _Whole(one.threads, one.size_bytes, one.beside_s / share) for one, share in shares if share >= LEAST_BESIDE
+    ]
+    _enough({"all-reduces beside computation": len(beside_ones)})
+    startup_s, rates = _rates(beside_ones, carried, "beside computation")
+    model = replace(model, beside=_curve(rates), beside_latency_s=startup_s / hops)
     return Fitted(
         model,
         _error([(_done(one, model), 1.0) for one in computed]),
-        _error([(model.beside_s(one.size_bytes, one.threads), one.seconds) for one in of_kind[True]]),
-        _error([(model.alone_s(one.size_bytes, one.threads), one.seconds) for one in of_kind[False]]),
+        _error([(model.beside_s(one.size_bytes, one.threads), one.seconds) for one in beside_ones]),
+        _error([(model.alone_s(one.size_bytes, one.threads), one.seconds) for one in alone_ones]),
     )
+
+
+def _enough(counts: Mapping[str, int]) -> None:
+    for what, count in counts.items():
+        if count < 2:
+            raise InputError("measurements", f"{count} {what}", "at least two")
 
 
 def _error(pairs: Sequence[tuple[float, float]]) -> float:
@@ -99,7 +121,7 @@ def _done(one: Computed, model: OverlapModel) -> float:
     return (one.apart_s + sum(seconds * model.share(r) for r, seconds in one.beside_s.items())) / one.alone_s
 
 
-def _rates(moved: Sequence[Moved], carried: float) -> tuple[float, dict[int, float]]:
+def _rates(moved: Sequence[_Whole], carried: float, what: str) -> tuple[float, dict[int, float]]:
     """Of all-reduces beside computation, or of those alone: one startup for all, and bytes per second by threads.
 
     Where few of some number of threads do not say how long bytes take, they count to the next such number.
@@ -115,14 +137,14 @@ def _rates(moved: Sequence[Moved], carried: float) -> tuple[float, dict[int, flo
             return startup_s, {threads: 1 / each for threads, each in per_byte.items()}
         others = [threads for threads in per_byte if threads != odd]
         if not others:
-            what = f"all-reduces {'beside computation' if moved[0].beside else 'alone'} take no longer for more bytes"
+            found = f"all-reduces {what} that take no longer for more bytes"
             hint = "Measure larger all-reduces, or more of them, on a machine that is not busy with anything else."
-            raise InputError("measurements", what, "times that grow with bytes", hint)
+            raise InputError("measurements", found, "times that grow with bytes", hint)
         nearest = min(others, key=lambda threads: (abs(threads - odd), threads))
         counted = [one._replace(threads=nearest) if one.threads == odd else one for one in counted]
 
 
-def _line(moved: Sequence[Moved], carried: float) -> tuple[float, dict[int, float]]:
+def _line(moved: Sequence[_Whole], carried: float) -> tuple[float, dict[int, float]]:
     """The same, but seconds per byte, which may be below zero."""
     kinds = sorted({one.threads for one in moved})
     table = np.zeros((len(moved), 1 + len(kinds)))

@@ -47,9 +47,7 @@ def measure(
     found = []
     for k, draw in enumerate(every):
         note(f"draw {k + 1} of {len(every)}: {len(draw.buckets)} buckets, threads {list(draw.threads)}")
-        found.append(
-            {"threads": draw.threads, **_trained(captured, draw.plan(plan), number, device, drawing, progress)}
-        )
+        found.append(noted(captured, draw.plan(plan), number, device, drawing.steps, progress))
     return found
 
 
@@ -60,23 +58,29 @@ def _gradients_bytes(captured: Captured) -> list[float]:
     return found[::-1]
 
 
-def _trained(
-    captured: Captured, plan: Plan, number: int, device: torch.device, drawing: Drawing, progress: Progress
+def noted(
+    captured: Captured, plan: Plan, number: int, device: torch.device, steps: int, progress: Progress
 ) -> dict[str, Any]:
+    """Train so many steps with a plan's own buckets and threads: a collective call; returns the data of a `Noted`."""
     program = plan.compile(captured)
     pace = Pace(program.admitted, program.stride, plan.microbatches)
     watched = Watched(progress, lambda event: None, program, number, pace)
     engine = Worker(captured, plan, program, number, device, observer=watched, record=True)
     arrivals = engine.device.stages[0].weights.gradients.note(time.perf_counter)
-    (segment,) = segments(pace, 0, WARM_STEPS + drawing.steps, None)
+    (segment,) = segments(pace, 0, WARM_STEPS + steps, None)
     watched.begin(segment)
     engine.run(segment.periods)
     watched.end()
     records = [(record.instruction, (record.start_s, record.end_s)) for record in engine.records]
+    engine.close()
     buckets = engine.device.stages[0].weights.buckets
     sizes_bytes = [sum(flat.nbytes for flat in of.memory(torch.device("meta"))) for of in buckets.sums]
-    steps = [asdict(step) for step in _steps(records, arrivals)][WARM_STEPS:]
-    return {"buckets_bytes": sizes_bytes, "names": buckets.names, "steps": steps}
+    return {
+        "buckets_bytes": sizes_bytes,
+        "threads": plan.stages[0].threads or (1,) * len(sizes_bytes),
+        "names": buckets.names,
+        "steps": [asdict(step) for step in _steps(records, arrivals)][WARM_STEPS:],
+    }
 
 
 def _steps(records: Sequence[tuple[Instruction, tuple[float, float]]], arrivals: Sequence[Arrival]) -> Iterator[Step]:

@@ -1,7 +1,7 @@
 """Notes of workers that trained with buckets and threads drawn at random, and what follows from them: points that the contention
 model is fitted to, and how well it foretells whole backwards.
 
-Rules of this file: no torch. Clocks of workers are never compared. Medians are over workers and the steps of a draw. What a worker
+Rules of this file: no torch. Clocks of workers are never compared. Means are over the middle half of the steps of a draw. What a worker
 waits in an all-reduce for one that computes longer is part of it: the equations know no other place for it.
 Source: LIBRA (Liu et al. 2023), sections III.A and V.B.
 """
@@ -10,14 +10,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import mean, median
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from hocket.cost.overlap_fit import Computed, Fitted, Moved, fit
 from hocket.errors import InputError
 from hocket.hardware.overlap import OverlapModel
 
+T = TypeVar("T")
 _LEAST_SHARE = 0.05
-"""Of a backward: with less beside it, it tells more of noise than of contention."""
+"""Of a backward, or an all-reduce: with less beside it, it tells more of noise than of contention."""
 _HELD_OUT = 4
 """Every so manieth draw of several buckets is foretold by a model that has not seen it."""
 
@@ -69,13 +70,18 @@ class Measured(NamedTuple):
 
     Attributes:
         fitted: to all draws. runs: of these, by that model; held_out: of some draws, by a model that has not seen them.
-        backward_s: without anything beside it.
+        alone: of each worker.
     """
 
     fitted: Fitted
     runs: tuple[Run, ...]
     held_out: tuple[Run, ...]
-    backward_s: float
+    alone: tuple["Alone", ...]
+
+    @property
+    def backward_s(self) -> float:
+        """Of a backward with nothing beside it."""
+        return mean(own.end_s for own in self.alone)
 
 
 Draws = Sequence[tuple[Noted, ...]]
@@ -96,22 +102,22 @@ def measured(notes: Sequence[Sequence[Noted]]) -> Measured:
     if apart:
         seen = [noted for k, noted in enumerate(draws) if k not in apart]
         blind = _fit(seen, alone, workers).model
-        held_out = tuple(_run(draws[k], alone, blind) for k in sorted(apart))
+        held_out = tuple(foretold(draws[k], alone, blind) for k in sorted(apart))
     fitted = _fit(draws, alone, workers)
     threads = tuple(sorted({count for noted in draws for count in noted[0].threads}))
     fitted = fitted._replace(model=replace(fitted.model, threads=threads))
-    runs = tuple(_run(noted, alone, fitted.model) for noted in draws)
-    return Measured(fitted, runs, held_out, mean(own.end_s for own in alone))
+    runs = tuple(foretold(noted, alone, fitted.model) for noted in draws)
+    return Measured(fitted, runs, held_out, tuple(alone))
 
 
-class _Alone(NamedTuple):
+class Alone(NamedTuple):
     """One worker's backward with nothing beside it: when each gradient is there, and its end, from its begin on."""
 
     arrival_s: dict[str, float]
     end_s: float
 
 
-def _alone(draws: Draws) -> list[_Alone]:
+def _alone(draws: Draws) -> list[Alone]:
     found = []
     for worker in range(len(draws[0])):
         steps = [step for noted in draws if len(noted[worker].threads) == 1 for step in noted[worker].steps]
@@ -122,20 +128,20 @@ def _alone(draws: Draws) -> list[_Alone]:
             for name, at_s in step.arrivals:
                 times.setdefault(name, []).append(at_s - step.backward[0])
         ends = [step.backward[1] - step.backward[0] for step in steps]
-        found.append(_Alone({name: median(of) for name, of in times.items()}, median(ends)))
+        found.append(Alone({name: median(of) for name, of in times.items()}, median(ends)))
     return found
 
 
-def _fit(draws: Draws, alone: Sequence[_Alone], workers: int) -> Fitted:
+def _fit(draws: Draws, alone: Sequence[Alone], workers: int) -> Fitted:
     computed = [one for noted in draws for worker, own in enumerate(noted) for one in _computed(own, alone[worker])]
     moved = [one for noted in draws for one in _moved(noted)]
     return fit(computed, moved, workers)
 
 
-def _computed(noted: Noted, alone: _Alone) -> Iterator[Computed]:
+def _computed(noted: Noted, alone: Alone) -> Iterator[Computed]:
     """The backward up to its last gradient; means over the middle half of its steps."""
     spans = sorted(noted.steps, key=lambda step: step.arrivals[-1][1] - step.backward[0])
-    middle = spans[len(spans) // 4 : max(1, len(spans) - len(spans) // 4)]
+    middle = _middle(spans)
     whole_s, beside_s = 0.0, dict.fromkeys(sorted(set(noted.threads)), 0.0)
     for step in middle:
         end_s = step.arrivals[-1][1]
@@ -149,23 +155,29 @@ def _computed(noted: Noted, alone: _Alone) -> Iterator[Computed]:
 
 
 def _moved(noted: Sequence[Noted]) -> Iterator[Moved]:
-    """Of each bucket, if computation was beside it from begin to end on all workers, or on none at any time."""
+    """Each bucket's all-reduce; means over the middle half of workers' steps."""
     one = noted[0]
     for bucket, threads in enumerate(one.threads):
-        times: dict[bool, list[float]] = {True: [], False: []}
-        for steps in zip(*(own.steps for own in noted), strict=True):
-            ends = [step.sums[bucket] for step in steps]
-            seconds = [end_s - begin_s for begin_s, end_s in ends]
-            if all(end_s <= step.backward[1] for (_, end_s), step in zip(ends, steps, strict=True)):
-                times[True] += seconds
-            elif all(begin_s >= step.arrivals[-1][1] for (begin_s, _), step in zip(ends, steps, strict=True)):
-                times[False] += seconds
-        for beside, seconds_of in times.items():
-            if len(seconds_of) > len(noted) * len(one.steps) // 2 and one.buckets_bytes[bucket] > 0:
-                yield Moved(threads, one.buckets_bytes[bucket], median(seconds_of), beside)
+        if not one.buckets_bytes[bucket]:
+            continue
+        times = []
+        for step in (step for own in noted for step in own.steps):
+            (begin_s, over_s), end_s = step.sums[bucket], step.arrivals[-1][1]
+            beside_s = max(0.0, min(over_s, end_s) - begin_s)
+            times.append((over_s - begin_s, beside_s))
+        middle = _middle(sorted(times))
+        whole_s, beside_s = (mean(of) for of in zip(*middle, strict=True))
+        beside_s = beside_s if beside_s >= _LEAST_SHARE * whole_s else 0.0
+        yield Moved(threads, one.buckets_bytes[bucket], beside_s, whole_s - beside_s)
 
 
-def _run(noted: Sequence[Noted], alone: Sequence[_Alone], model: OverlapModel) -> Run:
+def _middle(ranked: Sequence[T]) -> Sequence[T]:
+    """Without a quarter at either end."""
+    return ranked[len(ranked) // 4 : max(1, len(ranked) - len(ranked) // 4)]
+
+
+def foretold(noted: Sequence[Noted], alone: Sequence[Alone], model: OverlapModel) -> Run:
+    """What was noted of one draw by all workers, beside what a model says of it."""
     measured_s = median(
         max(step.sums[-1][1], step.backward[1]) - step.backward[0] for own in noted for step in own.steps
     )
@@ -176,7 +188,7 @@ def _run(noted: Sequence[Noted], alone: Sequence[_Alone], model: OverlapModel) -
     return Run(len(one.threads), one.threads, measured_s, predicted_s)
 
 
-def _ready(noted: Noted, alone: _Alone) -> list[float]:
+def _ready(noted: Noted, alone: Alone) -> list[float]:
     """When each bucket's last gradient is there if nothing is beside the backward."""
     found = [0.0]
     for names in noted.names:

@@ -25,8 +25,10 @@ def drawn(model: OverlapModel, noise: float, seed: int) -> tuple[list[Computed],
         alone_s, size_bytes = rng.uniform(1e-3, 3e-2), 10 ** rng.uniform(5, 8.5)
         apart_s = rng.uniform(0.0, 0.5) * alone_s
         computed.append(Computed({threads: seen(model.computation_s(alone_s - apart_s, threads))}, apart_s, alone_s))
-        moved.append(Moved(threads, size_bytes, seen(model.beside_s(size_bytes, threads)), True))
-        moved.append(Moved(threads, size_bytes, seen(model.alone_s(size_bytes, threads)), False))
+        share = rng.uniform(0.4, 1.0)
+        partly = share * seen(model.beside_s(size_bytes, threads)), (1 - share) * model.alone_s(size_bytes, threads)
+        moved.append(Moved(threads, size_bytes, *partly))
+        moved.append(Moved(threads, size_bytes, 0.0, seen(model.alone_s(size_bytes, threads))))
     return computed, moved
 
 
@@ -66,7 +68,7 @@ def test_one_number_of_threads_is_a_constant() -> None:
 def test_wrong_measurements() -> None:
     computed, moved = drawn(V100, 0.0, 1)
     with pytest.raises(InputError, match="all-reduces alone"):
-        fit(computed, [one for one in moved if one.beside], 8)
+        fit(computed, [one for one in moved if one.beside_s], 8)
     with pytest.raises(InputError, match="computations"):
         fit(computed[:1], moved, 8)
     with pytest.raises(InputError, match="one size"):
@@ -75,6 +77,6 @@ def test_wrong_measurements() -> None:
         fit([computed[0]._replace(alone_s=0.0), *computed], moved, 8)
     with pytest.raises(InputError, match="workers"):
         fit(computed, moved, 1)
-    falling = [one._replace(seconds=1 / one.size_bytes) for one in moved]
+    falling = [one._replace(apart_s=1 / one.size_bytes) for one in moved if not one.beside_s]
     with pytest.raises(InputError, match="grow with bytes"):
         fit(computed, falling, 8)

@@ -48,7 +48,7 @@ def test_the_cluster_file_keeps_what_was_measured() -> None:
     """In the level that the devices span, and reads the same again."""
     given = plan("data_parallel", (7, (0, 1)))
     model = OverlapModel(0.9, 0.05, Rate(1e9, 5e8, 0.3), Rate(2e9, 5e8, 0.3), 1e-4, 2, (1, 2), 1, 2e-4)
-    cluster = with_overlap(given, Measured(Fitted(model, 0.01, 0.02, 0.03), (), (), 0.1))
+    cluster = with_overlap(given, Measured(Fitted(model, 0.01, 0.02, 0.03), (), (), ()))
     assert cluster.levels[0].overlap == model
     assert Cluster.from_yaml(cluster.to_yaml()) == cluster
 

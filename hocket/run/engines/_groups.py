@@ -121,6 +121,12 @@ class Groups:
         for group in (*own, *(group for pair, group in self._pairs.items() if self._number in pair)):
             dist.all_reduce(torch.zeros(1, device=device), group=group)
 
+    def close(self) -> None:
+        """Take down the process groups of collectives."""
+        for lane in self._own:
+            for group in dict.fromkeys(group for groups in self._collectives[lane].values() for group in groups):
+                dist.destroy_process_group(group)
+
     def send(self, layout: Layout, message: Tensor, peer: int) -> Work | None:
         """Begin to send a message, or this member's slice of it, which is a view: over when the peer has it, or when the GPU has
         sent it (NCCL); None if it is."""

@@ -301,6 +301,10 @@ class Worker:
         """For each stage of this device whose replicas share a step what gathers their parts."""
         return {s: partial(self._groups.parts, lane) for s, lane in self._sharing.items()}
 
+    def close(self) -> None:
+        """Leave the groups: a collective call, after which nothing runs any more."""
+        self._groups.close()
+
     def load(self, state: Mapping[str, Mapping[str, Any]]) -> None:
         """Go on from a state, of whole tensors; entries of other devices are ignored."""
         self.device.load(state if self._division is None else self._division.part(state))
