@@ -185,7 +185,7 @@ def profiles(names: set[str]) -> Iterator[tuple[str, ModelProfile, int]]:
 def proven_bytes(plan: Plan, profile: ModelProfile) -> dict[int, float]:
     """What each device can come to hold at most, as `hocket check` has it."""
     cuts = plan.cuts(profile)
-    costs = CostModel.for_batch(profile, plan.cluster, cuts, plan.batch_size, plan.microbatch_size)
+    costs = CostModel(profile, plan.cluster, cuts, plan.batches.sizes)
     program = plan.compile(profile)
     return {device: found.bytes for device, found in footprints(program, PlanSizes(costs, program)).items()}
 

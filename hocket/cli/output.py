@@ -233,8 +233,8 @@ def _cut(plan: "Plan") -> str:
     """How a batch is cut, such as "3 microbatches of 10", "3 microbatches, 30+30+4", or "22 microbatches, 21 of 3 and 1 of 1"."""
     sizes = [plan.samples(m) for m in range(plan.microbatches)]
     count = show_count(len(sizes), "microbatch")
-    if sizes[-1] == sizes[0]:
+    if len(set(sizes)) == 1:
         return f"{count} of {sizes[0]}"
     if len(sizes) <= 5:
         return f"{count}, {'+'.join(map(str, sizes))}"
-    return f"{count}, {len(sizes) - 1} of {sizes[0]} and 1 of {sizes[-1]}"
+    return f"{count}, {' and '.join(f'{many} of {size}' for size, many in Counter(sizes).items())}"

@@ -16,11 +16,11 @@ class Bundles:
     """The bundles of one plan's stages.
 
     Arguments:
-        full: samples of every microbatch of a batch but the last, which may have fewer.
+        samples: of each microbatch of a batch.
     """
 
-    def __init__(self, cuts: tuple[StageCut, ...], full: int) -> None:
-        self._cuts, self._full = cuts, full
+    def __init__(self, cuts: tuple[StageCut, ...], samples: tuple[int, ...]) -> None:
+        self._cuts, self._samples = cuts, samples
 
     def piece(self, value: Value) -> int:
         """Microbatches in an activation or gradient: what divides the bundles of both stages."""
@@ -31,8 +31,7 @@ class Bundles:
         merged = self._cuts[instruction.stage].merged
         if merged == 1 or value.what not in BORDER or instruction.kind not in (Kind.FORWARD, Kind.BACKWARD):
             return samples
-        start = (value.index - instruction.index) * self._full
-        return min(samples, start + self.piece(value) * self._full) - start
+        return sum(self._samples[m % len(self._samples)] for m in range(value.index, value.index + self.piece(value)))
 
     def maker(self, value: Value) -> StageCut:
         """The stage that makes an activation or gradient."""

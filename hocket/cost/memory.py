@@ -136,11 +136,11 @@ class Memory:
     Arguments:
         columns: figures of the profile.
         cuts: the stages.
-        full: samples of every microbatch of a batch but the last, which may have fewer.
+        samples: of each microbatch of a batch.
     """
 
-    def __init__(self, columns: Columns, cuts: tuple[StageCut, ...], full: int = 1) -> None:
-        self._columns, self._cuts, self.bundles = columns, cuts, Bundles(cuts, full)
+    def __init__(self, columns: Columns, cuts: tuple[StageCut, ...], samples: tuple[int, ...] = (1,)) -> None:
+        self._columns, self._cuts, self.bundles = columns, cuts, Bundles(cuts, samples)
         profile = columns.profile
         self._borders = crossing(profile, cuts)
         self._batch = batch_tensors(profile, cuts)

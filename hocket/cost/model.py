@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from math import ceil
 
 from hocket.cost.compute import Columns, copy_s, least_factor, ready_fractions, step_s, type_factor
 from hocket.cost.contention import Use, collective_uses, compute_uses, transfer_uses
@@ -45,21 +44,6 @@ class CostModel:
         if not self.samples or min(self.samples) < 1:
             raise InputError("samples", str(self.samples), "at least one microbatch, each of at least one sample")
         check_cuts(self.profile, self.cuts)
-
-    @classmethod
-    def for_batch(
-        cls,
-        profile: ModelProfile,
-        cluster: Cluster,
-        cuts: tuple[StageCut, ...],
-        batch_size: int,
-        microbatch_size: int,
-        columns: Columns | None = None,
-    ) -> "CostModel":
-        """The costs of a batch cut into microbatches, the last of which is ragged when they do not divide it."""
-        count = ceil(batch_size / microbatch_size)
-        last = batch_size - (count - 1) * microbatch_size
-        return cls(profile, cluster, cuts, (microbatch_size,) * (count - 1) + (last,), columns=columns)
 
     @property
     def batch_size(self) -> int:
@@ -106,7 +90,7 @@ class CostModel:
     @cached_property
     def memory(self) -> Memory:
         """Bytes of values and instructions."""
-        return Memory(self._columns, self.cuts, self.samples[0])
+        return Memory(self._columns, self.cuts, self.samples)
 
     @cached_property
     def _overlaps(self) -> Overlaps:

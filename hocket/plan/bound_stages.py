@@ -9,6 +9,7 @@ import numpy as np
 from hocket.cost.compute import Columns, step_s
 from hocket.cost.model import CostModel
 from hocket.passes.borders import StageCut
+from hocket.program.microbatches import Microbatches
 from hocket.strategies._choices import Choice, Situation
 
 
@@ -95,16 +96,16 @@ class StageFigures:
 
     def bundles_s(self, choice: Choice) -> dict[int, float]:
         """Seconds that each device computes for a batch, where a replica's share of it is one bundle."""
-        batch, found = self._situation.batch_size, dict[int, float]()
+        found: dict[int, float] = {}
+        widths = [len(cut.devices) for cut in choice.stages]
+        batches = Microbatches.bundled(self._situation.batch_size, choice.microbatch_size, widths)
         for cut in choice.stages:
-            start = 0
-            for device in cut.devices:
-                samples = min(cut.merged * choice.microbatch_size, batch - start)
+            for k, device in enumerate(cut.devices):
+                samples = batches.samples(k * cut.merged, cut.merged)
                 figures, own = self.columns.at(samples), list(cut.layers)
                 forward_s = float(figures.forward_s[own].sum()) * (1 + cut.recompute)
                 seconds = (forward_s + float(figures.backward_s[own].sum())) * self._factors[device]
                 found[device] = found.get(device, 0.0) + seconds
-                start += samples
         return found
 
     def _run(self, layers: tuple[int, ...], size: int) -> Run:

@@ -8,7 +8,7 @@ if the choice does not fit without.
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop, heappush
-from math import ceil, inf
+from math import inf
 
 from hocket.errors import RefusedError
 from hocket.plan.bound import Bounds
@@ -18,7 +18,7 @@ from hocket.plan.predict import predict_choice, proven_peaks
 from hocket.plan.updates import updates_of
 from hocket.program.program import StageShape
 from hocket.strategies._choices import MAX_FORWARDS, Choice, Situation, period_forwards, shared
-from hocket.strategies._common import complete, config, refusal, strategy
+from hocket.strategies._common import complete, config, microbatches_of, refusal, strategy
 from hocket.units import show_bytes, show_count
 
 SIMULATED_PER_STRATEGY = 4  # of those that cannot be the best of all any more, but may be the best of their strategy
@@ -117,8 +117,9 @@ class Hunt:
 
     def _impossible(self, name: str, shapes: tuple[StageShape, ...], choice: Choice) -> "_Reason | None":
         """Why a choice need not be simulated."""
-        microbatches = ceil(self.situation.batch_size / choice.microbatch_size)
-        reason = refusal(name, shapes, microbatches, complete(name, choice.options))
+        widths = (len(stage.devices) for stage in choice.stages)
+        batches = microbatches_of(name, self.situation.batch_size, choice.microbatch_size, widths)
+        reason = refusal(name, shapes, batches.count, complete(name, choice.options))
         if reason:
             return _Reason(reason)
         forwards = period_forwards(choice.stages, choice.microbatches)

@@ -163,6 +163,6 @@ def problems_of(opened: Opened, program: Program) -> tuple[Problem, ...]:
     plan, profile = opened.shown, opened.profile
     cluster = plan.group.cluster
     whole = profile_of_group(plan, profile)
-    costs = CostModel.for_batch(whole, cluster, opened.shown_cuts, plan.batch_size, plan.microbatch_size)
+    costs = CostModel(whole, cluster, opened.shown_cuts, plan.batches.sizes)
     capacity = {d: cluster.capacity_bytes(d) for d in program.devices}
     return check_program(program, value_bytes=PlanSizes(costs, program), capacity_bytes=capacity)

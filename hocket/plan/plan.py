@@ -16,8 +16,9 @@ from hocket.files import read_bytes, write_atomic
 from hocket.hardware.cluster import Cluster
 from hocket.hardware.groups import Grouped, grouped
 from hocket.passes.borders import Graph, StageCut, stage_shapes
+from hocket.program.microbatches import Microbatches
 from hocket.program.program import MAX_THREADS, SHARDS, Program, StageShape
-from hocket.strategies._common import compile_strategy, merged
+from hocket.strategies._common import compile_strategy, members, merged, microbatches_of
 from hocket.typed import as_data, read_as
 
 FORMAT = "hocket-plan-1"
@@ -75,7 +76,8 @@ class Plan:
             another model; empty when the profile came from elsewhere.
         dtype: the type that the profiled job computed in, such as "float32", whose seconds and bytes are predicted; empty likewise.
         batch_size: samples of one update (for strategies that update after each microbatch: of one report).
-        microbatch_size: samples; the last microbatch of a batch is smaller when it does not divide the batch.
+        microbatch_size: samples; the last microbatch of a batch is smaller when it does not divide the batch. Where stages run their
+            whole share at once: at most so many, in a number that their numbers of devices divide (program/microbatches.py).
         stages: in pipeline order.
         cluster: the hardware that it was planned for.
         tensor: devices of a tensor-parallel group, which are neighbours: group k is devices k x tensor and those behind it.
@@ -114,8 +116,9 @@ class Plan:
             raise InputError("batch_size", str(self.batch_size), ">= 1")
         if not 1 <= self.microbatch_size <= self.batch_size:
             raise InputError("microbatch_size", str(self.microbatch_size), f"1 to the batch size, {self.batch_size}")
-        if self.microbatches > _MAX_MICROBATCHES:
-            found = f"{self.batch_size}, {self.microbatches:,} microbatches of {self.microbatch_size}"
+        count = -(-self.batch_size // self.microbatch_size)
+        if count > _MAX_MICROBATCHES:
+            found = f"{self.batch_size}, {count:,} microbatches of {self.microbatch_size}"
             raise InputError("batch_size", found, f"at most {_MAX_MICROBATCHES:,} microbatches")
         if self.tensor < 1:
             raise InputError("tensor", str(self.tensor), ">= 1")
@@ -148,6 +151,8 @@ class Plan:
                     f"stages.{s}.buckets", f"{odd[0]!r} missing, unknown or twice", "each layer of the stage once"
                 )
             self._check_threads(s, stage)
+        if self.strategy in members():  # of one that nobody knows more is said where it is asked for
+            _ = self.batches
 
     def _check_threads(self, s: int, stage: PlanStage) -> None:
         if not stage.threads:
@@ -177,19 +182,24 @@ class Plan:
         }
         return frozenset(feature for feature, asked in said.items() if asked)
 
+    @cached_property
+    def batches(self) -> Microbatches:
+        """Which samples each microbatch has.
+
+        Raises:
+            InputError: bundles cannot have whole samples; or the strategy is not known.
+        """
+        widths = (len(stage.devices) for stage in self.stages)
+        return microbatches_of(self.strategy, self.batch_size, self.microbatch_size, widths)
+
     @property
     def microbatches(self) -> int:
         """Microbatches of one batch."""
-        return -(-self.batch_size // self.microbatch_size)
+        return self.batches.count
 
     def samples(self, microbatch: int, merged: int = 1) -> int:
-        """Samples of one microbatch, or of so many from it on; the last of each batch may be ragged."""
-        if merged > 1:
-            return sum(self.samples(m) for m in range(microbatch, microbatch + merged))
-        last = self.microbatches - 1
-        if microbatch % self.microbatches == last:
-            return self.batch_size - last * self.microbatch_size
-        return self.microbatch_size
+        """Samples of one microbatch, or of so many from it on."""
+        return self.batches.samples(microbatch, merged)
 
     def cuts(self, graph: Graph) -> tuple[StageCut, ...]:
         """The stages as indices into a graph.

@@ -31,7 +31,7 @@ from hocket.simulate.simulator import Outcome, enough_repeats, lay_out, play
 from hocket.simulate.summary import Summary, steady_state, summarize
 from hocket.simulate.tables import Layout
 from hocket.strategies._choices import MAX_FORWARDS, Choice, Situation
-from hocket.strategies._common import compile_strategy
+from hocket.strategies._common import compile_strategy, microbatches_of
 from hocket.trace.trace import Trace
 
 
@@ -162,14 +162,9 @@ def proven_peaks(situation: Situation, strategy: str, choice: Choice) -> dict[in
     Raises:
         RefusedError: the strategy does not support the choice.
     """
-    costs = CostModel.for_batch(
-        situation.profile,
-        situation.cluster,
-        choice.stages,
-        situation.batch_size,
-        choice.microbatch_size,
-        columns=_columns(situation.profile),
-    )
+    batch = (situation.batch_size, choice.microbatch_size)
+    sizes = _sizes(strategy, choice.stages, batch)
+    costs = CostModel(situation.profile, situation.cluster, choice.stages, sizes, columns=_columns(situation.profile))
     shapes = stage_shapes(situation.profile, choice.stages)
     program = compile_strategy(strategy, shapes, len(costs.samples), dict(choice.options))
     return {device: found.bytes for device, found in footprints(program, PlanSizes(costs, program)).items()}
@@ -235,10 +230,15 @@ def _simulated(asked: _Asked, repeats: int | None = None) -> Predicted:
 
 def _play(asked: _Asked, record: bool, repeats: int | None = None) -> Outcome:
     profile, cluster, strategy, options, cuts, batch = asked
-    costs = CostModel.for_batch(profile, cluster, cuts, *batch, columns=_columns(profile))
+    costs = CostModel(profile, cluster, cuts, _sizes(strategy, cuts, batch), columns=_columns(profile))
     chosen = tuple(sorted(options.items()))
     layout = _layout(strategy, stage_shapes(profile, cuts), len(costs.samples), chosen, costs.rounds, repeats)
     return play(layout, costs, record=record)
+
+
+def _sizes(strategy: str, cuts: tuple[StageCut, ...], batch: tuple[int, int]) -> tuple[int, ...]:
+    """Samples of each microbatch."""
+    return microbatches_of(strategy, *batch, (len(cut.devices) for cut in cuts)).sizes
 
 
 @lru_cache(maxsize=256)

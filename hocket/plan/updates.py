@@ -10,7 +10,7 @@ from functools import cache
 from hocket.errors import InputError, nearest
 from hocket.program.program import StageShape
 from hocket.program.rule import Rule
-from hocket.strategies._common import all_strategies, complete, strategy
+from hocket.strategies._common import all_strategies, complete, microbatches_of, strategy
 from hocket.units import show_count
 
 
@@ -72,7 +72,7 @@ def updates_of(
     Raises:
         InputError: an unknown strategy or option.
     """
-    microbatches = -(-batch_size // microbatch_size)
+    microbatches = microbatches_of(name, batch_size, microbatch_size, (len(shape.devices) for shape in shapes)).count
     rule = strategy(name).rule(shapes, microbatches, complete(name, options))
     counts = [batch_size if count == microbatches else count * microbatch_size for count in rule.batch]
     return Updates(rule.kind, (min(rule.delay), max(rule.delay)), (min(counts), max(counts)), batch_size)

@@ -32,13 +32,12 @@ class Stream:
             raise InputError("Stream.start", str(self.start), ">= 0 samples")
 
     def samples(self, microbatch: int, merged: int = 1) -> int:
-        """Samples of one microbatch, or of so many from it on; the last of a batch may be ragged."""
+        """Samples of one microbatch, or of so many from it on."""
         return self.plan.samples(microbatch, merged)
 
     def position(self, microbatch: int) -> int:
         """Where in the stream the microbatch begins."""
-        batch, within = divmod(microbatch, self.plan.microbatches)
-        return self.start + batch * self.plan.batch_size + within * self.plan.microbatch_size
+        return self.start + self.plan.batches.start(microbatch)
 
     def indices(self, microbatch: int, merged: int = 1) -> list[int]:
         """Which samples of `job.data` the microbatch holds, or so many from it on."""

@@ -29,7 +29,7 @@ class BurstLayer:
     """One layer of a plan.
 
     Attributes:
-        devices: position k has the k-th piece of the batch; pieces are as equal as they can be, the first ones longer by one sample.
+        devices: position k has the k-th piece of the batch; pieces are as equal as they can be, and the first is none of the shorter.
         comp_s: forward, backward and step of the largest piece; comm_s: activations that come and their gradients that go back;
             sync_s: the all-reduce of its gradients. Of layers that stay together, the first has what comes to all of them.
         amplification: GPU-seconds over those on one device; of several transfers that come in, the largest counts.

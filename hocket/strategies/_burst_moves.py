@@ -1,8 +1,8 @@
 """Where the samples of a batch are when a layer runs on g devices, and what moves when the next one runs on h.
 
 Rules of this file: a set of g devices is the first g by number (or as many further on), and position k of its tuple has the k-th
-piece of the batch; pieces are as equal as they can be, the first ones longer by one. Positions follow the bits of the device's
-number in reverse, so that a device of a smaller set has its first samples in a larger set, too: those stay where they are.
+piece of the batch; pieces are as equal as they can be, and cut as microbatches are (program/microbatches.py). Positions follow the bits
+of the device's number in reverse, so that a device of a smaller set has its first samples in a larger set, too: those stay where they are.
 Source: DeepPool section 4.1 (`comm`: payload over bandwidth, and a delay), with what stays put left out.
 """
 
@@ -84,8 +84,7 @@ def _pieces(batch_size: int, counts: tuple[int, ...]) -> tuple[np.ndarray, np.nd
     start, end = (np.zeros((len(counts), counts[-1]), dtype=np.int64) for _ in range(2))
     order = np.array(device_order(counts[-1]))
     for a, count in enumerate(counts):
-        each, more = divmod(batch_size, count)
-        bounds = np.arange(count + 1) * each + np.minimum(np.arange(count + 1), more)
+        bounds = -(-np.arange(count + 1) * batch_size // count)
         own = order[order < count]
         start[a, own], end[a, own] = bounds[:-1], bounds[1:]
     return start, end

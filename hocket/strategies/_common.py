@@ -9,6 +9,7 @@ from typing import Any, Protocol, cast
 from hocket import registry
 from hocket.errors import InputError, RefusedError, nearest
 from hocket.features import Feature, conflict
+from hocket.program.microbatches import Microbatches
 from hocket.program.program import Program, StageShape
 from hocket.program.rule import Rule
 from hocket.units import show_count
@@ -126,6 +127,18 @@ def in_use(stages: Stages, rule: Rule, options: Options) -> frozenset[Feature]:
 def merges(name: str) -> bool:
     """Whether a replica of a strategy runs its share of a batch together, as one forward and one backward."""
     return bool(getattr(strategy(name), "MERGES", False))
+
+
+def microbatches_of(name: str, batch_size: int, size: int, widths: Iterable[int]) -> Microbatches:
+    """Which samples each microbatch of a strategy has.
+
+    Arguments:
+        size: of a microbatch at most. widths: numbers of devices of its stages.
+
+    Raises:
+        InputError: bundles cannot have whole samples.
+    """
+    return Microbatches.bundled(batch_size, size, widths) if merges(name) else Microbatches.of(batch_size, size)
 
 
 def merged(name: str, replicas: int, microbatches: int) -> int:

@@ -70,17 +70,14 @@ def compile(stages: Stages, microbatches: int, options: Options) -> Program:
 
 
 def choices(situation: Situation) -> Iterable[Choice]:
-    """What `plan_burst` finds without a limit, if the batch can be divided so with less than a microbatch too few at its end, and no
-    replica has more samples at once than were measured."""
+    """What `plan_burst` finds without a limit, if no replica has more samples at once than were measured."""
     profile, batch = situation.profile, situation.batch_size
     try:
         runs = plan_burst(profile, situation.cluster, batch, None, bucket_bytes=situation.bucket_bytes).runs
     except InputError as error:
         raise RefusedError(error.place, error.found, error.expected, error.next_step) from None
     microbatches = lcm(*(len(run.devices) for run in runs))
-    size = -(-batch // microbatches)
-    most = microbatches // min(len(run.devices) for run in runs)
-    if min(most * size, batch) <= profile.microbatch_sizes[-1] and -(-batch // size) == microbatches:
+    if -(-batch // min(len(run.devices) for run in runs)) <= profile.microbatch_sizes[-1]:
         stages = (cut(situation, run.layers, run.devices) for run in runs)
         merged = (replace(stage, merged=microbatches // len(stage.devices)) for stage in stages)
-        yield Choice(tuple(merged), size, microbatches)
+        yield Choice(tuple(merged), -(-batch // microbatches), microbatches)

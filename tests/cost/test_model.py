@@ -112,9 +112,9 @@ def test_the_first_gradients_of_an_update_are_copied_where_replicas_sum_them() -
 
 
 def test_batches() -> None:
-    """A batch is cut into microbatches, the last one ragged."""
-    costs = CostModel.for_batch(model().profile, model().cluster, CUTS, 7, 3)
-    assert (costs.samples, costs.batch_size) == ((3, 3, 1), 7)
+    """A batch is its microbatches."""
+    costs = replace(model(), samples=(3, 3, 1))
+    assert costs.batch_size == 7
     with pytest.raises(InputError, match="samples"):
         replace(costs, samples=())
 

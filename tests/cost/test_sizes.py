@@ -20,7 +20,7 @@ def sizes(strategy: str, *widths: int) -> PlanSizes:
     starts = [sum(widths[:s]) for s in range(len(widths))]
     cuts = tuple(StageCut((s,), tuple(range(a, a + w))) for s, (a, w) in enumerate(zip(starts, widths, strict=True)))
     program = compile_strategy(strategy, stage_shapes(profile, cuts), 4, {})
-    return PlanSizes(CostModel.for_batch(profile, CLUSTER, cuts, 4, 1), program)
+    return PlanSizes(CostModel(profile, CLUSTER, cuts, (1,) * 4), program)
 
 
 def test_pools_hold_every_version_that_ever_lives_at_once() -> None:

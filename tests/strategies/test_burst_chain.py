@@ -1,7 +1,7 @@
 """Burst-parallel plans of chains: against brute force, the printed algorithm, limits and refusals."""
 
 from itertools import product
-from math import inf
+from math import ceil, inf
 
 import pytest
 from hypothesis import given, settings
@@ -20,9 +20,7 @@ BATCH = 8
 
 def _piece(batch, count, position):
     """Samples at a position, as a set."""
-    each, more = divmod(batch, count)
-    start = position * each + min(position, more)
-    return set(range(start, start + each + (position < more)))
+    return set(range(ceil(position * batch / count), ceil((position + 1) * batch / count)))
 
 
 def _samples(batch, count):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from hocket.cost.model import CostModel
 from hocket.cost.sizes import PlanSizes
-from hocket.errors import RefusedError
+from hocket.errors import InputError
 from hocket.hardware.cluster import Cluster, Level
 from hocket.plan.plan import Plan, PlanStage
 from hocket.plan.predict import predict
@@ -19,6 +19,7 @@ from hocket.profile.synthetic import chain
 from hocket.program.check import check
 from hocket.program.footprint import footprints
 from hocket.program.instruction import COMPUTE, Kind
+from hocket.program.microbatches import Microbatches
 from hocket.strategies._burst import plan_burst
 from hocket.strategies._common import compile_strategy
 from tests.program.programs import bursts
@@ -40,24 +41,24 @@ def made(places: list[tuple[int, ...]], batch: int, recompute: bool = False, clu
 @settings(max_examples=40)
 @given(
     places=st.lists(PLACES, min_size=1, max_size=4),
-    size=st.integers(1, 4),
-    less=st.integers(0, 3),
+    batch=st.integers(1, 40),
     recompute=st.booleans(),
     cluster=st.sampled_from([CLUSTER, COPIES]),
 )
-@example([(0,), (0, 1), (0, 1, 2, 3), (0, 1, 2, 3), (0,)], 4, 0, False, CLUSTER)  # sent before a backward in parts
-@example([(0, 1, 2, 3), (0, 1, 2)], 1, 0, False, CLUSTER)  # three messages of one lane for one instruction
+@example([(0,), (0, 1), (0, 1, 2, 3), (0, 1, 2, 3), (0,)], 16, False, CLUSTER)  # sent before a backward in parts
+@example([(0, 1, 2, 3), (0, 1, 2)], 12, False, CLUSTER)  # three messages of one lane for one instruction
+@example([(0,), (0, 2, 1, 3), (0, 1)], 9, False, CLUSTER)  # fewer samples than four times three
 def test_what_is_simulated_is_never_above_what_is_proven(
-    places: list[tuple[int, ...]], size: int, less: int, recompute: bool, cluster: Cluster
+    places: list[tuple[int, ...]], batch: int, recompute: bool, cluster: Cluster
 ) -> None:
-    """Bytes, on every device, of whole and ragged batches; and only those samples travel whose device changes."""
+    """Bytes, on every device, of any batch; and only those samples travel whose device changes."""
     microbatches = lcm(*map(len, places))
-    plan = made(places, microbatches * size - min(less, size - 1), recompute, cluster)
+    plan = made(places, max(batch, microbatches), recompute, cluster)
     profile = chain(len(places), activation_bytes=1e6, stash_bytes=3e6, weights_bytes=1e6, device_type="cpu-core")
     program = plan.compile(profile)
     assert check(program) == ()
     _, summary = predict(plan, profile)
-    costs = CostModel.for_batch(profile, cluster, plan.cuts(profile), plan.batch_size, plan.microbatch_size)
+    costs = CostModel(profile, cluster, plan.cuts(profile), plan.batches.sizes)
     proven = footprints(program, PlanSizes(costs, program))
     for device, peak_bytes in summary.peak_memory_bytes.items():
         assert peak_bytes <= proven[device].bytes + 1
@@ -115,10 +116,45 @@ def test_a_plan_file_says_it_by_hand(tmp_path: Path) -> None:
     assert [shapes[0].device(m) for m in range(4)] == [0, 2, 1, 3]
 
 
-def test_a_batch_that_cannot_be_divided_is_refused_with_a_size_that_can() -> None:
-    """Three microbatches on two devices."""
-    plan = Plan("burst_parallel", "chain", 9, 3, (PlanStage(("layer0",), (0, 1)),), CLUSTER)
+@settings(max_examples=25)
+@given(data=st.data(), layers=st.integers(1, 4), devices=st.sampled_from([3, 4, 8]), batch=st.integers(3, 8))
+def test_any_batch_takes_as_long_as_was_planned(data: st.DataObject, layers: int, devices: int, batch: int) -> None:
+    """Numbers of devices that do not divide a batch decide by their largest share, in the plan and in the program."""
+    profile = burst_models.chain(data.draw(burst_models.seconds(layers)), [1.0] * (layers - 1))
+    cluster = burst_models.flat(devices, bandwidth=1e30)
+    found = plan_burst(profile, cluster, batch, data.draw(st.sampled_from([1.5, None])))
+    stages = tuple(PlanStage(tuple(profile.layers[i].name for i in run.layers), run.devices) for run in found.runs)
+    size = -(-batch // lcm(*(len(run.devices) for run in found.runs)))
+    _, summary = predict(Plan("burst_parallel", "toy", batch, size, stages, cluster), profile)
+    assert summary.iteration_s == pytest.approx(found.iteration_s)
+    assert sum(summary.utilization.values()) * summary.iteration_s <= found.gpu_s * (1 + 1e-9)
+
+
+@given(batch=st.integers(1, 40), widths=st.lists(st.integers(1, 8), min_size=1, max_size=3))
+def test_microbatches_are_as_equal_as_they_can_be(batch: int, widths: list[int]) -> None:
+    """Every sample is in one of them, none is empty, and no share of g devices is more than the batch by g, rounded up."""
+    together = lcm(*widths)
+    if together > batch:
+        with pytest.raises(InputError, match=rf"batch_size: found {batch}, .*expected at least {together}, which all"):
+            Microbatches.bundled(batch, 1, widths)
+        return
+    cut = Microbatches.bundled(batch, -(-batch // together), widths)
+    assert sum(cut.sizes) == batch
+    assert 1 <= min(cut.sizes) <= max(cut.sizes) <= cut.size
+    for width in widths:
+        merged = cut.count // width
+        shares = [cut.samples(m, merged) for m in range(0, cut.count, merged)]
+        assert (shares[0], max(shares), sum(shares)) == (-(-batch // width), -(-batch // width), batch)
+
+
+def test_a_batch_that_devices_cannot_divide_is_refused_with_one_that_they_can() -> None:
+    """Eight samples on three and four devices have no common pieces; six microbatches of two have no batch of five."""
+    stages = (PlanStage(("layer0",), (0, 1, 2)), PlanStage(("layer1",), (0, 1, 2, 3)))
     with pytest.raises(
-        RefusedError, match="3 microbatches a batch cannot be divided by the 2 devices of stage 0; take"
+        InputError, match="batch_size: found 8, to be divided among 3 and 4 devices; expected at least 12"
     ):
-        plan.compile(chain(1, device_type="cpu-core"))
+        Plan("burst_parallel", "chain", 8, 1, stages, CLUSTER)
+    with pytest.raises(
+        InputError, match="microbatch_size: found 1: 8 microbatches of a batch of 5 samples; expected at least 2"
+    ):
+        Plan("burst_parallel", "chain", 5, 1, (PlanStage(("layer0",), (0, 1, 2, 3)),), CLUSTER)

@@ -70,12 +70,15 @@ ASYNCHRONOUS = [
     Case("two_bw", (2, 2), recompute=True, shard="optimizer"),
     Case("two_bw", (2, 1), batch_size=7, shard="optimizer"),
 ]
-# Numbers of microbatches that all of these divide.
+# Batches that their numbers of devices divide, and such that they do not.
 BURSTS = [
     Case("burst_parallel", (4, 2, 1), batch_size=16, microbatch_size=4),
     Case("burst_parallel", (4, 2, 1, 2, 4), batch_size=15, microbatch_size=4, recompute=True),
     Case("burst_parallel", (3, 2, 1, 3), batch_size=12),
     Case("burst_parallel", (2, 1, 2), batch_size=7, microbatch_size=4, shard="optimizer"),
+    Case("burst_parallel", (4, 1, 2), batch_size=9, microbatch_size=3),
+    Case("burst_parallel", (1, 2, 3), batch_size=7),
+    Case("burst_parallel", (2, 4, 1, 4), batch_size=5, recompute=True),
     Case("burst_parallel", (1, 4, 2), batch_size=16, microbatch_size=4, recompute=True, shard="full"),
     Case("burst_parallel", (2, 1, 4), batch_size=8, compile="aot_eager"),
 ]
@@ -136,9 +139,10 @@ def test_bundles_of_microbatches_equal_one_process(model, case):
         case = replace(case, compile="")  # torch.compile takes no LSTM
     result, rule = run(graph, case, steps=6)
     assert rule.synchronous
-    expected = one_process(model, "momentum", torch.float64, case.batch_size, case.microbatch_size, 6)
-    microbatches = -(-case.batch_size // case.microbatch_size)
-    assert_same_losses(result.losses, by_bundle(expected.losses, microbatches // case.widths[-1]), 1e-12)
+    plan = case.plan(graph)
+    once = Rule("sync", (plan.microbatches,) * len(plan.stages), (0,) * len(plan.stages))
+    expected = rule_loop(graph, plan, once, 6 * plan.microbatches)
+    assert_same_losses(result.losses, by_bundle(expected.losses, plan.microbatches // case.widths[-1]), 1e-12)
     for weights in result.weights.values():
         assert_same_weights(weights, expected.weights, 1e-11)
 

@@ -36,7 +36,7 @@ def test_bytes_are_the_programs(carried: list[list[dict[str, int]]], number: int
     (case, repeats), graph = SHARING[number], captured("gpt untied", "adam")
     plan, profile = case.plan(graph), measure(graph.job, (1, 2), budget_s=0.3)
     program, cuts = plan.compile(graph), plan.cuts(profile)
-    costs = CostModel.for_batch(profile, plan.cluster, cuts, plan.batch_size, plan.microbatch_size)
+    costs = CostModel(profile, plan.cluster, cuts, plan.batches.sizes)
     parameters = len(list(graph.job.model.named_parameters()))
     for rank in range(WORKERS):
         said = dict.fromkeys(COLLECTIVES, 0.0)

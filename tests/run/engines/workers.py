@@ -56,7 +56,7 @@ RUNS: dict[int, list[Run]] = {
         (Case("flush", (2, 2), recompute=True, shard="optimizer"), "gpt clipped", "adam", 4, None),
         (Case("data_parallel", (4,), shard="optimizer"), "lstm", "momentum", 4, None),
         (Case("flush", (2, 2), shard="full"), "gpt untied", "adam", 4, None),
-        (Case("burst_parallel", (4, 2, 1, 2, 4), 15, 4), "gpt plain untied", "adam", 4, None),
+        (Case("burst_parallel", (4, 2, 1, 2, 4), 9, 3), "gpt plain untied", "adam", 4, None),
         (Case("burst_parallel", (4, 2, 1, 2, 4), 16, 4, recompute=True), "inception plain", "momentum", 4, None),
     ],
 }
