@@ -1,6 +1,6 @@
 """Burst-parallel plans beside DeepPool's public planner: seconds of the search, and both plans under one cost model.
 
-Run: python -m bench.bench_burst [--rows | --printed | --whole | --simulated] [--model vgg16]
+Run: python -m bench.bench_burst [--rows | --printed | --whole | --simulated | --searched] [--model vgg16]
 Data: shared/data/deeppool (profiles of one A100, and what the public planner answered). For every model, number of GPUs, batch and
 amplification limit of its answers: the public planner's own time for its plan, that plan's time under our costs, and our plan's.
 A public plan that is above its limit under our costs is also compared with ours under the amplification that it has.
@@ -20,11 +20,14 @@ from typing import Any
 from bench import burst_inception
 from hocket.errors import InputError
 from hocket.hardware.cluster import Cluster, Level, Link
-from hocket.plan.predict import predict_choice
+from hocket.passes.gradients import DEFAULT_BUCKET_BYTES
+from hocket.plan.predict import predict_choice, trace_of_choice
+from hocket.plan.search import search
 from hocket.profile.model import ModelProfile
 from hocket.profile.readers import deeppool
 from hocket.strategies._burst import BurstPlan, plan_burst
 from hocket.strategies._choices import Choice, Situation, cut
+from hocket.trace.active import active_s
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data" / "deeppool"
 MODELS = {"vgg16": "A100_vgg.prof", "wrn101_2": "A100_wrn.prof", "inception_v3": "A100_inception.prof"}
@@ -205,7 +208,9 @@ def whole(models: list[str]) -> None:
 
 def simulated(models: list[str]) -> None:
     """Print our plans of chains for 8 GPUs beside the simulated programs of them."""
-    print(f"{'model':14}{'batch':>6}{'limit':>7}{'planned':>12}{'of it sync':>12}{'simulated':>12}  devices")
+    print(
+        f"{'model':14}{'batch':>6}{'limit':>7}{'planned':>12}{'of it sync':>12}{'simulated':>12}  amplification, both; devices"
+    )
     for row in answers([model for model in models if model != "inception_v3"]):
         if row["pad"] or row["gpus"] != 8 or row["missing_profile_entries"]:
             continue
@@ -218,9 +223,25 @@ def simulated(models: list[str]) -> None:
         )
         choice = Choice(stages, row["batch"] // microbatches, microbatches)
         took_s = predict_choice(situation, "burst_parallel", choice).iteration_s
+        used_s = sum(active_s(trace_of_choice(situation, "burst_parallel", choice)).values())
+        spent = f"{plan.amplification:.3f} {used_s * plan.amplification / plan.gpu_s:.3f}"
         parts = (plan.iteration_s, sum(layer.sync_s for layer in plan.layers), took_s)
         figures = "".join(f"{part * 1e3:>9.2f} ms" for part in parts)
-        print(f"{row['model']:14}{row['batch']:>6}{row['lim']:>7g}{figures}  {[len(run.devices) for run in plan.runs]}")
+        print(
+            f"{row['model']:14}{row['batch']:>6}{row['lim']:>7g}{figures}  {spent}  {[len(run.devices) for run in plan.runs]}"
+        )
+
+
+def searched(models: list[str]) -> None:
+    """Print what `hocket plan` finds on 8 GPUs under limits: of all strategies, and of burst-parallel plans under that of every layer."""
+    print(f"{'model':14}{'limit':>7}{'amplif.':>9}{'iteration':>12}{'every layer':>13}  plan, of choices, in seconds")
+    for model in models:
+        job, where = profile(model), cluster(8)
+        for limit in (1.0, 1.1, 1.25, 1.5, 2.0, float("inf")):
+            found = search(job, where, 32, amplification_limit=limit)
+            best, every = found.best, plan_burst(job, where, 32, limit, bucket_bytes=DEFAULT_BUCKET_BYTES)
+            figures = f"{best.amplification:>9.2f}{best.iteration_s * 1e3:>9.2f} ms{every.iteration_s * 1e3:>10.2f} ms"
+            print(f"{model:14}{limit:>7g}{figures}  {best.label}, {found.considered:,}, {found.search_s:.1f} s")
 
 
 def main() -> None:
@@ -233,10 +254,12 @@ def main() -> None:
         "--whole", action="store_true", help="a limit of the whole beside the same limit of every layer"
     )
     parser.add_argument("--simulated", action="store_true", help="plans of chains beside their simulated programs")
+    parser.add_argument("--searched", action="store_true", help="the best plans of all strategies under limits")
     chosen = parser.parse_args()
     models = [chosen.model] if chosen.model else list(MODELS)
-    for asked, show in ((chosen.printed, printed), (chosen.whole, whole), (chosen.simulated, simulated)):
-        if asked:
+    modes = {"printed": printed, "whole": whole, "simulated": simulated, "searched": searched}
+    for name, show in modes.items():
+        if getattr(chosen, name):
             show(models)
             return
     searches(models)

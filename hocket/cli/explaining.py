@@ -34,10 +34,12 @@ class Explained:
         answers: "Sequence[Answer]",
         verdict: "Verdict",
         runner_up: str = "",
+        amplification: "Mapping[str, Any] | None" = None,
     ) -> None:
         from hocket.plan.predict import critical_path_of, predict_iteration
 
         self.plan, self.answers, self.verdict, self.runner_up = plan, answers, verdict, runner_up
+        self.amplification = amplification or {}
         self.path: PathSeconds = critical_path_of(plan, profile)
         self.predicted = plan.predicted or predict_iteration(plan, profile)
 
@@ -72,10 +74,18 @@ class Explained:
         parts.append(f"bubble {self.predicted.bubble_fraction:.1%}")
         if self.runner_up:
             yield self.runner_up
+        if self.amplification:
+            yield self._spent()
         yield self.verdict.text
         if self.verdict.stale:
             yield self.verdict.stale_text
         yield f"limits: of the critical path {', '.join(parts)}; memory {share:.0%} of {what} {device}"
+
+    def _spent(self) -> str:
+        """What the plan and the runner-up use of devices, in a sentence."""
+        best, other = self.amplification["best"], self.amplification["runner_up"]
+        limit = f"amplification {best:.2f} of {self.amplification['limit']:g}: device-seconds of an iteration by the seconds of one alone"
+        return limit if other is None else f"{limit}; {other:.2f} of the runner-up"
 
     def print(self) -> None:
         """The sentence, and the table of what would help."""
@@ -96,7 +106,8 @@ class Explained:
         kinds = {"winner": self.verdict.winner, "other": self.verdict.other, "loses": self.verdict.loses}
         kinds |= {"stale": self.verdict.stale, "stale_gains": self.verdict.stale_gains}
         verdict = {**kinds, "reason": self.verdict.why, "text": self.verdict.text}
-        return {"verdict": verdict, "limits": limits, "what_if": [answer_json(one) for one in self.answers]}
+        told = {"verdict": verdict, "limits": limits, "what_if": [answer_json(one) for one in self.answers]}
+        return told | ({"amplification": dict(self.amplification)} if self.amplification else {})
 
 
 @dataclass(frozen=True)
@@ -194,7 +205,12 @@ def explained_profile(profiles: "Mapping[str, ModelProfile]", found: Any, option
     profile = next(one for one in profiles.values() if one.digest == plan.profile_digest)
     answers = [ask_profile(profiles, found, question, options, search=False) for question in usual(plan.cluster)]
     verdict = with_stale(of_profile(found), profiles, found, options)
-    return Explained(plan, profile, answered(answers), verdict, _runner_up(found))
+    amplification = None
+    if found.best.amplification is not None:
+        limit, second = options["amplification_limit"], found.candidates[1:2]
+        amplification = {"limit": limit, "best": found.best.amplification}
+        amplification["runner_up"] = second[0].amplification if second else None
+    return Explained(plan, profile, answered(answers), verdict, _runner_up(found), amplification)
 
 
 def _runner_up(found: Any) -> str:

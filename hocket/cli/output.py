@@ -22,6 +22,7 @@ _LEGEND = {
     "micro": "samples of a microbatch",
     "bubble": "idle by busy time",
     "memory": "of the fullest device",
+    "amplification": "device-seconds of an iteration by the seconds of one device alone",
     "as one process": "whether updates are those of one process, or how they differ",
 }
 
@@ -70,7 +71,12 @@ def print_search(found: "Search", limit: int, width: int | None = None) -> None:
         order: tuple[int, ...] = (5, 3, 8, 2, 6)
         if not any(row[8] for row in rows):
             columns, rows, order = columns[:8], [row[:8] for row in rows], (5, 3, 2, 6)
-        left_out = print_table(title, columns, rows, right=(2, 3, 4, 5, 6), drop=order, width=width)
+        right: tuple[int, ...] = (2, 3, 4, 5, 6)
+        if found.candidates[0].amplification is not None:
+            right = (*right, len(columns))
+            columns.append("amplification")
+            rows = [[*row, f"{one.amplification:.2f}"] for row, one in zip(rows, best, strict=True)]
+        left_out = print_table(title, columns, rows, right=right, drop=order, width=width)
         if left_out:
             print(f"  a wider terminal shows {', '.join(name.partition(' (')[0] for name in left_out)} as well")
         print_legend(_LEGEND, columns, width)
@@ -121,7 +127,7 @@ def search_json(found: "Search") -> dict[str, Any]:
             "peak_memory_bytes": {str(k): v for k, v in c.peak_memory_bytes.items()},
             "update_rule": updates_json(c.updates),
             "plan": as_data(c.plan),
-        }
+        } | ({} if c.amplification is None else {"amplification": c.amplification})
 
     return {
         "search_s": found.search_s,

@@ -67,6 +67,17 @@ def plan(
             help="Only replicas that divide none, optimizer (state and step) or full (weights, too); all are considered by default."
         ),
     ] = None,
+    amplification_limit: Annotated[
+        float | None,
+        typer.Option(
+            metavar="X",
+            help="Of a profile: how inefficient a plan may be. The seconds that all its devices spend on an iteration, by those that "
+            "one device alone would take for the same batch, are X at most; plans above it are refused. 1 is one device alone, 2 "
+            "twice its work for the same; begin with 1.5. Burst-parallel plans, which give each layer as many devices as it is "
+            "worth and leave the others to other jobs, are found under it, and use only what is not left to others.",
+            show_default=False,
+        ),
+    ] = None,
     sequence: Annotated[
         int | None, typer.Option(min=1, help="By sizes: tokens of a sample; the model's own by default.")
     ] = None,
@@ -154,6 +165,7 @@ def plan(
             "microbatch_sizes": tuple(microbatch or ()),
             "synchronous": synchronous,
             "shard": shard,
+            "amplification_limit": amplification_limit,
         }
         goal = goal_from(objective, tokens, samples, deadline)
         with Progress("planning", not json) as progress:
@@ -190,6 +202,8 @@ def plan(
         options["shards"] = (shard,)
     if calibration:
         options["calibration"] = Calibration.read(calibration)
+    if amplification_limit is not None:
+        options["amplification_limit"] = amplification_limit
     goal = goal_from(objective, tokens, samples, deadline, sized.sequence)
     with Progress("planning", not json) as progress:
         known = Cluster.read(cluster)

@@ -10,6 +10,7 @@ from hocket.cli import collocating
 from hocket.cli.options import Json
 
 if TYPE_CHECKING:
+    from hocket.plan.open import Opened
     from hocket.simulate.summary import Summary
 
 
@@ -141,12 +142,14 @@ def simulate(
         print_json({**as_data(summary), "shown_batch_size": opened.shown.batch_size, **with_job})
         return
     busy = summary.utilization.values()
+    lent = _lent(opened)
     rows = [
         ["iteration", show_seconds(summary.iteration_s)],
         ["throughput", f"{show_number(summary.samples_per_s)} samples/s"],
         ["bubble", f"{summary.bubble_fraction:.1%} of the ideal time"],
         ["devices that compute", f"{sum(busy):.3g} of {len(busy)} on average"],
         *overlap_row(summary.overlap),
+        *([["amplification", lent]] if lent else []),
         ["peak memory by device", show_peaks(summary.peak_memory_bytes)],
         *(_sent_by_groups(summary) if summary.group_bytes else []),
         ["weight versions by stage", _each(summary.weight_versions)],
@@ -160,6 +163,20 @@ def simulate(
     for path in (trace, report):
         if path:
             print(f"wrote {path}")
+
+
+def _lent(opened: "Opened") -> str:
+    """What a plan uses of devices, where others may have those that a stage leaves out; empty where all are kept."""
+    from hocket.errors import InputError
+    from hocket.plan.amplification import amplification_of
+    from hocket.strategies._common import lends
+
+    if not lends(opened.plan.strategy):
+        return ""
+    try:
+        return amplification_of(opened.plan, opened.profile).text
+    except InputError as error:
+        return f"not known; {error}"
 
 
 def _sent_by_groups(summary: "Summary") -> list[list[str]]:

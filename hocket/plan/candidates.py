@@ -12,7 +12,11 @@ TIE = 0.01  # plans within this share of the best count as equal (section 2.5.2:
 
 @dataclass(frozen=True)
 class Candidate:
-    """One simulated choice that fits; `updates` says how its mathematics differ from those of one process."""
+    """One simulated choice that fits; `updates` says how its mathematics differ from those of one process.
+
+    Attributes:
+        amplification: device-seconds of an iteration over the seconds of one device alone (amplification.py), where there is a limit.
+    """
 
     strategy: str
     config: str
@@ -22,6 +26,7 @@ class Candidate:
     samples_per_s: float
     peak_memory_bytes: dict[int, float]
     bubble_fraction: float = 0.0
+    amplification: float | None = None
 
     @property
     def label(self) -> str:

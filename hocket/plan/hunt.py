@@ -14,11 +14,13 @@ from hocket.errors import RefusedError
 from hocket.plan.bound import Bounds
 from hocket.plan.candidates import TIE, Candidate, Refused
 from hocket.plan.plan import Plan, PlanStage
-from hocket.plan.predict import predict_choice, proven_peaks
+from hocket.plan.predict import predict_choice, proven_peaks, trace_of_choice
+from hocket.plan.tolerance import Tolerance, held_s
 from hocket.plan.updates import updates_of
 from hocket.program.program import StageShape
 from hocket.strategies._choices import MAX_FORWARDS, Choice, Situation, period_forwards, shared
-from hocket.strategies._common import complete, config, microbatches_of, refusal, strategy
+from hocket.strategies._common import complete, config, lends, microbatches_of, refusal, strategy
+from hocket.trace.active import active_s
 from hocket.units import show_bytes, show_count
 
 SIMULATED_PER_STRATEGY = 4  # of those that cannot be the best of all any more, but may be the best of their strategy
@@ -31,11 +33,14 @@ class Hunt:
 
     Attributes:
         waiting: (bound in seconds, number, strategy, choice, whether the bound is the tight one).
-        best_s: of all candidates, and of those of each strategy; kept: how many each strategy has.
+        best_s: of all candidates, and of those of each strategy; kept: how many each strategy has, simulated ones that use
+            too much of devices counted.
+        tolerance: what a choice may use of devices.
     """
 
     situation: Situation
     profile_path: str
+    tolerance: Tolerance | None = None
     candidates: list[Candidate] = field(default_factory=list)
     refused: list[Refused] = field(default_factory=list)
     considered: int = 0
@@ -87,7 +92,7 @@ class Hunt:
                     heappush(self.waiting, (bound_s, number, name, choice, True))
                     continue
             else:
-                reason = self._simulate(name, shapes, choice)
+                reason = self._beyond(name, choice, bound_s) or self._simulate(name, shapes, choice)
             done += 1
             if reason is not None:
                 self.refused.append(Refused(name, _label(shapes, choice), reason.text, reason.missing_bytes))
@@ -128,12 +133,33 @@ class Hunt:
                 f"replicas in these numbers take the same turns again only after {forwards // len(shapes)} microbatches; "
                 f"programs of more than {MAX_FORWARDS} forwards are not considered"
             )
-        return self._too_large(self.bounds.peak_bytes(name, shapes, choice), "at least ")
+        too_much = self._beyond(name, choice, self.bounds.quick_s(choice))
+        return too_much or self._too_large(self.bounds.peak_bytes(name, shapes, choice), "at least ")
+
+    def _beyond(self, name: str, choice: Choice, least_s: float) -> "_Reason | None":
+        """Whether a choice that keeps its devices for so long at least uses too much of them."""
+        if self.tolerance is None or lends(name):
+            return None
+        text = self.tolerance.refusal(held_s(choice.stages, least_s, self.tolerance.members), "at least ")
+        return _Reason(text) if text else None
+
+    def _used_s(self, name: str, choice: Choice, iteration_s: float, tolerance: Tolerance) -> float:
+        """Device-seconds of an iteration."""
+        if lends(name):
+            return tolerance.members * sum(active_s(trace_of_choice(self.situation, name, choice)).values())
+        return held_s(choice.stages, iteration_s, tolerance.members)
 
     def _simulate(self, name: str, shapes: tuple[StageShape, ...], choice: Choice) -> "_Reason | None":
         """Add a candidate, or say why it is none."""
         predicted = predict_choice(self.situation, name, choice)
         reason = self._too_large(predicted.peak_memory_bytes, "")
+        amplification = None
+        if reason is None and self.tolerance is not None:
+            used_s = self._used_s(name, choice, predicted.iteration_s, self.tolerance)
+            amplification = used_s / self.tolerance.alone_s
+            if text := self.tolerance.refusal(used_s):
+                self.kept[name] += 1
+                return _Reason(text)
         promising = predicted.iteration_s <= self.best_s[name] * (1 + TIE)
         if reason is None and promising and self._is_near(predicted.peak_memory_bytes):
             # Other timing may take more than the simulated one, and `check` takes no risk. What is not among the best of its
@@ -153,6 +179,7 @@ class Hunt:
                 predicted.samples_per_s,
                 predicted.peak_memory_bytes,
                 predicted.bubble_fraction,
+                amplification,
             )
         )
         self.best_s[name] = min(self.best_s[name], seconds)

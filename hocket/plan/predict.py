@@ -156,6 +156,17 @@ def predict_choice(situation: Situation, strategy: str, choice: Choice, most_for
     return _short(asked, most_forwards)
 
 
+def trace_of_choice(situation: Situation, strategy: str, choice: Choice) -> Trace:
+    """As `played`, for a strategy's choice.
+
+    Raises:
+        RefusedError: the strategy does not support the choice.
+    """
+    batch = (situation.batch_size, choice.microbatch_size)
+    asked = _Asked(situation.profile, situation.cluster, strategy, choice.options, choice.stages, batch)
+    return _play(asked, record=False).trace
+
+
 def proven_peaks(situation: Situation, strategy: str, choice: Choice) -> dict[int, float]:
     """The most that each device can come to hold, whatever the timing: what `check` asks of the plan (footprint.py).
 

@@ -14,10 +14,12 @@ from hocket.cost.group import of_group
 from hocket.errors import InputError, nearest
 from hocket.hardware.cluster import Cluster
 from hocket.hardware.groups import grouped
+from hocket.plan.amplification import alone_s as alone_of
 from hocket.plan.candidates import Candidate, Search, joined, ordered
 from hocket.plan.compiling import compiled, told
 from hocket.plan.hunt import Hunt
 from hocket.plan.plan import Plan
+from hocket.plan.tolerance import Tolerance
 from hocket.plan.updates import considered
 from hocket.profile.costs import BATCH_STATISTICS
 from hocket.profile.model import ModelProfile
@@ -37,6 +39,8 @@ def search(
     bucket_bytes: float | None = None,
     synchronous: bool | None = None,
     shard: str | None = None,
+    amplification_limit: float | None = None,
+    alone_s: float | None = None,
     progress: Callable[[int, int, str], None] | None = None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Search:
@@ -50,6 +54,9 @@ def search(
         microbatch_sizes: to consider; those of the profile when empty.
         synchronous: False: where none is named, those that compute with old weights as well; True: refuse such a name.
         shard: what replicas divide in every plan (docs/sharding.md); None: what serves best, and under `fully_sharded` all.
+        amplification_limit: of the device-seconds of an iteration over the seconds of one device alone with the same batch
+            (amplification.py): what uses more is refused, and burst-parallel plans are found under it. None: no limit.
+        alone_s: these seconds; worked out from the profile when not given.
         progress: called with (done, total, what).
 
     Raises:
@@ -73,7 +80,13 @@ def search(
         situation = replace(situation, shard=shard)
     if bucket_bytes is not None:
         situation = replace(situation, bucket_bytes=bucket_bytes)
-    hunt = Hunt(situation, profile_path)
+    tolerance = None
+    if amplification_limit is not None:
+        alone_s = alone_of((profile,), cluster, batch_size) if alone_s is None else alone_s
+        tolerance = Tolerance(amplification_limit, alone_s, profile.tensor)
+        own_s = alone_of((situation.profile,), situation.cluster, batch_size)
+        situation = replace(situation, amplification_limit=amplification_limit * alone_s / own_s)
+    hunt = Hunt(situation, profile_path, tolerance)
     for name in chosen:
         hunt.offer(name)
     hunt.run(progress)
@@ -104,6 +117,8 @@ def search_widths(profiles: Mapping[str, ModelProfile], cluster: Cluster, batch_
         if profile.digest_of_model != first[1].digest_of_model:
             raise InputError(path, "a profile of another model", f"one of the model of {first[0]}")
         paths[kind] = path
+    if options.get("amplification_limit") is not None:
+        options = {**options, "alone_s": alone_of(profiles.values(), cluster, batch_size)}
     return joined([search(one, cluster, batch_size, profile_path=path, **options) for path, one in profiles.items()])
 
 

@@ -43,9 +43,16 @@ def plan_sizes(
         options: of `search_sizes`.
 
     Raises:
-        InputError: as `search_sizes`; costs are compared and a price is not known.
+        InputError: as `search_sizes`; costs are compared and a price is not known; a limit of the amplification.
         RefusedError: no part of the cluster serves the goal.
     """
+    if options.pop("amplification_limit", None) is not None:
+        raise InputError(
+            "amplification_limit",
+            "a model by its sizes, whose plans are for all devices and keep them",
+            "a profile, whose layers may have unlike numbers of devices",
+            "Profile the model, on no device with `hocket profile job.py --device-type`; or ask for few devices with --objective cost.",
+        )
     if goal.objective == "time":
         if progress:
             progress(0, 0, f"ways to divide {show_count(cluster.devices, 'device')} for a batch of {batch_size}")

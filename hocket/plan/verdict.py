@@ -15,14 +15,15 @@ from hocket.plan.search import search_widths
 from hocket.plan.sized import SizedSearch, asked
 from hocket.plan.updates import Updates, synchronous_strategies
 from hocket.profile.model import ModelProfile
-from hocket.strategies._common import members
+from hocket.strategies._common import lends, members
 from hocket.units import show_bytes, show_gap
 
-PLAIN, SHARDED, TENSOR, PIPELINE = (
+PLAIN, SHARDED, TENSOR, PIPELINE, BURST = (
     "plain data parallelism",
     "sharded data parallelism",
     "tensor parallelism",
     "a pipeline",
+    "burst parallelism",
 )
 
 
@@ -31,7 +32,7 @@ class Verdict:
     """Which kind wins.
 
     Attributes:
-        winner: PLAIN, SHARDED, TENSOR or PIPELINE. other: the best of the other kind, pipelines or not; empty where there is none.
+        winner: PLAIN, SHARDED, TENSOR, PIPELINE or BURST. other: the best of the other kind, pipelines or not; empty where there is none.
         loses: by what share of the winner's seconds it takes longer. why: there is none of the other kind.
         stale, stale_gains, stale_updates: the best of the strategies that compute with old weights, where nobody asked for them and it is
             quicker: by what share of the winner's seconds, and how its updates differ, in a sentence.
@@ -162,7 +163,7 @@ def _with(verdict: Verdict, name: str, gains: float, updates: Updates, strategy:
 
 def _kind_of(one: Candidate) -> str:
     if len({stage.devices for stage in one.plan.stages}) > 1:
-        return PIPELINE
+        return BURST if lends(one.strategy) else PIPELINE
     if one.plan.shard != "none" and any(len(stage.devices) > 1 for stage in one.plan.stages):
         return SHARDED
     return PLAIN if one.plan.tensor == 1 else TENSOR

@@ -87,6 +87,7 @@ def plan_burst(
     whole_limit: float | None = None,
     powers_of_two: bool = True,
     counts: Sequence[int] | None = None,
+    least: int = 1,
     memory_bytes: float | None = None,
     bucket_bytes: float = 0.0,
     way: Way = "exact",
@@ -98,7 +99,8 @@ def plan_burst(
         amplification_limit: of every layer's GPU-seconds, transfers and synchronisation counted, over its seconds on one device;
             None for no limit.
         whole_limit: the same of the iteration's GPU-seconds; branches are then those that are fastest between their ends.
-        powers_of_two: layers may have 1, 2, 4, ... devices, otherwise any number; `counts`: these numbers instead.
+        powers_of_two: layers may have 1, 2, 4, ... devices, otherwise any number; `counts`: these numbers instead, and 1. least: of
+            these none that is smaller (where seconds are known of small shares alone), or this one where there is no other.
         memory_bytes: of one device; by default what the cluster says.
         bucket_bytes: gradients of so many bytes are all-reduced together, so that a layer pays for its share of the start-up alone;
             0 for an all-reduce of every layer, as in the paper.
@@ -109,8 +111,11 @@ def plan_burst(
         InputError: there is no such plan, and why.
     """
     _check(batch_size, amplification_limit, whole_limit, memory_bytes, bucket_bytes)
+    if not 1 <= least <= _most(cluster, batch_size):
+        raise InputError("least", str(least), f"1 to {_most(cluster, batch_size)}")
     limit = inf if amplification_limit is None else amplification_limit
     numbers = _counts(cluster, batch_size, powers_of_two, counts, only or {})
+    numbers = tuple(number for number in numbers if number >= least or number in (only or {}).values()) or (least,)
     graph = graph_of(profile)
     costs = BurstCosts(profile, cluster, batch_size, numbers, graph.units, bucket_bytes)
     fixed = _fixed(graph, numbers, only or {})

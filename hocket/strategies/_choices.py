@@ -34,6 +34,7 @@ class Situation:
         microbatch_sizes: candidate sizes; by default those of the profile that are not larger than the batch.
         bucket_bytes: size at which a gradient bucket closes.
         shard: what replicas divide (program.SHARDS), of every choice; None for what strategies do by themselves, and `shared`.
+        amplification_limit: of the device-seconds of an iteration over the seconds of one device alone; None for no limit.
     """
 
     profile: ModelProfile
@@ -42,6 +43,7 @@ class Situation:
     microbatch_sizes: tuple[int, ...] = ()
     bucket_bytes: float = DEFAULT_BUCKET_BYTES
     shard: str | None = None
+    amplification_limit: float | None = None
 
     def __post_init__(self) -> None:
         if self.batch_size < 1:

@@ -129,6 +129,11 @@ def merges(name: str) -> bool:
     return bool(getattr(strategy(name), "MERGES", False))
 
 
+def lends(name: str) -> bool:
+    """Whether devices that a strategy does not use at the moment are free for other jobs; others keep theirs."""
+    return bool(getattr(strategy(name), "LENDS", False))
+
+
 def microbatches_of(name: str, batch_size: int, size: int, widths: Iterable[int]) -> Microbatches:
     """Which samples each microbatch of a strategy has.
 

@@ -7,23 +7,25 @@ that a stage does not use are idle meanwhile, for others to use.
 from collections.abc import Iterable
 from dataclasses import replace
 from math import lcm
+from typing import Any
 
 from hocket.errors import InputError, RefusedError
 from hocket.passes.assemble import assemble
 from hocket.passes.tasks import Task, Work
 from hocket.program.order import stages_on
 from hocket.program.program import Program
-from hocket.strategies._burst import plan_burst
+from hocket.strategies._burst import BurstRun, plan_burst
 from hocket.strategies._choices import Choice, Situation, cut
 from hocket.strategies._common import Option, Options, Stages, config
 from hocket.strategies._synchronous import rule
 from hocket.units import show_count
 
-__all__ = ["MERGES", "OPTIONS", "PAPER", "STEADY", "choices", "compile", "in_flight", "rule", "supports"]
+__all__ = ["LENDS", "MERGES", "OPTIONS", "PAPER", "STEADY", "choices", "compile", "in_flight", "rule", "supports"]
 
 PAPER = "DeepPool (Park et al. 2022), sections 3 and 4"
 STEADY = False
 MERGES = True
+LENDS = True
 OPTIONS: dict[str, Option] = {}
 
 
@@ -69,15 +71,42 @@ def compile(stages: Stages, microbatches: int, options: Options) -> Program:
     )
 
 
+# What the planner counts is not quite what is simulated (sums of gradients hide behind backwards, whoever sends is busy, too), so that
+# plans under somewhat less and more than the limit are offered as well: which of them keep it the simulation says.
+_NEAR = (1.2, 1.0, 0.98, 0.94, 0.85)
+
+
 def choices(situation: Situation) -> Iterable[Choice]:
-    """What `plan_burst` finds without a limit, if no replica has more samples at once than were measured."""
-    profile, batch = situation.profile, situation.batch_size
-    try:
-        runs = plan_burst(profile, situation.cluster, batch, None, bucket_bytes=situation.bucket_bytes).runs
-    except InputError as error:
-        raise RefusedError(error.place, error.found, error.expected, error.next_step) from None
+    """What `plan_burst` finds, if no replica has more samples at once than were measured: without a limit; or where there is one, under it
+    and near it, of the iteration and of every layer, and without it, for plans that keep it all the same."""
+    profile, batch, limit = situation.profile, situation.batch_size, situation.amplification_limit
+    largest = profile.microbatch_sizes[-1]
+    asked: list[dict[str, Any]] = [{}]
+    if limit is not None:
+        least = -(-batch // largest)
+        if least > min(situation.cluster.devices, batch):
+            found = f"{batch} samples for {show_count(situation.cluster.devices, 'device')}"
+            step = "Measure more at once with `hocket profile -b`, or take a smaller batch."
+            raise RefusedError("microbatch_sizes", found, f"{largest}, which were measured, on each at most", step)
+        limits = dict.fromkeys(max(1.0, limit * near) for near in _NEAR)
+        asked += [{"whole_limit": one} for one in limits] + [{"amplification_limit": max(1.0, limit)}]
+        asked = [{"least": least, **one} for one in asked]
+    offered: dict[tuple[BurstRun, ...], None] = {}
+    for one in asked:
+        options = {"amplification_limit": None, "bucket_bytes": situation.bucket_bytes, **one}
+        try:
+            runs = plan_burst(profile, situation.cluster, batch, **options).runs
+        except InputError as error:
+            if "whole_limit" in one or one.get("amplification_limit"):
+                continue  # no plan keeps it; what there is without a limit may
+            raise RefusedError(error.place, error.found, error.expected, error.next_step) from None
+        if -(-batch // min(len(run.devices) for run in runs)) <= largest:
+            offered.setdefault(runs)
+    return [_choice(situation, runs) for runs in offered]
+
+
+def _choice(situation: Situation, runs: tuple[BurstRun, ...]) -> Choice:
     microbatches = lcm(*(len(run.devices) for run in runs))
-    if -(-batch // min(len(run.devices) for run in runs)) <= profile.microbatch_sizes[-1]:
-        stages = (cut(situation, run.layers, run.devices) for run in runs)
-        merged = (replace(stage, merged=microbatches // len(stage.devices)) for stage in stages)
-        yield Choice(tuple(merged), -(-batch // microbatches), microbatches)
+    stages = (cut(situation, run.layers, run.devices) for run in runs)
+    merged = tuple(replace(stage, merged=microbatches // len(stage.devices)) for stage in stages)
+    return Choice(merged, -(-situation.batch_size // microbatches), microbatches)

@@ -57,6 +57,26 @@ def test_the_best_plan_says_when_its_mathematics_are_others(folder: Path, capsys
     assert rule == {"kind": "delayed", "same_as_one_process": False, "updates_old": [1, 1], "samples": [16, 16]}
 
 
+def test_what_may_be_used_of_devices(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Under a limit each plan says what it uses, the explanation what the best and the runner-up do, refusals by how much they are
+    above it; a plan that lends devices says it when it is simulated, too. Without a limit nobody speaks of it."""
+    words = ("plan", "profile.json", "cluster.yaml", "-B", "8")
+    assert "amplification" not in said(capsys, *words)
+    found = document(capsys, *words, "--amplification-limit", "1.05", "--candidates")
+    used = [one["amplification"] for one in found["candidates"]]
+    assert all(1 <= one <= 1.05 for one in used)
+    assert found["amplification"] == {"limit": 1.05, "best": used[0], "runner_up": used[1]}
+    assert any("above the limit of 1.05" in one["reason"] for one in found["refused"])
+    text = said(capsys, *words, "--amplification-limit", "1.05")
+    assert f"amplification {used[0]:.2f} of 1.05: device-seconds of an iteration by the seconds of one alone; " in text
+    assert f"; {used[1]:.2f} of the runner-up" in text
+    said(capsys, *words, "--amplification-limit", "2", "-s", "burst_parallel", "-o", "burst.yaml")
+    best = document(capsys, *words, "--amplification-limit", "2", "-s", "burst_parallel")["candidates"][0]
+    assert f"{best['amplification']:.2f} (device-seconds of an iteration" in said(capsys, "simulate", "burst.yaml")
+    error = said(capsys, "plan", "gpt2-xl", "cluster.yaml", "-B", "8", "--amplification-limit", "2", code=2)
+    assert "expected a profile, whose layers may have unlike numbers of devices" in error
+
+
 def test_what_replicas_divide(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """`--shard` holds for every candidate, stands in the plan and in what it takes; other words are refused, by sizes as well."""
     Cluster("a100", (Level("server", 2, 1e9, 1e-6),), "a100-80gb").save("a100.yaml")

@@ -136,7 +136,8 @@ def test_refused_meshes_have_reasons(sized: SizedSearch) -> None:
 
 def test_what_the_same_plan_cannot_do_is_searched_all_the_same() -> None:
     """A batch that is smaller than the plan's microbatches: no answer of the same plan, and the search's."""
-    plan = search_widths({"": PROFILE}, SERVER, 16, microbatch_sizes=(16,)).best.plan
+    alone = {"microbatch_sizes": (16,), "strategies": ("data_parallel",)}
+    plan = search_widths({"": PROFILE}, SERVER, 16, **alone).best.plan
     answer = ask_plan(plan, PROFILE, Question("less", batch=0.5), search=True)
     now = predict_iteration(plan, PROFILE).samples_per_s
     assert answer.same is None
