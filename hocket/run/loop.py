@@ -122,6 +122,7 @@ def train(
         summary = run_workers(job, plan, path.parent if path else None, given, listener)
         if path is not None and shows_the_run():
             _keep(plan, path, summary, listener)
+            _account(plan, path, given, listener)
         return summary
     finally:
         listener.close()
@@ -173,6 +174,22 @@ def _keep(plan: Plan, path: Path, summary: Summary, listener: Listener) -> None:
         listener.note(f"not kept for the next plan: {error.found}; expected {error.expected}")
         return
     listener.note(f"kept in {beside(path).name} for the next plan of this profile and cluster")
+
+
+def _account(plan: Plan, path: Path, options: Options, listener: Listener) -> None:
+    """Say what a run that was traced has used of devices beside what was planned, where the plan lends those that a stage leaves out."""
+    from hocket.plan.amplification import amplification_of
+    from hocket.plan.open import opened
+    from hocket.strategies._common import lends
+    from hocket.trace.trace import Trace
+
+    if options.trace is None or not plan.profile or not lends(plan.strategy):
+        return
+    try:
+        profile = opened(plan, path.parent, path.name).profile
+        listener.note(f"amplification: {amplification_of(plan, profile, Trace.read(options.trace)).text}")
+    except InputError as error:  # whatever it is, it is no reason to fail after training
+        listener.note(f"amplification: not known; {error}")
 
 
 def number_in(name: str) -> int:
