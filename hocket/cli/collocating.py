@@ -1,5 +1,6 @@
 """What `hocket simulate --background` asks for and prints: a foreground and a background job on the same devices."""
 
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -8,6 +9,8 @@ import typer
 if TYPE_CHECKING:
     from hocket.plan.open import Opened
     from hocket.simulate.background import Collocated
+
+_MUCH = 1.05  # times as long: worth a remark
 
 File = Annotated[
     Path | None,
@@ -44,8 +47,6 @@ def collocated(
     slowdown_limit: float | None,
 ) -> "Collocated":
     """The plan with the background job of a file."""
-    from math import inf
-
     from hocket.cost.contention import Collocation
     from hocket.plan.beside import background_job, beside
 
@@ -82,7 +83,7 @@ def collocated_json(found: "Collocated") -> dict[str, Any]:
 def print_collocated(found: "Collocated") -> None:
     """The same for people."""
     from hocket.cli.table import print_table
-    from hocket.units import show_bytes, show_count, show_number, show_ranges, show_seconds
+    from hocket.units import show_bytes, show_number, show_ranges, show_seconds
 
     alone, together = found.steady
     job, rates = found.background, found.background_samples_per_s
@@ -105,17 +106,17 @@ def print_collocated(found: "Collocated") -> None:
         share = "-" if d not in rates else f"{rates[d] / job.samples_per_s:.0%}"
         alike.setdefault((f"{idle:.0%}", f"{rest:.0%}", share), []).append(d)
     lines = [
-        [show_ranges(own), *row, show_number(sum(rates.get(d, 0.0) for d in own) / len(own))]
+        [show_ranges(own), *row, show_number(sum(rates[d] for d in own) / len(own)) if own[0] in rates else "-"]
         for row, own in alike.items()
     ]
     columns = ["device", "idle alone", "idle together", "background's pace", "samples/s each"]
     print_table(
         "by device; a pace of 100% is that of the background alone on a device", columns, lines, right=(1, 2, 3, 4)
     )
+    if found.slowdown > _MUCH and found.rules.slowdown_limit == inf:
+        print("  note: --slowdown-limit 1.5 launches nothing beside what suffers most, such as collectives")
     if found.paused:
-        print(
-            f"  note: nothing is launched beside {show_count(len(found.paused), 'layer or collective')} of the foreground"
-        )
+        print(f"  note: nothing is launched beside {len(found.paused)} layers and collectives of the foreground")
     if large := _too_large(found):
         print(f"  note: device {show_ranges(large)} has not the memory for both")
     left_out = sorted(set(found.idle) - set(found.devices))

@@ -18,7 +18,7 @@ from hocket.profile.model import ModelProfile
 from hocket.simulate.background import REPEATS, Collocated, background_of, collocate
 from hocket.simulate.simulator import enough_repeats
 
-_MOST = 150_000  # nodes and launches: some seconds of plain Python
+_MOST = 60_000  # nodes and launches: some seconds of plain Python
 
 
 def background_job(path: str | Path, cluster: Cluster, batch_size: int | None = None) -> Background:

@@ -149,6 +149,66 @@ def test_beside_a_layer_that_leaves_half_of_the_device():
         assert found.background_samples_per_s[0] == pytest.approx(10 * pace, rel=1e-3)
 
 
+def stepped(layers, launches, rules, step_s):
+    """The rules once more, in small steps of time, for one device that always computes: when the layers end, and what the
+    background has done by then.
+
+    Arguments:
+        layers: (seconds, demand) of each in turn; launches likewise, again and again.
+    """
+    now, done_s, place, queued, share, left_s = 0.0, 0.0, 0, 0, 0.0, 0.0
+    for seconds, demand in layers:
+        while seconds > 1e-12:
+            need = launches[place].demand
+            if left_s <= 1e-12:
+                first = queued == 0
+                room = min(need, 1 - demand) if rules.priority and first else need
+                if not first or room >= min(need, rules.least_share):
+                    share, left_s = room, launches[place].seconds
+                    queued = rules.outstanding if first else queued
+            mine, theirs = 1.0, 0.0
+            if left_s > 1e-12:
+                if rules.priority and queued == rules.outstanding:
+                    share = max(share, min(need, 1 - demand))
+                    mine, theirs = min(1.0, (1 - share) / demand), share / need
+                else:
+                    mine = theirs = 1 / max(1.0, demand + need)
+                mine, theirs = mine / rules.compute_slowdown, theirs / rules.compute_slowdown
+            seconds, now = seconds - mine * step_s, now + step_s
+            if left_s > 1e-12:
+                done_s, left_s = done_s + theirs * step_s, left_s - theirs * step_s
+                if left_s <= 1e-12:
+                    place, queued = (place + 1) % len(launches), queued - 1
+    return now, done_s
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_as_the_rules_in_small_steps_of_time(seed):
+    """Layers and launches of random lengths and demands, every way to share: the replay is what the rules say."""
+    rng = np.random.default_rng(seed)
+    rules = Collocation(bool(seed % 2), True, int(rng.integers(1, 4)), compute_slowdown=(1.0, 1.3)[seed // 2 % 2])
+    outcome = outcome_of(Chain("data_parallel", (1,), 1, layers=4), 1)
+    profile, shares = outcome.costs.profile, rng.choice((0.125, 0.25, 0.5, 1.0), 4)
+    sizes = profile.microbatch_sizes
+    layers = tuple(
+        replace(
+            layer,
+            forward_s=tuple(float(a) * max(1, size * share) for size in sizes),
+            backward_s=tuple(float(b) * max(1, size * share) for size in sizes),
+        )
+        for layer, share, a, b in zip(profile.layers, shares, *rng.uniform(0.5, 2, (2, 4)).round(2), strict=True)
+    )
+    costs = replace(outcome.costs, profile=replace(profile, layers=layers), columns=None)
+    outcome = play(outcome.program, costs, 1)
+    launches = tuple(Launch(*pair) for pair in rng.uniform((0.1, 0.2), (0.9, 1.0), (3, 2)).round(2).tolist())
+    found = collocate(outcome, Background("job", 1, launches), rules)
+    forward = [(layer.forward_s[0], share) for layer, share in zip(layers, shares, strict=True)]
+    backward = [(layer.backward_s[0], share) for layer, share in zip(layers, shares, strict=True)]
+    end_s, done_s = stepped(forward + backward[::-1], launches, rules, 1e-4)
+    assert found.foreground.makespan_s == pytest.approx(end_s, rel=3e-3)
+    assert found.launches[0][:, 2].sum() == pytest.approx(done_s, rel=3e-3)
+
+
 def test_without_priority_both_go_on_at_the_same_pace():
     """Two jobs that need a whole device each take twice as long each."""
     outcome = outcome_of(Chain("data_parallel", (1,), 1))
