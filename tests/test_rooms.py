@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -97,29 +98,60 @@ def room_of(name: str) -> str:
     return name.split("/")[0].removesuffix(".py")
 
 
-def imports_of(tree: ast.Module, path: str) -> Iterator[Import]:
+@dataclass
+class Seen:
+    """What one walk over a file finds: imports, with whether they are inside a function and under TYPE_CHECKING, and calls."""
+
+    imports: list[tuple[ast.Import | ast.ImportFrom, bool, bool]]
+    calls: list[ast.Call]
+
+
+def seen_in(tree: ast.Module) -> Seen:
+    """Imports and calls of a file, in one walk."""
+    seen = Seen([], [])
+    left: list[tuple[ast.AST, bool, bool]] = [(tree, False, False)]
+    while left:
+        node, lazy, typing = left.pop()
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            seen.imports.append((node, lazy, typing))
+        elif isinstance(node, ast.Call):
+            seen.calls.append(node)
+        lazy = lazy or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        guard = isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+        for field in node._fields:
+            value = getattr(node, field, None)
+            inside = typing or (guard and field == "body")
+            if isinstance(value, ast.AST):
+                left.append((value, lazy, inside))
+            elif isinstance(value, list):
+                left.extend((part, lazy, inside) for part in value if isinstance(part, ast.AST))
+    return seen
+
+
+def imports_of(seen: Seen, path: str) -> Iterator[Import]:
     """Every module that a file imports, at the top, under `if`, or inside a function."""
     package = ["hocket", *path.split("/")[:-1]]
-    functions = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
-    guarded = [n for n in ast.walk(tree) if isinstance(n, ast.If) and "TYPE_CHECKING" in ast.unparse(n.test)]
-    in_function = {id(node) for function in functions for node in ast.walk(function)}
-    in_guard = {id(node) for guard in guarded for part in guard.body for node in ast.walk(part)}
-    for node in ast.walk(tree):
+    for node, lazy, typing in seen.imports:
         if isinstance(node, ast.Import):
             modules = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
+        else:
             start = package[: len(package) - node.level + 1] if node.level else []
             base = ".".join([*start, *([node.module] if node.module else [])])
             # `from hocket import cost` imports a room, `from hocket.cost import transfer` a module of it.
             modules = [f"hocket.{alias.name}" for alias in node.names] if base == "hocket" else [base]
-        else:
-            continue
-        yield from (Import(path, node.lineno, m, id(node) in in_function, id(node) in in_guard) for m in modules)
+        yield from (Import(path, node.lineno, m, lazy, typing) for m in modules)
 
 
-def all_imports() -> list[Import]:
-    """The imports of the whole package."""
-    return [one for path in FILES for one in imports_of(ast.parse(path.read_text()), name_of(path))]
+@cache
+def found_in_package() -> tuple[list[Import], list[str]]:
+    """The imports of the whole package, and what it must never do: every file is read once, and no tree is kept."""
+    imports, wrong = [], []
+    for path in FILES:
+        tree = ast.parse(path.read_text())
+        seen, name = seen_in(tree), name_of(path)
+        imports += imports_of(seen, name)
+        wrong += forbidden_in(seen, name)
+    return imports, wrong
 
 
 def out_of_order(one: Import, rooms: tuple[str, ...] = ROOMS) -> bool:
@@ -145,7 +177,7 @@ def test_every_file_belongs_to_a_room() -> None:
 
 def test_a_room_imports_only_rooms_above_it() -> None:
     """The order in hocket/__init__.py holds for every import, also those inside functions."""
-    wrong = [str(one) for one in all_imports() if out_of_order(one)]
+    wrong = [str(one) for one in found_in_package()[0] if out_of_order(one)]
     assert not wrong, "\n".join(wrong)
 
 
@@ -170,7 +202,7 @@ def test_a_room_imports_only_rooms_above_it() -> None:
 def test_the_order_test_can_fail(path: str, text: str, wrong: bool) -> None:
     """Each form of import is seen, and told right from wrong."""
     rooms = ("errors", "files", "program", "cost", "cli", "demo")
-    assert any(out_of_order(one, rooms) for one in imports_of(ast.parse(text), path)) is wrong
+    assert any(out_of_order(one, rooms) for one in imports_of(seen_in(ast.parse(text)), path)) is wrong
 
 
 def test_every_exception_is_about_a_file() -> None:
@@ -182,7 +214,7 @@ def test_torch_is_imported_only_where_it_runs() -> None:
     """Planning, simulating and checking never load torch: only the rooms that execute do."""
     wrong = [
         str(one)
-        for one in all_imports()
+        for one in found_in_package()[0]
         if one.module.split(".")[0] in ("torch", "torchvision", "transformers")
         and not one.typing
         and not one.path.startswith(TORCH_LAZILY if one.lazy else TORCH)
@@ -206,19 +238,19 @@ def test_importing_everything_else_leaves_torch_alone() -> None:
     assert (done.stdout.strip(), done.returncode) == ("False", 0), done.stderr
 
 
-def forbidden_in(tree: ast.Module, name: str) -> Iterator[str]:
+def forbidden_in(seen: Seen, name: str) -> Iterator[str]:
     """What a file does that the package must never do, with the line."""
-    for one in imports_of(tree, name):
+    for one in imports_of(seen, name):
         if one.module.split(".")[0] in UNPICKLERS:
             yield f"hocket/{name}:{one.line} imports {one.module}: nothing is unpickled"
         if one.module.split(".")[0] == "yaml":
             yield f"hocket/{name}:{one.line} imports yaml: hocket.documents.parse_yaml reads YAML"
-    for node in ast.walk(tree):
-        if not isinstance(node, ast.Call):
-            continue
+    for node in seen.calls:
         place = f"hocket/{name}:{node.lineno}"
         call = ast.unparse(node.func)
-        keywords = {word.arg: ast.unparse(word.value) for word in node.keywords}
+        keywords = {
+            word.arg: ast.unparse(word.value) for word in node.keywords if word.arg in ("shell", "weights_only")
+        }
         if call in ("eval", "exec", "compile", "__import__", "builtins.eval", "builtins.exec"):
             yield f"{place} calls {call}"
         if call.startswith("runpy.") and name != "profile/job.py":
@@ -235,7 +267,7 @@ def forbidden_in(tree: ast.Module, name: str) -> Iterator[str]:
 
 def test_nothing_is_unpickled_evaluated_or_given_to_a_shell() -> None:
     """No pickle, eval, exec, shell or unsafe YAML in the package; running a file is for `load_job` alone."""
-    wrong = [line for path in FILES for line in forbidden_in(ast.parse(path.read_text()), name_of(path))]
+    _, wrong = found_in_package()
     assert not wrong, "\n".join(wrong)
 
 
@@ -259,7 +291,7 @@ def test_nothing_is_unpickled_evaluated_or_given_to_a_shell() -> None:
 )
 def test_the_safety_test_can_fail(text: str, wrong: bool) -> None:
     """Each forbidden thing is seen, and its harmless relative is not."""
-    assert bool(list(forbidden_in(ast.parse(text), "plan/plan.py"))) is wrong
+    assert bool(list(forbidden_in(seen_in(ast.parse(text)), "plan/plan.py"))) is wrong
 
 
 def texts() -> list[Path]:

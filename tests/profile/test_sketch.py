@@ -158,7 +158,7 @@ class Tokens:
     def __getitem__(self, i): return torch.zeros(1024, dtype=torch.long), torch.zeros(1024, dtype=torch.long)
 
 def make_job():
-    model = GPT(n_layer=6, d_model=20480, n_head=128, seq=1024, vocab=51200).bfloat16()
+    model = GPT(n_layer=2, d_model=36864, n_head=128, seq=1024, vocab=51200).bfloat16()
     return Job(model, language_loss, Tokens(), lambda p: torch.optim.Adam(p), 8, name="large")
 """
     )
