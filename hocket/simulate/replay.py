@@ -114,7 +114,7 @@ class Replay:
             elif version == self.devices[number].version:
                 self._due(self.devices[number], now)
         for device in self.devices.values():
-            if device.share > 0:
+            if device.share > 0 and device.launched < now:
                 self._advance(device, now)
                 alone = self.job.launches[device.place].seconds
                 device.log.append((device.launched, now, alone - device.work))
