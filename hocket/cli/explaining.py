@@ -35,11 +35,13 @@ class Explained:
         verdict: "Verdict",
         runner_up: str = "",
         amplification: "Mapping[str, Any] | None" = None,
+        buckets: str = "",
     ) -> None:
         from hocket.plan.predict import critical_path_of, predict_iteration
 
         self.plan, self.answers, self.verdict, self.runner_up = plan, answers, verdict, runner_up
         self.amplification = amplification or {}
+        self.buckets = buckets
         self.path: PathSeconds = critical_path_of(plan, profile)
         self.predicted = plan.predicted or predict_iteration(plan, profile)
 
@@ -76,6 +78,8 @@ class Explained:
             yield self.runner_up
         if self.amplification:
             yield self._spent()
+        if self.buckets:
+            yield self.buckets
         yield self.verdict.text
         if self.verdict.stale:
             yield self.verdict.stale_text
@@ -106,7 +110,12 @@ class Explained:
         kinds = {"winner": self.verdict.winner, "other": self.verdict.other, "loses": self.verdict.loses}
         kinds |= {"stale": self.verdict.stale, "stale_gains": self.verdict.stale_gains}
         verdict = {**kinds, "reason": self.verdict.why, "text": self.verdict.text}
-        told = {"verdict": verdict, "limits": limits, "what_if": [answer_json(one) for one in self.answers]}
+        told = {
+            "verdict": verdict,
+            "buckets": self.buckets,
+            "limits": limits,
+            "what_if": [answer_json(one) for one in self.answers],
+        }
         return told | ({"amplification": dict(self.amplification)} if self.amplification else {})
 
 
@@ -193,7 +202,8 @@ def explained_sizes(found: Any, options: Mapping[str, Any]) -> Explained:
     alone = fewer(found.cluster, found.best.predicted.bubble_fraction)
     answers += [one for one in (ask_sizes(found, question, options) for question in alone) if one.gain > 0]
     plan, profile = found.plan(found.best), found.profile_of(found.best)
-    return Explained(plan, profile, answered(answers), of_sizes(found, options))
+    verdict = of_sizes(found, options)
+    return Explained(plan, profile, answered(answers), verdict, buckets=found.buckets_text)
 
 
 def explained_profile(profiles: "Mapping[str, ModelProfile]", found: Any, options: Mapping[str, Any]) -> Explained:
@@ -210,7 +220,7 @@ def explained_profile(profiles: "Mapping[str, ModelProfile]", found: Any, option
         limit, second = options["amplification_limit"], found.candidates[1:2]
         amplification = {"limit": limit, "best": found.best.amplification}
         amplification["runner_up"] = second[0].amplification if second else None
-    return Explained(plan, profile, answered(answers), verdict, _runner_up(found), amplification)
+    return Explained(plan, profile, answered(answers), verdict, _runner_up(found), amplification, found.best.buckets)
 
 
 def _runner_up(found: Any) -> str:

@@ -126,6 +126,7 @@ def search_json(found: "Search") -> dict[str, Any]:
             "bubble_fraction": c.bubble_fraction,
             "peak_memory_bytes": {str(k): v for k, v in c.peak_memory_bytes.items()},
             "update_rule": updates_json(c.updates),
+            "buckets": c.buckets,
             "plan": as_data(c.plan),
         } | ({} if c.amplification is None else {"amplification": c.amplification})
 

@@ -78,6 +78,13 @@ def plan(
             show_default=False,
         ),
     ] = None,
+    buckets: Annotated[
+        str,
+        typer.Option(
+            help="Of gradients: auto (sizes and, where the cluster file has `overlap`, threads that make the best plans quickest), "
+            "default (25 MiB), or a number of bytes. By sizes auto chooses only where there is `overlap`."
+        ),
+    ] = "auto",
     sequence: Annotated[
         int | None, typer.Option(min=1, help="By sizes: tokens of a sample; the model's own by default.")
     ] = None,
@@ -166,6 +173,7 @@ def plan(
             "synchronous": synchronous,
             "shard": shard,
             "amplification_limit": amplification_limit,
+            "buckets": _buckets(buckets),
         }
         goal = goal_from(objective, tokens, samples, deadline)
         with Progress("planning", not json) as progress:
@@ -195,7 +203,7 @@ def plan(
 
     sized = replace(loaded, sequence=sequence) if sequence else loaded
     options = {"tensors": tensor or (), "recomputes": recompute or (), "microbatch_sizes": microbatch or ()}
-    options |= {"strategies": strategy or (), "synchronous": synchronous}
+    options |= {"strategies": strategy or (), "synchronous": synchronous, "buckets": _buckets(buckets)}
     if sequence_parallel is not None:
         options["sequence_parallel"] = (sequence_parallel,)
     if shard:
@@ -218,6 +226,14 @@ def plan(
         explain, candidates, lambda found: explained_sizes(found, options), lambda found: refused_meshes(found, options)
     )
     report(found.best, output, rows, json, why)
+
+
+def _buckets(word: str) -> str | float:
+    """A number of bytes as such."""
+    try:
+        return float(word)
+    except ValueError:
+        return word
 
 
 def known_run(profile: "ModelProfile", cluster: "Cluster", output: Path | None) -> "Experience | None":

@@ -163,14 +163,18 @@ class CostModel:
 
     def turn_s(self, stage: int, device: int, samples: int) -> float:
         """Seconds that a device computes for one microbatch of a stage: forward, backward, and the forward that is made again."""
+        forward_s, again = self._alone_s(Kind.FORWARD, stage, device, samples), self.cuts[stage].recompute
+        both_s = forward_s * (1 + again) + self.backward_s(stage, device, samples)
+        return both_s + (2 + again) * self.cluster.instruction_s
+
+    def backward_s(self, stage: int, device: int, samples: int) -> float:
+        """Seconds of one backward of a stage alone on a device, without what the engine takes."""
+        return self._alone_s(Kind.BACKWARD, stage, device, samples)
+
+    def _alone_s(self, kind: Kind, stage: int, device: int, samples: int) -> float:
         name = self.cluster.node_of(device).device_type
-        columns = self.columns_on(device)
-        forward_s, backward_s = (
-            self._profiled_s(columns, kind, stage, samples, False) for kind in (Kind.FORWARD, Kind.BACKWARD)
-        )
-        again = self.cuts[stage].recompute
-        alone = forward_s * (1 + again) + backward_s
-        return alone * (1.0 if name in self._known else self._factors[name]) + (2 + again) * self.cluster.instruction_s
+        seconds = self._profiled_s(self.columns_on(device), kind, stage, samples, False)
+        return seconds * (1.0 if name in self._known else self._factors[name])
 
     def _copies(self, instruction: Instruction) -> bool:
         """Whether a step copies the weights first, or a backward its gradients into flat tensors."""

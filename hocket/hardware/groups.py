@@ -117,15 +117,16 @@ def _between(level: Level, groups: int, inside: Inside, sharing: int, slices: bo
         sharing: members that send over one link.
     """
     steps = level.all_reduce or level.link
-    # Each member reduces what is its own.
+    # Each member reduces what is its own, beside its own computation.
     all_reduce = Link(steps.bandwidth_bytes_per_s / sharing, steps.latency_s)
+    overlap = level.overlap and level.overlap.scaled(1 / sharing, 1.0)
     if not slices:
         rate, latency_s = level.bandwidth_bytes_per_s / sharing, level.latency_s
     else:
         seconds = sharing / inside.width / level.bandwidth_bytes_per_s
         seconds += (inside.width - 1) / inside.width / inside.link.bandwidth_bytes_per_s
         rate, latency_s = 1 / seconds, level.latency_s + inside.steps * inside.link.latency_s
-    return Level(level.name, groups, rate, latency_s, level.shared, all_reduce)
+    return Level(level.name, groups, rate, latency_s, level.shared, all_reduce, overlap=overlap)
 
 
 def _nodes(cluster: Cluster, width: int) -> tuple[Node, ...]:

@@ -56,7 +56,8 @@ class LinkFigures:
         for cut, run, count in zip(choice.stages, stages.runs, updates.tolist(), strict=True):
             if len(cut.devices) > 1:
                 size = sum(run.gradients_bytes)
-                flow_s = count * collective(cluster, Kind.ALL_REDUCE, cut.devices, size).flow_s
+                kinds = (Kind.REDUCE_SCATTER, Kind.ALL_GATHER) if cut.sharded else (Kind.ALL_REDUCE,)
+                flow_s = count * sum(collective(cluster, kind, cut.devices, size).flow_s for kind in kinds)
                 for use in collective_uses(cluster, cut.devices):
                     if use.governed:
                         load[use.resource] = load.get(use.resource, 0.0) + flow_s

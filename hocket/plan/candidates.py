@@ -12,10 +12,12 @@ TIE = 0.01  # plans within this share of the best count as equal (section 2.5.2:
 
 @dataclass(frozen=True)
 class Candidate:
-    """One simulated choice that fits; `updates` says how its mathematics differ from those of one process.
+    """One simulated choice that fits.
 
     Attributes:
+        updates: how its mathematics differ from those of one process.
         amplification: device-seconds of an iteration over the seconds of one device alone (amplification.py), where there is a limit.
+        buckets: what other buckets of gradients than those of one size gain; empty where it has these.
     """
 
     strategy: str
@@ -27,6 +29,7 @@ class Candidate:
     peak_memory_bytes: dict[int, float]
     bubble_fraction: float = 0.0
     amplification: float | None = None
+    buckets: str = ""
 
     @property
     def label(self) -> str:

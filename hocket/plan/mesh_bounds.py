@@ -40,7 +40,7 @@ class MeshBounds:
         self._made: dict[int, np.ndarray] = {}
         self._grounds: dict[object, Ground] = {}
         self._between: Between = {}
-        self._rings: dict[tuple[int, ...], TransferTime] = {}
+        self._rings: dict[tuple[Kind, tuple[int, ...]], TransferTime] = {}
         self._whole_s: dict[int, np.ndarray] = {}
 
     @cached_property
@@ -225,8 +225,8 @@ class MeshBounds:
         weights, summed = (np.bincount(rank, np.diff(sizes[cut])) for sizes in (self._weights, self._gradients))
         for sizes, shared in zip((weights, summed), self._shared.tolist(), strict=False):
             sizes[[0, -1]] = np.maximum(0.0, sizes[[0, -1]] - shared)
-        carried = (weights + summed) / 2 if mesh.sharded else summed  # half of a ring's way scatters, half gathers
-        return ground.busiest_s(crossing, carried, mesh.microbatches)
+        carried = weights + summed if mesh.sharded else summed  # a gather takes as long as a scatter
+        return ground.busiest_s(crossing, carried, mesh.microbatches, mesh.sharded)
 
     def _summed_s(self, mesh: Mesh, ground: Ground, layers: range) -> float:
         """Of the gradients of some of the first device's layers."""
@@ -248,16 +248,16 @@ class MeshBounds:
         gradients, weights = np.diff(self._gradients[cut]), np.diff(self._weights[cut])
         for sizes, shared in ((gradients, self._shared[1]), (weights, self._shared[0])):
             sizes[[0, -1]] = np.maximum(0.0, sizes[[0, -1]] - shared)
-        latency_s, byte_s = np.array([self._ring(place) for place in mesh.stands]).T
-        rounds = 0.5 if mesh.sharded else 1.0  # half of a ring's way scatters, half gathers
-        gathers = rounds * mesh.sharded * (ground.widths > 1)
-        return rounds * (latency_s + byte_s * gradients), gathers * (latency_s + byte_s * weights)
+        kind = Kind.REDUCE_SCATTER if mesh.sharded else Kind.ALL_REDUCE
+        latency_s, byte_s = np.array([self._ring(kind, place) for place in mesh.stands]).T
+        gathers = mesh.sharded * (ground.widths > 1)  # which take as long as to scatter
+        return latency_s + byte_s * gradients, gathers * (latency_s + byte_s * weights)
 
-    def _ring(self, place: tuple[int, ...]) -> TransferTime:
-        """Of an all-reduce of one byte; its latency, and flow for each byte."""
-        if place not in self._rings:
-            self._rings[place] = collective(self.group.cluster, Kind.ALL_REDUCE, place, 1.0)
-        return self._rings[place]
+    def _ring(self, kind: Kind, place: tuple[int, ...]) -> TransferTime:
+        """Of a collective of one byte; its latency, and flow for each byte."""
+        if (kind, place) not in self._rings:
+            self._rings[kind, place] = collective(self.group.cluster, kind, place, 1.0)
+        return self._rings[kind, place]
 
     @cached_property
     def _steps_s(self) -> np.ndarray:

@@ -15,6 +15,7 @@ from hocket.errors import InputError, nearest
 from hocket.hardware.cluster import Cluster
 from hocket.hardware.groups import grouped
 from hocket.plan.amplification import alone_s as alone_of
+from hocket.plan.buckets import AUTO, best_few, check_buckets
 from hocket.plan.candidates import Candidate, Search, joined, ordered
 from hocket.plan.compiling import compiled, told
 from hocket.plan.hunt import Hunt
@@ -36,7 +37,7 @@ def search(
     strategies: Sequence[str] = (),
     microbatch_sizes: tuple[int, ...] = (),
     profile_path: str = "",
-    bucket_bytes: float | None = None,
+    buckets: str | float = AUTO,
     synchronous: bool | None = None,
     shard: str | None = None,
     amplification_limit: float | None = None,
@@ -52,6 +53,7 @@ def search(
         batch_size: samples of one update.
         strategies: names to consider; those with the mathematics of one process when empty.
         microbatch_sizes: to consider; those of the profile when empty.
+        buckets: of gradients: AUTO, chosen for the best few plans (hocket/plan/buckets.py), DEFAULT, or of so many bytes.
         synchronous: False: where none is named, those that compute with old weights as well; True: refuse such a name.
         shard: what replicas divide in every plan (docs/sharding.md); None: what serves best, and under `fully_sharded` all.
         amplification_limit: of the device-seconds of an iteration over the seconds of one device alone with the same batch
@@ -60,7 +62,7 @@ def search(
         progress: called with (done, total, what).
 
     Raises:
-        InputError: an unknown strategy, one that is not synchronous where only those are wanted, or a batch size that is not positive.
+        InputError: an unknown strategy, one that is not synchronous where only those are wanted, or a size that is not positive.
     """
     began = clock()
     if batch_size < 1:
@@ -71,6 +73,7 @@ def search(
         raise InputError(
             "batch_size", str(batch_size), expected, "Profile larger microbatches with `hocket profile -b`."
         )
+    check_buckets(buckets)
     chosen = considered(strategies, synchronous, members(), members())
     group = grouped(cluster, profile.tensor, slices=not profile.sequence_parallel)
     situation = Situation(of_group(profile, group), group.cluster, batch_size, microbatch_sizes)
@@ -78,8 +81,8 @@ def search(
         if shard not in SHARDS:
             raise InputError("shard", repr(shard), f"one of {', '.join(SHARDS)}", nearest(shard, SHARDS))
         situation = replace(situation, shard=shard)
-    if bucket_bytes is not None:
-        situation = replace(situation, bucket_bytes=bucket_bytes)
+    if not isinstance(buckets, str):
+        situation = replace(situation, bucket_bytes=buckets)
     tolerance = None
     if amplification_limit is not None:
         alone_s = alone_of((profile,), cluster, batch_size) if alone_s is None else alone_s
@@ -92,8 +95,11 @@ def search(
     hunt.run(progress)
     found = ordered(_of_groups(hunt.candidates, profile, cluster))
     notes = list(_notes(profile, situation, cluster))
-    if profile.compiled is not None and found:
+    if profile.compiled is not None:
         found = ordered(compiled(one, profile) for one in found)
+    if buckets == AUTO:
+        found = ordered(best_few(found, profile))
+    if profile.compiled is not None and found:
         notes.append(told(found[0].plan, profile))
     return Search(tuple(found), tuple(hunt.refused), clock() - began, hunt.considered, tuple(notes))
 

@@ -22,6 +22,7 @@ from hocket.features import Feature, check_together
 from hocket.hardware.cluster import Cluster, DeviceType, Node
 from hocket.hardware.groups import grouped
 from hocket.passes.borders import stage_shapes
+from hocket.plan.buckets import AUTO, DEFAULT, Rebucketed, check_buckets, contends, rebucketed
 from hocket.plan.hunt import make_plan
 from hocket.plan.mesh import STALE, STRATEGIES, USUAL
 from hocket.plan.mesh_search import Meshes, search_meshes
@@ -71,7 +72,7 @@ class SizedSearch:
     """What a search for a model by its sizes has found.
 
     Attributes:
-        model, cluster, device, batch_size, precision, calibration: what was asked. meshes: found ones, the best first.
+        model, cluster, device, batch_size, precision, calibration, buckets: what was asked. meshes: found ones, the best first.
         search_s: that it took.
     """
 
@@ -82,9 +83,10 @@ class SizedSearch:
         batch_size: int,
         precision: Precision,
         calibration: Calibration | None = None,
+        buckets: str = AUTO,
     ) -> None:
         self.model, self.cluster, self.batch_size, self.precision = model, cluster, batch_size, precision
-        self.calibration = calibration
+        self.calibration, self.buckets = calibration, buckets
         self.devices = _types_of(cluster)
         self.device = self.devices[0]
         self.meshes = Meshes((), 0, 0)
@@ -187,7 +189,27 @@ class SizedSearch:
         return self.meshes.found
 
     def plan(self, found: Meshed, profile_path: str = "") -> Plan:
-        """The plan file of a mesh, with what is predicted of it."""
+        """The plan file of a mesh, with what is predicted of it.
+
+        The best has the buckets that serve it best, where it is known what all-reduces and computation take from each other. Other
+        plans, and all where that is not known, have buckets of one size: most divide the optimizer's state, whose sums stay.
+        """
+        if found is self.best and self._rebucketed is not None:
+            return replace(self._rebucketed.plan, profile=profile_path)
+        return self._plan(found, profile_path)
+
+    @cached_property
+    def _rebucketed(self) -> Rebucketed | None:
+        if self.buckets != AUTO or not contends(self.cluster):
+            return None
+        return rebucketed(self._plan(self.best), self.profile_of(self.best))
+
+    @property
+    def buckets_text(self) -> str:
+        """What other buckets than those of one size gain for the best plan; empty where it has these."""
+        return self._rebucketed.text if self._rebucketed is not None else ""
+
+    def _plan(self, found: Meshed, profile_path: str = "") -> Plan:
         mesh = found.mesh
         profile = self.profile_of(found)
         situation, choice = found.plane.choice(mesh, self.batch_size)
@@ -282,6 +304,7 @@ def search_sizes(
     synchronous: bool | None = None,
     precision: Precision = IN_16_BITS,
     calibration: Calibration | None = None,
+    buckets: str | float = AUTO,
     ceiling_s: float = inf,
     like: SizedSearch | None = None,
     clock: Callable[[], float] = time.perf_counter,
@@ -294,6 +317,7 @@ def search_sizes(
             members of groups work on slices of the sequence. shards: what columns divide of their state;
             all of `SHARDS` when nothing is said. strategies: of `mesh.STRATEGIES`; `USUAL` when empty. synchronous: False: where none
             is named, `STALE` as well; True: refuse such a name.
+        buckets: AUTO, or DEFAULT for buckets of one size in the best plan as well (hocket/plan/buckets.py).
         ceiling_s: iterations that take longer are of no use. like: a search for the same model, whose profiles will do.
 
     Raises:
@@ -321,7 +345,10 @@ def search_sizes(
     for width in tensors:
         model.check_tensor(width)
         grouped(cluster, width)
-    found = SizedSearch(model, cluster, batch_size, precision, calibration)
+    check_buckets(buckets)
+    if not isinstance(buckets, str):
+        raise InputError("buckets", f"{buckets:g}", f"{AUTO} or {DEFAULT}, where a model is planned by its sizes")
+    found = SizedSearch(model, cluster, batch_size, precision, calibration, buckets)
     if like is not None:
         found.share(like)
     found.profile(tensors[0] if tensors else 1, "none", sizes)  # says what is wrong with the device type

@@ -77,6 +77,22 @@ def test_what_may_be_used_of_devices(folder: Path, capsys: pytest.CaptureFixture
     assert "expected a profile, whose layers may have unlike numbers of devices" in error
 
 
+def test_buckets_of_gradients(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What other buckets gain is a line of the explanation, and of the JSON document; `default` and a number of bytes are as they say."""
+    words = ("plan", "profile.json", "cluster.yaml", "-B", "4", "-b", "1", "-s", "data_parallel", "--shard", "none")
+    found = document(capsys, *words)
+    line = found["buckets"]
+    assert line == found["candidates"][0]["buckets"]
+    assert line.startswith("buckets: ")
+    assert line.endswith("quicker")
+    assert f"  {line}\n" in said(capsys, *words)
+    for word, count in (("default", 1), ("4e6", 4)):
+        plain = document(capsys, *words, "--buckets", word)
+        assert not plain["buckets"]
+        assert len(plain["candidates"][0]["plan"]["stages"][0]["buckets"]) == count
+    assert "auto, default or a number of bytes" in said(capsys, *words, "--buckets", "some", code=2)
+
+
 def test_what_replicas_divide(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """`--shard` holds for every candidate, stands in the plan and in what it takes; other words are refused, by sizes as well."""
     Cluster("a100", (Level("server", 2, 1e9, 1e-6),), "a100-80gb").save("a100.yaml")
@@ -112,7 +128,7 @@ def test_only_synchronous_plans(folder: Path, capsys: pytest.CaptureFixture[str]
 
 def test_what_old_weights_would_gain(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Told in a line, with how the updates differ, where nobody asked and it is quicker; of who has asked, nothing."""
-    words = ("plan", "profile.json", "cluster.yaml", "-B", "4", "-b", "1")
+    words = ("plan", "profile.json", "cluster.yaml", "-B", "4", "-b", "1", "--buckets", "default")
     best, *_ = document(capsys, *words)["candidates"]
     stale = document(capsys, *words, "-s", "two_bw", "-s", "pipedream")["candidates"]
     quickest_s = min(one["iteration_s"] for one in stale)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from hocket.errors import InputError
 from hocket.hardware.cluster import Cluster, Level, Link, Node
 from hocket.hardware.groups import Inside, grouped
+from hocket.hardware.overlap import OverlapModel, Rate
 
 INSIDE, OUTSIDE = 240e9, 24e9
 
@@ -60,6 +61,14 @@ def test_every_member_reduces_its_own() -> None:
     for slices in (False, True):
         assert grouped(servers(True), 8, slices).cluster.levels[0].all_reduce == Link(OUTSIDE / 8, 5e-6)
         assert grouped(servers(False), 8, slices).cluster.levels[0].all_reduce == Link(OUTSIDE, 5e-6)
+
+
+def test_every_member_sums_beside_its_own_computation() -> None:
+    """What sums and computation take from each other stays; members that send over one link share its rate."""
+    overlap = OverlapModel(0.9, 1e-3, Rate(1e9, 5e8, 0.1), Rate(2e9, 1e9, 0.1), 1e-5, 2, (1, 2, 4))
+    levels = (Level("server", 4, 1e11, shared=False), Level("network", 2, 1e9, overlap=overlap))
+    found = grouped(Cluster("two", levels, "v100-16gb"), 2).cluster.levels
+    assert [level.overlap for level in found] == [None, overlap.scaled(0.5, 1.0)]
 
 
 def test_a_ring_inside() -> None:

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from hocket.hardware.cluster import Cluster, Level
 from hocket.profile.model import ModelProfile
 from hocket.profile.synthetic import chain
+from tests.plan.overlaps import models
 
 Draw = Callable[[st.SearchStrategy[Any]], Any]
 
@@ -36,12 +37,15 @@ def profiles(draw: Draw, most: int = 7) -> ModelProfile:
 @st.composite
 def clusters(draw: Draw) -> Cluster:
     """One or two levels, shared or not, fast or slow; some on hosts with fewer cores than devices, some of processes of one
-    machine, whose engine takes its time."""
+    machine, whose engine takes its time; some of which it is known what all-reduces and computation take from each other."""
     rate = st.sampled_from([1e7, 1e8, 1e9, 1e10])
     latency = st.sampled_from([0.0, 1e-5, 1e-3])
+    known = st.builds(lambda model, factor: model.scaled(factor, 1.0), models(), st.sampled_from([1e-2, 1.0]))
+    overlap = st.one_of(st.none(), st.none(), known)
     widths = draw(st.sampled_from([(2,), (3,), (4,), (2, 2), (3, 2)]))
     levels = tuple(
-        Level(f"level{k}", width, draw(rate), draw(latency), draw(st.booleans())) for k, width in enumerate(widths)
+        Level(f"level{k}", width, draw(rate), draw(latency), draw(st.booleans()), overlap=draw(overlap))
+        for k, width in enumerate(widths)
     )
     cores = draw(st.sampled_from([None, None, 1.0, 2.0]))
     return Cluster(

@@ -8,13 +8,14 @@ from hypothesis import strategies as st
 
 from hocket.errors import RefusedError
 from hocket.hardware.cluster import Cluster, Level
+from hocket.hardware.overlap import OverlapModel, Rate
 from hocket.passes.borders import StageCut
 from hocket.plan.bound import Bounds
 from hocket.plan.candidates import TIE
 from hocket.plan.predict import predict_choice
 from hocket.profile.model import ModelProfile
 from hocket.profile.synthetic import chain
-from hocket.strategies._choices import Choice, Situation
+from hocket.strategies._choices import Choice, Situation, shared
 from hocket.strategies._common import complete, members, strategy
 from tests.plan.situations import clusters, profiles
 
@@ -65,3 +66,18 @@ def test_who_copies_messages_copies_beside_others(copies: bool) -> None:
     bounds, found = Bounds(situation), predict_choice(situation, "flush", choice)
     assert bounds.seconds("flush", bounds.shapes(choice), choice) <= found.iteration_s
     assert (found.iteration_s < 16 * 0.01) == copies  # seconds of the messages, one after the other
+
+
+def test_what_is_scattered_is_not_what_is_known_of_all_reduces() -> None:
+    """Replicas that divide the optimizer's state scatter and gather, at the link's own rate, however slow all-reduces are."""
+    slow = OverlapModel(1.0, 0.0, Rate(1e7, 0.0, 0.0), Rate(1e7, 0.0, 0.0), 0.0, 2)
+    cluster = Cluster("known", (Level("server", 2, 1e10, overlap=slow),), "cpu-core")
+    profile = chain(2, forward_s=1e-3, backward_s=1e-3, microbatch_sizes=(1,), device_type="cpu-core")
+    situation = Situation(profile, cluster, 2)
+    whole = Choice((StageCut((0, 1), (0, 1), buckets=((1, 0),)),), 1, 2)
+    divided = shared(whole)
+    assert divided is not None
+    bounds = Bounds(situation)
+    for choice, least_s in ((whole, 0.8), (divided, 0.0)):
+        found = predict_choice(situation, "data_parallel", choice).iteration_s
+        assert least_s <= bounds.seconds("data_parallel", bounds.shapes(choice), choice) <= found * (1 + 1e-9)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from hocket.cost.analytic import RECOMPUTE, analytic
 from hocket.hardware import catalog
 from hocket.hardware.cluster import Cluster, Level, Link
+from hocket.hardware.overlap import OverlapModel, Rate
 from hocket.passes.borders import stage_shapes
 from hocket.passes.tasks import Work
 from hocket.plan.bound_chunks import interleaved_s
@@ -160,6 +161,29 @@ def test_a_bound_of_slow_sums_is_not_above_the_simulation() -> None:
         found = predict_choice(situation, mesh.strategy, choice)
         assert slow.bound(mesh).seconds <= found.iteration_s * (1 + 1e-9), mesh
         assert mesh.chunks == 1 or slow.closer_s(mesh) <= found.iteration_s * (1 + 1e-9), mesh
+
+
+@pytest.mark.parametrize("tensor", [1, 2])
+@pytest.mark.parametrize("rate", [1e9, 1e11])
+def test_what_sums_and_computation_take_from_each_other_is_bounded(tensor: int, rate: float) -> None:
+    """Where it is known, the figures of sums are others than those of links: never above the simulation."""
+    overlap = OverlapModel(0.9, 1e-3, Rate(0.7 * rate, 0.0, 0.0), Rate(rate, 0.5 * rate, 0.1), 1e-5, 2, own_threads=16)
+    inside, outside = (replace(level, overlap=overlap, shared=True) for level in SERVERS.levels)
+    levels = (replace(inside, width=2), replace(outside, width=4))
+    shards = ("none", "optimizer")
+    known = Plane(source, replace(SERVERS, levels=levels), tensor, "none", (1, 2), shards=shards, strategies=STRATEGIES)
+    assert all(level.overlap is not None for level in known.group.cluster.levels)
+    others = 0
+    for mesh in known.meshes(16):
+        situation, choice = known.choice(mesh, 16)
+        found = predict_choice(situation, mesh.strategy, choice)
+        without = replace(
+            situation.cluster, levels=tuple(replace(one, overlap=None) for one in situation.cluster.levels)
+        )
+        others += found != predict_choice(replace(situation, cluster=without), mesh.strategy, choice)
+        assert known.bound(mesh).seconds <= found.iteration_s * (1 + 1e-9), mesh
+        assert mesh.chunks == 1 or known.closer_s(mesh) <= found.iteration_s * (1 + 1e-9), mesh
+    assert others > 3
 
 
 @pytest.mark.parametrize("tensor", [1, 2])

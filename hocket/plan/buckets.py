@@ -1,0 +1,274 @@
+"""Buckets: which gradients the replicas of a plan's stages sum together, and by how many threads, chosen anew for what a search has found.
+
+Rules of this file: what is chosen is quicker in the simulator than buckets of one size, and fits; else those stay. Where it is known
+what computation and all-reduces take from each other (`Level.overlap`), buckets and threads are chosen together (fusion.py); elsewhere
+buckets alone, as if nothing contended but for the cores that a host has too few of. Sums that replicas divide (`shard`) stay as they are.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import pairwise
+from math import inf
+
+import numpy as np
+
+from hocket.cost.contention import collective_uses, host_of
+from hocket.cost.model import CostModel
+from hocket.cost.transfer import collective
+from hocket.errors import InputError
+from hocket.hardware.cluster import Cluster
+from hocket.hardware.overlap import OverlapModel, Rate
+from hocket.passes.borders import StageCut
+from hocket.passes.gradients import DEFAULT_BUCKET_BYTES
+from hocket.plan.candidates import Candidate
+from hocket.plan.fusion import Fusion, Gradients, allocate, joint
+from hocket.plan.hunt import NEAR
+from hocket.plan.plan import Plan, PlanStage
+from hocket.plan.predict import predict_iteration, profile_of_group, proven_peaks
+from hocket.profile.model import ModelProfile
+from hocket.program.instruction import Kind
+from hocket.program.program import MAX_THREADS
+from hocket.strategies._choices import Choice, Situation
+from hocket.strategies._common import lends
+
+AUTO, DEFAULT = "auto", "default"
+FINALISTS = 3  # candidates of a search for which buckets are chosen
+REACH = 0.25  # by how much more than the best they may take
+WORTH = 0.002  # what other buckets must gain
+MOST_LAYERS, LEAST_LAYERS = 96, 20  # of all stages, and of one, that are told apart; smaller ones go together
+
+
+@dataclass(frozen=True)
+class Rebucketed:
+    """A plan with other buckets, or threads; `text` says what they gain."""
+
+    plan: Plan
+    text: str
+
+
+def best_few(candidates: Sequence[Candidate], profile: ModelProfile) -> list[Candidate]:
+    """Candidates of a search, the first few of those that sum gradients with the buckets that serve them best.
+
+    Arguments:
+        candidates: the best first. profile: that their plans name.
+    """
+    found = list(candidates)
+    limit_s = min((one.iteration_s for one in found), default=0.0) * (1 + REACH)
+    summing = [k for k, one in enumerate(found) if _sums(one.plan) and one.iteration_s <= limit_s]
+    for k in summing[:FINALISTS]:
+        used = found[k].amplification
+        if used is not None and lends(found[k].strategy):
+            continue  # whose devices are not used for as long as an iteration takes
+        better = rebucketed(found[k].plan, profile)
+        if better is not None and (predicted := better.plan.predicted) is not None:
+            found[k] = replace(
+                found[k],
+                plan=better.plan,
+                buckets=better.text,
+                amplification=used and used * predicted.iteration_s / found[k].iteration_s,
+                iteration_s=predicted.iteration_s,
+                samples_per_s=predicted.samples_per_s,
+                peak_memory_bytes=predicted.peak_memory_bytes,
+                bubble_fraction=predicted.bubble_fraction,
+            )
+    return found
+
+
+def check_buckets(buckets: str | float) -> None:
+    """Refuse what says nothing of buckets.
+
+    Raises:
+        InputError: it is neither AUTO nor DEFAULT nor a number of bytes.
+    """
+    if buckets not in (AUTO, DEFAULT) and (isinstance(buckets, str) or not 0 < buckets < inf):
+        raise InputError("buckets", repr(buckets), f"{AUTO}, {DEFAULT} or a number of bytes")
+
+
+def contends(cluster: Cluster) -> bool:
+    """Whether it is known what computation and all-reduces take from each other somewhere."""
+    return any(level.overlap is not None for level in cluster.levels)
+
+
+def rebucketed(plan: Plan, profile: ModelProfile) -> Rebucketed | None:
+    """A plan with the buckets, and threads, with which it is quickest; None where those that it has are as good.
+
+    Arguments:
+        plan: with its prediction, or without. profile: that it names.
+
+    Raises:
+        InputError: the plan does not fit the profile. RefusedError: its strategy does not support it.
+    """
+    if not _sums(plan):
+        return None
+    before_s = (plan.predicted or predict_iteration(plan, profile)).iteration_s
+    best, least_s = None, before_s / (1 + WORTH)
+    for stages in dict.fromkeys(_ways(plan, profile)):
+        if stages == plan.stages:
+            continue
+        other = replace(plan, stages=stages, predicted=None)
+        predicted = predict_iteration(other, profile)
+        if predicted.iteration_s < least_s and _fits(other, profile, predicted.peak_memory_bytes):
+            best, least_s = replace(other, predicted=predicted), predicted.iteration_s
+    return None if best is None else Rebucketed(best, _text(plan, best, before_s / least_s - 1))
+
+
+def _sums(plan: Plan) -> bool:
+    """Whether replicas of a stage sum whole gradients."""
+    return plan.shard == "none" and any(len(stage.devices) > 1 for stage in plan.stages)
+
+
+def _ways(plan: Plan, profile: ModelProfile) -> list[tuple[PlanStage, ...]]:
+    """The plan's stages with other buckets: with threads for those that they have, and with those that are found."""
+    whole, cluster, cuts = profile_of_group(plan, profile), plan.group.cluster, plan.cuts(profile)
+    costs = CostModel(whole, cluster, cuts, plan.batches.sizes)
+    layers = tuple(replace(cut, buckets=tuple((i,) for i in reversed(cut.layers)), threads=()) for cut in cuts)
+    each = CostModel(whole, cluster, layers, plan.batches.sizes)
+    summing = sum(len(cut.devices) > 1 for cut in cuts)
+    allocated, found = list(plan.stages), list(plan.stages)
+    for s, cut in enumerate(cuts):
+        if len(cut.devices) < 2:
+            continue
+        model, threads = _contention(cluster, cuts, cut.devices)
+        own = gradients_of(costs, s)
+        if own is not None and threads:
+            # What is computed behind the last gradients is in no bucket.
+            ends = (*range(1, max(1, len(cut.buckets)) + 1), len(own.sizes_bytes))
+            ends = tuple(dict.fromkeys(ends))
+            lanes = _allocated(own, model, ends, threads).threads
+            allocated[s] = replace(plan.stages[s], threads=lanes[: max(1, len(cut.buckets))])
+        single = gradients_of(each, s)
+        if single is not None:
+            runs, smaller = _together(single, max(LEAST_LAYERS, MOST_LAYERS // summing))
+            fusion = _found(smaller, model, threads)
+            names = [whole.layers[i].name for i in reversed(cut.layers)]
+            found[s] = _stage(plan.stages[s], names, runs, smaller, fusion, bool(threads))
+    return [tuple(allocated), tuple(found)]
+
+
+def _contention(
+    cluster: Cluster, cuts: Sequence[StageCut], devices: tuple[int, ...]
+) -> tuple[OverlapModel, tuple[int, ...]]:
+    """What holds among some replicas, and the numbers of threads to choose from; () where nothing is known of them."""
+    overlap, workers = cluster.levels[cluster.level_of(devices)].overlap, len(devices)
+    if overlap is not None:
+        model = overlap.on(workers)
+        return model, tuple(threads for threads in model.threads if threads <= MAX_THREADS and _moves(model, threads))
+    byte = collective(cluster, Kind.ALL_REDUCE, devices, 1.0)
+    carried = 2 * (workers - 1)
+    rate = Rate(carried / workers / byte.flow_s, 0.0, 0.0)
+    return OverlapModel(_kept(cluster, cuts, devices), 0.0, rate, rate, byte.latency_s / carried, workers), ()
+
+
+def _moves(model: OverlapModel, threads: int) -> bool:
+    """Whether neither computation nor communication stands still with so many threads."""
+    try:
+        return model.share(threads) > 0 and model.beside.at(threads) > 0 and model.alone.at(threads) > 0
+    except InputError:
+        return False
+
+
+def _kept(cluster: Cluster, cuts: Sequence[StageCut], devices: tuple[int, ...]) -> float:
+    """Share of its speed that computation keeps beside a transfer, where a host has fewer cores than work."""
+    if cluster.host_cores is None:
+        return 1.0
+    host = host_of(cluster, devices[0])
+    busy = len({device for cut in cuts for device in cut.devices if host_of(cluster, device) == host})
+    taken = sum(use.load for use in collective_uses(cluster, devices) if use.resource == host)
+    return min(1.0, cluster.host_cores / (busy + taken)) / min(1.0, cluster.host_cores / busy)
+
+
+def gradients_of(costs: CostModel, s: int) -> Gradients | None:
+    """What a stage's last backward makes, bucket by bucket, as the simulator takes them to be ready; behind them what is computed when all
+    are there. None where there is nothing to sum, or no time for it."""
+    cut = costs.cuts[s]
+    samples = costs.samples_from(0, min(cut.merged, len(costs.samples)))
+    own = max(1, len(cut.buckets))  # others are those of ties
+    sizes = costs.memory.stages[s].bucket_bytes[:own].tolist()
+    whole_s = max(costs.backward_s(s, device, samples) for device in cut.devices)
+    if sum(sizes) <= 0 or whole_s <= 0:
+        return None
+    ready = costs.ready_fractions(s, samples)[:own]
+    computes = [whole_s * (later - sooner) for sooner, later in pairwise((0.0, *ready))]
+    if ready[-1] < 1:
+        sizes, computes = [*sizes, 0.0], [*computes, whole_s * (1 - ready[-1])]
+    return Gradients(tuple(sizes), tuple(computes))
+
+
+def _together(each: Gradients, most: int) -> tuple[list[int], Gradients]:
+    """Layers that are small run together, so that at most so many and what is behind them are left; and where each such run ends."""
+    sizes, whole = np.array(each.sizes_bytes), sum(each.sizes_bytes)
+    many = np.count_nonzero(sizes) > most
+    limit, ends, filled = whole / most if many else 0.0, list[int](), 0.0
+    for k, size in enumerate(each.sizes_bytes):
+        filled += size
+        if size > 0 and filled >= limit:
+            ends.append(k + 1)
+            filled = 0.0
+    if not ends or ends[-1] < len(sizes):
+        ends.append(len(sizes))
+    cuts = list(pairwise((0, *ends)))
+    sums = (tuple(float(sum(figures[a:b])) for a, b in cuts) for figures in (each.sizes_bytes, each.computes_s))
+    return ends, Gradients(*sums)
+
+
+@lru_cache(maxsize=256)
+def _found(gradients: Gradients, model: OverlapModel, threads: tuple[int, ...]) -> Fusion:
+    """Buckets, and threads if there are some to choose from."""
+    return joint(gradients, model, threads or (model.own_threads,))
+
+
+@lru_cache(maxsize=256)
+def _allocated(gradients: Gradients, model: OverlapModel, ends: tuple[int, ...], threads: tuple[int, ...]) -> Fusion:
+    return allocate(gradients, model, ends, threads)
+
+
+def _stage(
+    stage: PlanStage, names: Sequence[str], runs: Sequence[int], gradients: Gradients, fusion: Fusion, threads: bool
+) -> PlanStage:
+    """A stage with these buckets; what has no gradients goes with the bucket before.
+
+    Arguments:
+        names: of its layers, in the order of a backward. runs: where each entry of the gradients ends among them.
+    """
+    buckets, lanes = list[tuple[str, ...]](), list[int]()
+    for own, lane in zip(fusion.buckets, fusion.threads, strict=True):
+        inside = tuple(names[runs[own.start - 1] if own.start else 0 : runs[own.stop - 1]])
+        if buckets and sum(gradients.sizes_bytes[own.start : own.stop]) == 0:
+            buckets[-1] += inside
+            continue
+        buckets.append(inside)
+        lanes.append(lane)
+    return replace(stage, buckets=tuple(buckets), threads=tuple(lanes) if threads else ())
+
+
+def _fits(plan: Plan, profile: ModelProfile, peaks: dict[int, float]) -> bool:
+    """Whether a plan fits, whatever the timing where it is near to not fitting."""
+    cluster = plan.group.cluster
+    if all(size <= NEAR * cluster.capacity_bytes(device) for device, size in peaks.items()):
+        return True
+    situation = Situation(profile_of_group(plan, profile), cluster, plan.batch_size)
+    choice = Choice(plan.cuts(profile), plan.microbatch_size, plan.microbatches, plan.options)
+    most = proven_peaks(situation, plan.strategy, choice)
+    return all(max(peaks[device], size) <= cluster.capacity_bytes(device) for device, size in most.items())
+
+
+def _text(before: Plan, after: Plan, gain: float) -> str:
+    """What other buckets gain, in a sentence."""
+    summing = [s for s, stage in enumerate(after.stages) if len(stage.devices) > 1]
+    old, new = ([max(1, len(plan.stages[s].buckets)) for s in summing] for plan in (before, after))
+    threads = [lane for s in summing for lane in after.stages[s].threads]
+    by = "" if len(summing) == 1 else " by stage"
+    size = f" of {DEFAULT_BUCKET_BYTES // 2**20} MiB"
+    lanes = f" with {_numbers(threads, ', ')} threads" if threads else ""
+    same = all(before.stages[s].buckets == after.stages[s].buckets for s in summing)
+    if same:
+        return f"buckets: {_numbers(old)}{by}{size}{lanes} instead of as many as the library takes: {gain:.1%} quicker"
+    return f"buckets: {_numbers(new)}{by}{lanes} instead of {_numbers(old)}{size}: {gain:.1%} quicker"
+
+
+def _numbers(numbers: Sequence[int], between: str = "-", most: int = 12) -> str:
+    if len(numbers) > most:
+        least, largest = min(numbers), max(numbers)
+        return f"{least} to {largest}" if least < largest else str(least)
+    return between.join(map(str, numbers))

@@ -1,0 +1,236 @@
+"""Buckets and threads of plans that a search has found: never slower than buckets of one size, near the best of all, and said."""
+
+from dataclasses import replace
+from itertools import combinations, pairwise, product
+from math import inf
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hocket.cost.model import CostModel
+from hocket.errors import InputError
+from hocket.hardware.cluster import Cluster, Level
+from hocket.hardware.overlap import OverlapModel
+from hocket.passes.borders import StageCut
+from hocket.plan.buckets import FINALISTS, WORTH, best_few, gradients_of, rebucketed
+from hocket.plan.open import Opened, problems_of
+from hocket.plan.plan import Plan, PlanStage
+from hocket.plan.predict import predict_iteration
+from hocket.plan.search import search
+from hocket.plan.sized import search_sizes
+from hocket.profile.model import ModelProfile
+from hocket.profile.synthetic import chain
+from hocket.profile.transformer import Transformer
+from tests.plan.overlaps import V100, models
+from tests.plan.situations import clusters, profiles
+
+KNOWN = replace(V100, threads=(128, 512, 2048), own_threads=2048)
+PLAIN = Level("server", 8, 6e9, 20e-6)
+# Many layers whose last gradients, those of the first layers, are the largest: buckets of one size end late.
+LAYERS = 40
+MANY = chain(
+    LAYERS,
+    forward_s=1e-3,
+    backward_s=2e-3,
+    weights_bytes=np.linspace(1e7, 2e6, LAYERS).tolist(),
+    microbatch_sizes=(1, 2),
+    device_type="cpu-core",
+)
+
+
+def cluster(level: Level = PLAIN, overlap: OverlapModel | None = None, **options: float) -> Cluster:
+    return Cluster("one", (replace(level, overlap=overlap),), "cpu-core", **options)
+
+
+def plan_of(
+    profile: ModelProfile,
+    on: Cluster,
+    stages: tuple[PlanStage, ...],
+    strategy: str = "data_parallel",
+    **options: object,
+) -> Plan:
+    values = {"batch_size": on.devices, "microbatch_size": 1, "profile_digest": profile.digest, **options}
+    return Plan(strategy, profile.name, stages=stages, cluster=on, **values)  # type: ignore[arg-type]
+
+
+def replicated(profile: ModelProfile, on: Cluster, **options: object) -> Plan:
+    """The whole model on every device, in one bucket."""
+    names = tuple(layer.name for layer in profile.layers)
+    return plan_of(profile, on, (PlanStage(names, tuple(range(on.devices))),), **options)
+
+
+@settings(max_examples=25)
+@given(
+    profile=profiles(most=5),
+    on=clusters(),
+    batch_size=st.integers(1, 6),
+    memory=st.sampled_from([None, 2e7, 1e7]),
+    known=st.none() | models(),
+)
+def test_never_slower_and_within_memory(
+    profile: ModelProfile, on: Cluster, batch_size: int, memory: float | None, known: OverlapModel | None
+) -> None:
+    """Of the same candidates each is as quick or quicker, is what is predicted of its plan, and passes the proof as before."""
+    on = replace(on, memory_bytes=memory)
+    if known is not None:
+        levels = (replace(on.levels[0], overlap=replace(known, threads=(1, 16, 256))), *on.levels[1:])
+        on = replace(on, levels=levels)
+    names = ("data_parallel", "flush", "two_bw", "burst_parallel")
+    before = search(profile, on, batch_size, strategies=names, buckets="default").candidates
+    after = best_few(before, profile)
+    assert after == best_few(before, profile)
+    changed = 0
+    for old, new in zip(before, after, strict=True):
+        if new == old:
+            continue
+        changed += 1
+        assert new.buckets
+        assert new.iteration_s * (1 + WORTH) <= old.iteration_s * (1 + 1e-12)
+        assert new.iteration_s == predict_iteration(new.plan, profile).iteration_s
+        assert Plan.from_yaml(new.plan.to_yaml()) == new.plan
+        for mine, theirs in zip(new.plan.stages, old.plan.stages, strict=True):
+            assert replace(mine, buckets=(), threads=()) == replace(theirs, buckets=(), threads=())
+        opened = Opened(new.plan, profile)
+        assert not problems_of(opened, opened.program)
+    assert changed <= FINALISTS
+
+
+@pytest.mark.parametrize("overlap", [None, KNOWN])
+@pytest.mark.parametrize("rate", [6e9, 5e10])
+def test_near_the_best_of_all(overlap: OverlapModel | None, rate: float) -> None:
+    """Of five layers, one without weights: every way to make buckets of them, with every number of threads, simulated."""
+    sizes = [3e7, 0.0, 2e6, 4e7, 1e7]
+    profile = chain(
+        5, forward_s=2e-3, backward_s=[5e-3, 1e-3, 4e-3, 6e-3, 2e-3], weights_bytes=sizes, device_type="cpu-core"
+    )
+    if overlap is not None:
+        overlap = overlap.scaled(rate / 6e9, 1.0)
+    on = cluster(replace(PLAIN, bandwidth_bytes_per_s=rate), overlap)
+    plan = replicated(profile, on)
+    names = plan.stages[0].layers[::-1]
+    least_s = inf
+    for count in range(5):
+        for inner in combinations(range(1, 5), count):
+            ends = (0, *inner, 5)
+            buckets = tuple(names[a:b] for a, b in pairwise(ends))
+            for threads in product(KNOWN.threads, repeat=count + 1) if overlap else [()]:
+                stage = replace(plan.stages[0], buckets=buckets, threads=threads)
+                least_s = min(least_s, predict_iteration(replace(plan, stages=(stage,)), profile).iteration_s)
+    found = rebucketed(plan, profile)
+    assert found is not None
+    assert found.plan.predicted is not None
+    assert found.plan.predicted.iteration_s <= 1.005 * least_s
+    assert least_s < 0.97 * predict_iteration(plan, profile).iteration_s
+    assert len(found.plan.stages[0].threads) == (len(found.plan.stages[0].buckets) if overlap else 0)
+
+
+def test_what_is_gained_is_said() -> None:
+    """In the candidate, with how many there were; threads only where they are known; `default` leaves all as it was."""
+    options = {"strategies": ("data_parallel",), "shard": "none"}
+    known, unknown = cluster(overlap=KNOWN), cluster()
+    for on in (known, unknown):
+        old, new = (search(MANY, on, 8, buckets=word, **options).best for word in ("default", "auto"))
+        assert not old.buckets
+        (was,), (now,) = old.plan.stages, new.plan.stages
+        gain = old.iteration_s / new.iteration_s - 1
+        lanes = f" with {', '.join(map(str, now.threads))} threads" if on is known else ""
+        assert bool(now.threads) == (on is known)
+        said = f"buckets: {len(now.buckets)}{lanes} instead of {len(was.buckets)} of 25 MiB: {gain:.1%} quicker"
+        assert new.buckets == said
+        assert gain > 0.01
+
+
+def test_buckets_of_a_number_of_bytes() -> None:
+    """As they are asked for; nonsense is refused."""
+    options = {"strategies": ("data_parallel",), "shard": "none"}
+    found = search(MANY, cluster(), 8, buckets=1e6, **options).best
+    assert len(found.plan.stages[0].buckets) == LAYERS
+    assert not found.buckets
+    for wrong in ("automatic", 0.0, -1.0, inf):
+        with pytest.raises(InputError, match="auto, default or a number of bytes"):
+            search(MANY, cluster(), 8, buckets=wrong)
+
+
+def test_gradients_are_those_of_the_simulator() -> None:
+    """Layers without weights go with the next that has some; what is computed behind the last gradients is behind all buckets; what stages
+    share is in none of these."""
+    profile = chain(
+        5, backward_s=[1.0, 2.0, 3.0, 4.0, 5.0], weights_bytes=[0.0, 8.0, 0.0, 6.0, 4.0], device_type="cpu-core"
+    )
+    layers = tuple(
+        replace(layer, parameters=names)
+        for layer, names in zip(profile.layers, [(), ("tied",), (), ("own",), ("tied",)], strict=True)
+    )
+    tied = replace(profile, layers=layers)
+    on = cluster(Level("server", 4, 1e9))
+
+    def gradients(one: ModelProfile, cuts: tuple[StageCut, ...], s: int) -> object:
+        return gradients_of(CostModel(one, on, cuts, (2, 2)), s)
+
+    whole = StageCut((0, 1, 2, 3, 4), (0, 1), buckets=((4,), (3,), (2,), (1,), (0,)))
+    found = gradients_of(CostModel(profile, on, (whole,), (2, 2)), 0)
+    assert found is not None
+    assert found.sizes_bytes == (4.0, 6.0, 0.0, 8.0, 0.0, 0.0)
+    assert found.computes_s == pytest.approx((10.0, 8.0, 0.0, 10.0, 0.0, 2.0))
+    halves = (StageCut((0, 1, 2), (0, 1), buckets=((2, 1, 0),)), StageCut((3, 4), (2, 3), buckets=((4,), (3,))))
+    assert gradients(tied, halves, 0) is None
+    second = gradients_of(CostModel(tied, on, halves, (2, 2)), 1)
+    assert second is not None
+    assert second.sizes_bytes == (0.0, 6.0)
+
+
+def test_stages_with_several_microbatches_and_replicas_that_run_bundles() -> None:
+    """Each stage of a pipeline with replicas gains by what overlaps with its last backward; bundles are as long as they are."""
+    names = tuple(layer.name for layer in MANY.layers)
+    half = LAYERS // 2
+    pipeline = (PlanStage(names[:half], (0, 1, 2, 3)), PlanStage(names[half:], (4, 5, 6, 7)))
+    bundles = (PlanStage(names[:half], tuple(range(8))), PlanStage(names[half:], (0, 1, 2, 3)))
+    for strategy, stages in (("flush", pipeline), ("burst_parallel", bundles)):
+        plan = plan_of(MANY, cluster(overlap=KNOWN), stages, strategy, batch_size=32 if strategy == "flush" else 8)
+        found = rebucketed(plan, MANY)
+        assert found is not None
+        assert " by stage with " in found.text
+        assert all(len(stage.threads) == len(stage.buckets) > 1 for stage in found.plan.stages)
+
+
+def test_sums_that_replicas_divide_stay() -> None:
+    """So do plans without replicas."""
+    on = cluster(overlap=KNOWN)
+    assert rebucketed(replicated(MANY, on, shard="optimizer"), MANY) is None
+    names = tuple(layer.name for layer in MANY.layers)
+    assert rebucketed(plan_of(MANY, on, (PlanStage(names, (0,)),)), MANY) is None
+
+
+def test_cores_that_are_too_few() -> None:
+    """Where sums take cores from computation, as everything of a host does, buckets are found all the same."""
+    host = cluster(Level("server", 4, 2e9, 1e-5), host_cores=4.0, transfer_cores=0.25)
+    found = rebucketed(replicated(MANY, host), MANY)
+    assert found is not None
+    assert not found.plan.stages[0].threads
+
+
+def test_by_sizes_where_overlap_is_known() -> None:
+    """The best plan has threads; without `overlap`, and with `default`, it has buckets of 25 MiB."""
+    model = Transformer("small", layers=12, hidden=1024, heads=16, sequence=512, vocabulary=1000)
+    levels = (Level("server", 8, 25e9, 5e-6),)
+    on = Cluster("servers", levels, "a100-80gb")
+    known = replace(on, levels=(replace(levels[0], overlap=replace(KNOWN, threads=(512, 1024), own_threads=128)),))
+    options = {"tensors": (1,), "strategies": ("data_parallel",), "shards": ("none",), "microbatch_sizes": (1,)}
+    plain, default, auto = (
+        search_sizes(model, where, 8, buckets=word, **options)
+        for where, word in ((on, "auto"), (known, "default"), (known, "auto"))
+    )
+    for found in (plain, default):
+        assert not found.buckets_text
+        assert not found.plan(found.best).stages[0].threads
+    plan = auto.plan(auto.best, "there.json")
+    assert plan.profile == "there.json"
+    assert plan.predicted is not None
+    assert plan.stages[0].threads
+    assert set(plan.stages[0].threads) <= {512, 1024}
+    assert plan.predicted == predict_iteration(plan, auto.profile_of(auto.best))
+    assert auto.buckets_text.endswith(f"{auto.best.iteration_s / plan.predicted.iteration_s - 1:.1%} quicker")
+    with pytest.raises(InputError, match="auto or default"):
+        search_sizes(model, on, 8, buckets=1e6)
