@@ -34,6 +34,7 @@ def _wide(one: DeviceOverlap, span_s: float) -> bool:
 
 
 def drawing(one: DeviceOverlap, real: SummedBackward | None, title: str) -> Markup:
+    """One device's backward with its sums beside it, the same with all of them behind it, and as it was measured, if it was."""
     sides = [("with overlap", one.beside), ("without overlap", one.apart)]
     sides += [("measured", real)] if real is not None else []
     span_s = max(side.seconds for _, side in sides)
