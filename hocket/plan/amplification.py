@@ -94,8 +94,7 @@ def amplification_of(plan: Plan, profile: ModelProfile, measured: Trace | None =
         InputError: as `alone_s`; plan and profile do not belong together; the trace is of no whole iteration.
     """
     alone = alone_s((profile,), plan.cluster, plan.batch_size)
-    trace = played(plan, profile).trace
-    planned_s = _device_s(plan, trace)
+    planned_s = device_s(plan, profile)
     if measured is None:
         return Amplification(alone, planned_s)
     measured = measured.by_group()
@@ -104,6 +103,15 @@ def amplification_of(plan: Plan, profile: ModelProfile, measured: Trace | None =
         raise InputError("trace", "no whole iteration", "that of a run of this plan")
     other = next((text for update, work in sorted(done.items()) for text in _unlike(update, work, wanted)), "")
     return Amplification(alone, planned_s, _device_s(plan, measured), len(done), other)
+
+
+def device_s(plan: Plan, profile: ModelProfile) -> float:
+    """Device-seconds of an iteration, as it is simulated.
+
+    Raises:
+        InputError: plan and profile do not belong together.
+    """
+    return _device_s(plan, played(plan, profile).trace)
 
 
 def _device_s(plan: Plan, trace: Trace) -> float:

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from hocket.hardware.cluster import Cluster
+from hocket.plan.amplification import device_s
 from hocket.plan.candidates import Candidate
 from hocket.plan.plan import Plan
 from hocket.plan.predict import predict_iteration
@@ -19,7 +20,9 @@ def compiled(candidate: Candidate, profile: ModelProfile) -> Candidate:
     plan = _where_it_pays(candidate.plan, profile)
     if plan == candidate.plan:
         return candidate
-    predicted = predict_iteration(replace(plan, predicted=None), profile)
+    predicted, used = predict_iteration(replace(plan, predicted=None), profile), candidate.amplification
+    if used is not None:
+        used *= device_s(plan, profile) / device_s(candidate.plan, profile)
     return replace(
         candidate,
         config=f"{candidate.config} compiled",
@@ -27,6 +30,7 @@ def compiled(candidate: Candidate, profile: ModelProfile) -> Candidate:
         iteration_s=predicted.iteration_s,
         samples_per_s=predicted.samples_per_s,
         bubble_fraction=predicted.bubble_fraction,
+        amplification=used,
     )
 
 

@@ -9,6 +9,7 @@ import pytest
 from hocket.cli import main
 from hocket.errors import InputError
 from hocket.hardware.cluster import Cluster, Level
+from hocket.plan.amplification import amplification_of
 from hocket.plan.open import open_plan
 from hocket.plan.plan import Plan
 from hocket.plan.predict import predict_iteration
@@ -39,6 +40,16 @@ def test_stages_that_gain_are_compiled_and_others_are_not() -> None:
     assert "stage 0 takes 50% less compiled, so it is" in note
     assert "stage 1 takes 100% more compiled, so it is not" in note
     assert "took 12" in note
+
+
+def test_what_compiled_plans_use_of_devices_is_less() -> None:
+    """Under a limit of the amplification each candidate says what its plan uses as it then is."""
+    names = ("data_parallel", "flush", "burst_parallel")
+    quick = replace(PLAIN, compiled=replace(HALVES, forward=((0.5, 0.5),) * 2, backward=((0.5, 0.5),) * 2))
+    found = search(quick, TWO, 4, strategies=names, amplification_limit=4.0)
+    assert {one.strategy for one in found.candidates if one.config.endswith(" compiled")} == set(names)
+    for one in found.candidates:
+        assert one.amplification == pytest.approx(amplification_of(one.plan, quick).planned)
 
 
 def test_what_takes_longer_stays_as_it_is() -> None:
