@@ -1,6 +1,7 @@
 """Burst-parallel programs: what crosses between stages of unlike devices, what they hold, and plan files that say them by hand."""
 
 from collections import Counter
+from dataclasses import replace
 from itertools import pairwise
 from math import lcm
 from pathlib import Path
@@ -21,7 +22,9 @@ from hocket.program.footprint import footprints
 from hocket.program.instruction import COMPUTE, Kind
 from hocket.program.microbatches import Microbatches
 from hocket.strategies._burst import plan_burst
+from hocket.strategies._choices import Situation
 from hocket.strategies._common import compile_strategy
+from hocket.strategies.burst_parallel import choices
 from tests.program.programs import bursts
 from tests.strategies import burst_models
 
@@ -128,6 +131,18 @@ def test_any_batch_takes_as_long_as_was_planned(data: st.DataObject, layers: int
     _, summary = predict(Plan("burst_parallel", "toy", batch, size, stages, cluster), profile)
     assert summary.iteration_s == pytest.approx(found.iteration_s)
     assert sum(summary.utilization.values()) * summary.iteration_s <= found.gpu_s * (1 + 1e-9)
+
+
+def test_a_batch_that_devices_do_not_divide_is_offered() -> None:
+    """Five samples on four devices: two, and one on each of the others; without a limit one plan, under one several that are not alike."""
+    profile = burst_models.chain([[1, 2, 4, 8], [5, 5, 5, 5]], [1.0])
+    situation = Situation(profile, burst_models.flat(4, bandwidth=1e9), 5)
+    (choice,) = choices(situation)
+    assert (choice.microbatches, choice.microbatch_size) == (4, 2)
+    assert [len(stage.devices) for stage in choice.stages] == [4]
+    limited = list(choices(replace(situation, amplification_limit=1.3)))
+    assert len({one.stages for one in limited}) == len(limited) > 1
+    assert [4, 1] in [[len(stage.devices) for stage in one.stages] for one in limited]
 
 
 @given(batch=st.integers(1, 40), widths=st.lists(st.integers(1, 8), min_size=1, max_size=3))
