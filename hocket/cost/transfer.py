@@ -9,7 +9,7 @@ from collections import Counter
 from typing import NamedTuple
 
 from hocket.errors import InputError
-from hocket.hardware.cluster import Cluster
+from hocket.hardware.cluster import HALF, Cluster
 from hocket.program.instruction import Kind
 
 
@@ -41,6 +41,7 @@ def collective(
 ) -> TransferTime:
     """A ring collective of one bucket, at the figures of the level that the group spans.
 
+    A reduce-scatter or an all-gather takes half of an all-reduce, or what was measured of it (`Level.reduce_scatter`).
     Where its all-reduces have been measured beside computation (`Level.overlap`), it is what they take alone.
     Where the members in one component have links of their own to the others, as many rings go side by side, each with its part
     of the bytes (NCCL's channels); inside of the component all of them pass over the same links.
@@ -63,8 +64,11 @@ def collective(
         rings = min(Counter(cluster.component(device, level) for device in group).values())
         inside = [(below.all_reduce or below.link).bandwidth_bytes_per_s for below in cluster.levels[:level]]
         rate = max(rate, min([rings * rate, *inside]))
+    found = cluster.levels[level]
+    share = {Kind.REDUCE_SCATTER: found.reduce_scatter, Kind.ALL_GATHER: found.all_gather}.get(kind)
+    times = 1.0 if share is None else share / HALF
     steps = _ROUNDS[kind] * (members - 1)
-    return TransferTime(steps * link.latency_s, ring_bytes(kind, members, size_bytes) / rate)
+    return TransferTime(times * steps * link.latency_s, times * ring_bytes(kind, members, size_bytes) / rate)
 
 
 def swap(cluster: Cluster, device: int, size_bytes: float) -> TransferTime:

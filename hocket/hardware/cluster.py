@@ -42,6 +42,10 @@ class Link:
         return self.latency_s + size_bytes / self.bandwidth_bytes_per_s
 
 
+HALF = 0.5
+"""Of an all-reduce round a ring, which is a reduce-scatter and an all-gather."""
+
+
 @dataclass(frozen=True)
 class Level:
     """One level of the hierarchy.
@@ -54,6 +58,8 @@ class Level:
             pair of devices has its own (NVLink, a switch that never blocks).
         all_reduce: measured alpha-beta of one step of a ring all-reduce among its components, when it differs from
             point-to-point (hardware/links.py says how both are fitted).
+        reduce_scatter, all_gather: measured seconds of one by those of an all-reduce of as many bytes, at least HALF, which is a
+            ring's and what stands where nothing does. Gloo's reduce-scatter is an all-reduce, with copies.
         members: measured alpha-beta of what devices of one tensor-parallel group give each other in one step, where these
             share memory; of devices that share cores, what it keeps a core busy, as others work while members wait.
         overlap: what computation and all-reduces among its components take from each other, measured by training
@@ -68,6 +74,8 @@ class Level:
     all_reduce: Link | None = None
     members: Link | None = None
     overlap: OverlapModel | None = None
+    reduce_scatter: float | None = None
+    all_gather: float | None = None
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
 
@@ -75,6 +83,10 @@ class Level:
         if self.width < 1:
             raise InputError("width", str(self.width), ">= 1")
         Link(self.bandwidth_bytes_per_s, self.latency_s)
+        for key in ("reduce_scatter", "all_gather"):
+            share = getattr(self, key)
+            if share is not None and not HALF <= share < inf:
+                raise InputError(f"level {self.name}.{key}", str(share), f"at least {HALF}, what a ring takes")
 
     @property
     def link(self) -> Link:

@@ -126,7 +126,17 @@ def _between(level: Level, groups: int, inside: Inside, sharing: int, slices: bo
         seconds = sharing / inside.width / level.bandwidth_bytes_per_s
         seconds += (inside.width - 1) / inside.width / inside.link.bandwidth_bytes_per_s
         rate, latency_s = 1 / seconds, level.latency_s + inside.steps * inside.link.latency_s
-    return Level(level.name, groups, rate, latency_s, level.shared, all_reduce, overlap=overlap)
+    return Level(
+        level.name,
+        groups,
+        rate,
+        latency_s,
+        level.shared,
+        all_reduce,
+        overlap=overlap,
+        reduce_scatter=level.reduce_scatter,
+        all_gather=level.all_gather,
+    )
 
 
 def _nodes(cluster: Cluster, width: int) -> tuple[Node, ...]:

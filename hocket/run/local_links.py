@@ -20,7 +20,7 @@ from hocket.documents import parse_json
 from hocket.errors import InputError, WorkerLost
 from hocket.files import read_bytes, write_atomic
 from hocket.hardware.catalog import device_type
-from hocket.hardware.cluster import Cluster, Level, Link
+from hocket.hardware.cluster import HALF, Cluster, Level, Link
 from hocket.hardware.links import MEMBERS, POINT_TO_POINT, LinkSample, fit_samples, ring_all_reduce_s, with_fits
 from hocket.profile.companions import usable_cores
 from hocket.run.cores import cores_of, stay_on
@@ -63,9 +63,8 @@ def measure_local(workers: int, threads: int = 1, limit_s: float = 10.0, timeout
     # Between workers that compute, a message takes longer than one of workers that do nothing else.
     size_bytes, seconds = found.message
     seen_s = seconds - size_bytes / levels[0].bandwidth_bytes_per_s
-    levels = (
-        replace(levels[0], latency_s=max(levels[0].latency_s, seen_s), all_reduce=_seen(levels[0], found.reduced)),
-    )
+    level = replace(levels[0], latency_s=max(levels[0].latency_s, seen_s), all_reduce=_seen(levels[0], found.reduced))
+    levels = (_with_halves(level, found.halves),)
     # The largest message shows best what moving bytes costs the processor.
     messages = [sample for sample in found.samples if sample.kind == POINT_TO_POINT]
     busy_cores = max(messages, key=lambda sample: sample.size_bytes).busy_cores if messages else 0.0
@@ -111,12 +110,23 @@ def _seen(level: Level, reduced: tuple[int, float]) -> Link | None:
     return Link(link.bandwidth_bytes_per_s / longer, link.latency_s * longer)
 
 
+def _with_halves(level: Level, halves: tuple[int, float, float]) -> Level:
+    """The level with what a reduce-scatter and an all-gather take by what an all-reduce does: at least the ring's halves."""
+    size_bytes, *seconds = halves
+    if level.all_reduce is None or not all(seconds):
+        return level
+    whole_s = ring_all_reduce_s(level.width, size_bytes, level.all_reduce)
+    scatter, gather = (max(HALF, each_s / whole_s) for each_s in seconds)
+    return replace(level, reduce_scatter=scatter, all_gather=gather)
+
+
 @dataclass(frozen=True)
 class _Found:
     """What the workers have measured: samples of their one level, and what the engine takes.
 
     Attributes:
-        message: bytes and seconds of one as workers see it; reduced: those of an all-reduce; sender_copies, post_s,
+        message: bytes and seconds of one as workers see it; reduced: those of an all-reduce; halves: bytes, and
+            seconds of a reduce-scatter and of an all-gather; sender_copies, post_s,
             instruction_s: see `Cluster`.
         cores: that the workers share, in processor cores; 0 where that was not measured.
     """
@@ -124,6 +134,7 @@ class _Found:
     samples: tuple[LinkSample, ...] = ()
     message: tuple[int, float] = (0, 0.0)
     reduced: tuple[int, float] = (0, 0.0)
+    halves: tuple[int, float, float] = (0, 0.0, 0.0)
     sender_copies: bool = False
     post_s: float = 0.0
     instruction_s: float = 0.0
@@ -196,7 +207,7 @@ def _worker(arguments: Sequence[str]) -> None:
 
     from hocket.run.engines._connect import can_share
     from hocket.run.links import measure_links
-    from hocket.run.overhead import all_reduce_s, instruction_s, message_s, post_s, shared_cores
+    from hocket.run.overhead import all_reduce_s, halves_s, instruction_s, message_s, post_s, shared_cores
 
     parser = argparse.ArgumentParser(description="one worker of hocket.run.local_links.measure_local")
     for name, kind in (("rank", int), ("workers", int), ("threads", int), ("limit-s", float), ("timeout-s", float)):
@@ -215,10 +226,10 @@ def _worker(arguments: Sequence[str]) -> None:
         timeout=timedelta(seconds=given.timeout_s),
     )
     samples = measure_links((given.workers,), limit_s=given.limit_s)
-    message, reduced, begun_s = message_s(), all_reduce_s(), post_s()
+    message, reduced, halves, begun_s = message_s(), all_reduce_s(), halves_s(), post_s()
     cores = shared_cores(given.shared // given.threads) * given.threads if given.shared else 0.0
     if given.rank == 0:
-        found = _Found(samples, message, reduced, can_share(), begun_s, instruction_s(), cores)
+        found = _Found(samples, message, reduced, halves, can_share(), begun_s, instruction_s(), cores)
         write_atomic(given.folder / "samples.json", json.dumps(asdict(found)))
     dist.barrier()
     dist.destroy_process_group()

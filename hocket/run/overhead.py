@@ -107,16 +107,38 @@ def all_reduce_s(updates: int = 60) -> tuple[int, float]:
     Returns:
         Its bytes and seconds, the mean over the middle half of the updates, the same on every worker.
     """
+    return _summed_bytes(), _lasts_s(_side_by_side("none", updates), Kind.ALL_REDUCE)
+
+
+def halves_s(updates: int = 60) -> tuple[int, float, float]:
+    """What a reduce-scatter and an all-gather of all workers take in training, likewise: gloo's are no halves of its all-reduce.
+
+    Returns:
+        Their bytes and the seconds of each, the same on every worker.
+    """
+    records = _side_by_side("optimizer", updates)
+    return _summed_bytes(), _lasts_s(records, Kind.REDUCE_SCATTER), _lasts_s(records, Kind.ALL_GATHER)
+
+
+def _side_by_side(shard: str, updates: int) -> list[Record]:
+    """Updates of all workers that train some matrices side by side."""
     layers, workers = _captured(_STAGE, 1).layers, dist.get_world_size()
     stage = PlanStage(tuple(layer.name for layer in layers), tuple(range(workers)))
-    records = _records(_STAGE, "data_parallel", workers, (stage,), updates)
-    own = sorted((r for r in records if r.instruction.kind is Kind.ALL_REDUCE), key=lambda record: record.start_s)
+    return _records(_STAGE, "data_parallel", workers, (stage,), updates, shard)
+
+
+def _summed_bytes() -> int:
+    return 4 * sum(p.numel() for p in _layers(_STAGE).parameters())
+
+
+def _lasts_s(records: Sequence[Record], kind: Kind) -> float:
+    """Seconds of a kind of collective: the mean over the middle half of those behind the first."""
+    own = sorted((r for r in records if r.instruction.kind is kind), key=lambda record: record.start_s)
     times = torch.tensor([(record.start_s, record.end_s) for record in own[_WARM_UP:]], dtype=torch.float64)
-    gathered = [torch.empty_like(times) for _ in range(workers)]
+    gathered = [torch.empty_like(times) for _ in range(dist.get_world_size())]
     dist.all_gather(gathered, times)
     starts_s, ends_s = torch.stack(gathered).max(dim=0).values.unbind(dim=1)
-    size_bytes = 4 * sum(p.numel() for p in _layers(_STAGE).parameters())
-    return size_bytes, middle_mean((ends_s - starts_s).tolist())
+    return middle_mean((ends_s - starts_s).tolist())
 
 
 def shared_cores(cores: int, seconds: float = 0.5, clock: Callable[[], float] = time.perf_counter) -> float:
@@ -164,12 +186,17 @@ def _trained(strategy: str, microbatches: int) -> list[Record]:
 
 
 def _records(
-    widths: Sequence[int], strategy: str, batch_size: int, stages: tuple[PlanStage, ...], batches: int
+    widths: Sequence[int],
+    strategy: str,
+    batch_size: int,
+    stages: tuple[PlanStage, ...],
+    batches: int,
+    shard: str = "none",
 ) -> list[Record]:
     """What this worker did in training, with microbatches of one sample."""
     captured = _captured(widths, batch_size)
     cluster = Cluster("workers", (Level("local", dist.get_world_size(), 1e9),), CPU)
-    plan = Plan(strategy, "overhead", batch_size, 1, stages, cluster)
+    plan = Plan(strategy, "overhead", batch_size, 1, stages, cluster, shard=shard)
     worker = Worker(captured, plan, plan.compile(captured), dist.get_rank(), record=True)
     worker.run(batches)
     return worker.records

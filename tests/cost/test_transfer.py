@@ -1,5 +1,7 @@
 """Transfers alone on their links."""
 
+from dataclasses import replace
+
 import pytest
 
 from hocket.cost.transfer import collective, message, ring_bytes, ring_hops, swap
@@ -70,3 +72,16 @@ def test_a_swap_takes_the_host_link() -> None:
     kind = DeviceType("own", 1e9, {}, 1e9, host_bandwidth_bytes_per_s=10.0, host_latency_s=0.25)
     cluster = Cluster("one", (Level("server", 1, 1.0),), "own", types=(kind,))
     assert swap(cluster, 0, 30.0) == (0.25, 3.0)
+
+
+def test_measured_halves() -> None:
+    """What was measured of a reduce-scatter and a gather is a share of the all-reduce; nothing is quicker than a ring's half."""
+    ring = Level("server", 2, 100.0, 0.5, all_reduce=Link(50.0, 1.0))
+    own = Cluster("own", (replace(ring, reduce_scatter=1.5, all_gather=0.75),), "cpu-core")
+    whole_s = sum(collective(own, Kind.ALL_REDUCE, (0, 1), 100.0))
+    assert whole_s == sum(collective(Cluster("ring", (ring,), "cpu-core"), Kind.ALL_REDUCE, (0, 1), 100.0))
+    assert sum(collective(own, Kind.REDUCE_SCATTER, (0, 1), 100.0)) == 1.5 * whole_s
+    assert sum(collective(own, Kind.ALL_GATHER, (0, 1), 100.0)) == 0.75 * whole_s
+    assert Cluster.from_yaml(own.to_yaml()) == own
+    with pytest.raises(InputError, match=r"at least 0\.5"):
+        replace(ring, all_gather=0.4)

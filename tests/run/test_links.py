@@ -14,7 +14,7 @@ from hocket.hardware.cluster import Cluster, Level, Link
 from hocket.hardware.links import ALL_REDUCE, MEMBERS, POINT_TO_POINT, LinkSample, ring_all_reduce_s
 from hocket.profile.companions import usable_cores
 from hocket.run import local_links
-from hocket.run.local_links import _Found, _seen, _without_waiting, measure_local
+from hocket.run.local_links import _Found, _seen, _with_halves, _without_waiting, measure_local
 
 pytestmark = pytest.mark.workers
 
@@ -88,6 +88,9 @@ def test_this_machine_becomes_a_cluster() -> None:
     # Wide bounds, against wrong units only: loopback is neither slower than 1 MB/s nor faster than memory can be.
     assert level.all_reduce is not None
     assert level.members is not None
+    assert level.reduce_scatter is not None
+    assert level.all_gather is not None
+    assert 0.5 <= min(level.reduce_scatter, level.all_gather) <= max(level.reduce_scatter, level.all_gather) < 100
     for link in (level.link, level.all_reduce, level.members):
         assert 1e6 < link.bandwidth_bytes_per_s < 1e12
         assert 0 <= link.latency_s < 1
@@ -111,6 +114,16 @@ def test_an_all_reduce_takes_at_least_what_it_takes_in_training() -> None:
     assert _seen(level, (4_000_000, alone_s / 2)) == level.all_reduce
     assert _seen(level, (0, 0.0)) == level.all_reduce
     assert _seen(replace(level, all_reduce=None), (4_000_000, 1.0)) is None
+
+
+def test_halves_are_shares_of_the_all_reduce() -> None:
+    """What a reduce-scatter and a gather took, by what an all-reduce of their bytes is said to take; never less than a ring's half."""
+    level = Level("local", 2, 1e9, all_reduce=Link(1e9, 1e-3))
+    whole_s = ring_all_reduce_s(2, 4e6, Link(1e9, 1e-3))
+    found = _with_halves(level, (4_000_000, 1.5 * whole_s, 0.25 * whole_s))
+    assert (found.reduce_scatter, found.all_gather) == (pytest.approx(1.5), 0.5)
+    assert _with_halves(level, (0, 0.0, 0.0)) == level
+    assert _with_halves(replace(level, all_reduce=None), (4_000_000, 1.0, 1.0)).reduce_scatter is None
 
 
 def test_members_that_wait_leave_their_core_to_others() -> None:
