@@ -1,0 +1,25 @@
+"""Harmony's published profiles (msr-fiddle/harmony), read from shared/data/harmony."""
+
+import gzip
+import json
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+from hocket.strategies._harmony_costs import LayerProfile, Pass
+
+DATA = Path(__file__).resolve().parents[2] / "shared" / "data" / "harmony"
+MODELS = ("bert_large_seqlen512", "gpt2_xl", "resnet1026")
+
+
+@cache
+def read(model: str) -> LayerProfile:
+    """A model's profile: seconds and bytes by microbatch size."""
+    with gzip.open(DATA / f"{model}.json.gz") as file:
+        held = json.load(file)
+    ways = [Pass(*(np.array(held[way][key], float) for key in ("u", "time", "mem"))) for way in ("FWD", "BWD")]
+    weights = np.array(held["w_bytes"], float) + np.array(held["b_bytes"], float)
+    return LayerProfile(
+        ways[0], ways[1], np.array(held["x_bytes_u1"], float), weights, np.array(held["upd_cpu_s"], float)
+    )

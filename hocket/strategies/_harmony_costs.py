@@ -1,0 +1,137 @@
+"""What Harmony's tuner counts: a chain of layers profiled by microbatch size, the server, bytes of a pack (HotOS 2021, section 3).
+
+Rules of this file: data and prefix sums; nothing about orders of tasks or searches. Seconds and bytes.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hocket.errors import InputError
+
+Array = NDArray[np.float64]
+GIB = 1024.0**3
+
+
+class Pack(NamedTuple):
+    """Layers that one task runs together: first to end - 1."""
+
+    first: int
+    end: int
+
+
+@dataclass(frozen=True)
+class Server:
+    """Devices of one host, and what its links carry.
+
+    Attributes:
+        memory_bytes: of a device. swap_bytes_per_s: host to devices, and back, shared by all that run.
+        peer_bytes_per_s: device to device. host_bytes_per_s: a stash handed from one worker to another inside the host,
+            shared as well, and counted twice because it is read and written. freeing_s: of every task, at its end.
+    """
+
+    devices: int = 4
+    memory_bytes: float = 10 * GIB
+    swap_bytes_per_s: float = 11.5 * GIB
+    peer_bytes_per_s: float = 8.2 * GIB
+    host_bytes_per_s: float = 16 * GIB
+    freeing_s: float = 0.04
+
+
+class Pass(NamedTuple):
+    """One direction's profile: sizes of microbatches, ascending; seconds and bytes, each (sizes, layers)."""
+
+    sizes: Array
+    seconds: Array
+    bytes: Array
+
+    def at(self, size: int) -> tuple[Array, Array]:
+        """Seconds and whole bytes of each layer, interpolated between profiled sizes."""
+        place = int(np.clip(np.searchsorted(self.sizes, size, side="right") - 1, 0, max(len(self.sizes) - 2, 0)))
+        after = min(place + 1, len(self.sizes) - 1)
+        step = self.sizes[after] - self.sizes[place]
+        part = (size - self.sizes[place]) / step if step else 0.0
+        seconds = self.seconds[place] + part * (self.seconds[after] - self.seconds[place])
+        held = self.bytes[place] + part * (self.bytes[after] - self.bytes[place])
+        return seconds, np.floor(held)
+
+
+@dataclass(frozen=True)
+class LayerProfile:
+    """A chain of layers as Harmony's profiler sees it.
+
+    Attributes:
+        forward, backward: by microbatch size; the backward recomputes its forward, and both count a layer's input as held.
+        input_bytes: of one sample, by layer. weights_bytes: weights and buffers. step_s: of the optimizer on the host.
+    """
+
+    forward: Pass
+    backward: Pass
+    input_bytes: Array
+    weights_bytes: Array
+    step_s: Array
+
+    def __post_init__(self) -> None:
+        shapes = {a.shape[1] for p in (self.forward, self.backward) for a in (p.seconds, p.bytes)}
+        if shapes != {self.layers} or not len(self.input_bytes) == len(self.weights_bytes) == self.layers:
+            raise InputError("profile", "lists of different lengths", "one figure for every layer", "Profile it again.")
+
+    @property
+    def layers(self) -> int:
+        """How many there are."""
+        return len(self.step_s)
+
+    @cached_property
+    def border_bytes(self) -> Array:
+        """Bytes of one sample before each layer, and 0 behind the last."""
+        return np.append(self.input_bytes, 0.0)
+
+
+class Sized(NamedTuple):
+    """Prefix sums over layers at one microbatch size; (layers + 1) each, `border` the bytes of a microbatch before each layer."""
+
+    forward_s: Array
+    backward_s: Array
+    forward_bytes: Array
+    backward_bytes: Array
+    border: Array
+
+
+def sized(profile: LayerProfile, size: int) -> Sized:
+    """Sums at that size; a direction that was not profiled up to there is infinite (nothing is extrapolated)."""
+    border = profile.border_bytes * size
+    sums = []
+    for way in (profile.forward, profile.backward):
+        if not way.sizes[0] <= size <= way.sizes[-1]:
+            sums.append((np.full(profile.layers + 1, np.inf),) * 2)
+            continue
+        seconds, held = way.at(size)
+        sums.append((_prefix(seconds), _prefix(held - border[:-1])))
+    return Sized(sums[0][0], sums[1][0], sums[0][1], sums[1][1], border)
+
+
+def _prefix(values: Array) -> Array:
+    return np.concatenate(([0.0], np.cumsum(values)))
+
+
+def forward_bytes(at: Sized, pack: Pack, kept: Sequence[int]) -> float:
+    """Memory of a forward task: what it computes with, its input and output beside it, and the inputs kept for backwards.
+
+    Arguments:
+        kept: first layers of backward packs (not of the last one).
+    """
+    held = float(
+        at.forward_bytes[pack.end] - at.forward_bytes[pack.first] + 2 * at.border[pack.first] + at.border[pack.end]
+    )
+    return held + sum(float(at.border[layer]) for layer in kept if pack.first <= layer < pack.end)
+
+
+def backward_bytes(at: Sized, pack: Pack) -> float:
+    """Memory of a backward task: what it computes with, its input and that one's gradient twice over, and its output's gradient."""
+    copies = 4 if pack.first else 3  # nobody asks for the gradient of the batch
+    held = at.backward_bytes[pack.end] - at.backward_bytes[pack.first]
+    return float(held + copies * at.border[pack.first] + at.border[pack.end])
