@@ -64,8 +64,9 @@ def rule_loop(captured: Captured, plan: Plan, rule: Rule, microbatches: int, sta
         totals = [
             sum(stream.samples(k) for k in rule.microbatches(s, rule.update(s, m))) for s in range(len(plan.stages))
         ]
-        # Short types round what is scaled otherwise than they scale what is rounded: there it is done where a plan does it.
-        least = max(totals) if apart else size
+        # Short types round what is scaled otherwise than they scale what is rounded, and a model may compute in one anywhere
+        # (softmax in float32, of weights of float64): it is done where a plan does it.
+        least = max(totals)
         gradients = torch.autograd.grad(loss, list(leaves.values()), loss.new_tensor(size / least), allow_unused=True)
         for (n, _), gradient in zip(leaves.items(), gradients, strict=True):
             s = owner[n]

@@ -6,7 +6,7 @@ in the plain loop as well) is said by the planner.
 """
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,12 +20,13 @@ from hocket.profile.capture import capture
 from hocket.profile.job import load_job
 from hocket.run.board import Board
 from hocket.run.checkpoint import newest
+from hocket.run.computed_types import computed_types
 from hocket.run.listener import Quiet
 from hocket.run.loop import train
 from hocket.run.rule_loop import rule_loop
 
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-5}
-"""Relative, by the parameters' type; for shorter types ten times their resolution."""
+"""Relative, by the least exact type that the model computes in; for shorter types ten times their resolution."""
 _TINY = 1e-30
 
 
@@ -37,7 +38,7 @@ class Verification:
         steps: trained on both sides; rule: the declared one.
         loss_error: the largest of a step, relative to the plain loop's loss.
         weights_error: the largest of a parameter, as a norm relative to the plain loop's; worst: which parameter.
-        tolerance: what is allowed, relative.
+        tolerance: what is allowed, relative; least_exact: the type that it follows from, and where that is met.
     """
 
     steps: int
@@ -46,6 +47,14 @@ class Verification:
     weights_error: float
     worst: str
     tolerance: float
+    least_exact: str
+
+    def __str__(self) -> str:
+        return (
+            f"{'good' if self.good else 'BAD'}: {self.steps} steps beside a plain loop that updates as declared ({self.rule}): losses "
+            f"differ by {self.loss_error:.2g}, weights by {self.weights_error:.2g}{f' ({self.worst})' if self.worst else ''}, "
+            f"relative; {self.tolerance:.2g} is allowed, for {self.least_exact}"
+        )
 
     @property
     def good(self) -> bool:
@@ -78,6 +87,8 @@ def verify(job: str | Path, plan: Plan, *, steps: int = 3, **options: Any) -> Ve
     for microbatch, loss, samples in trained.losses:
         losses[microbatch // plan.microbatches] += loss * samples / plan.batch_size
     errors = {name: _distance(state[f"model.{name}"], tensor) for name, tensor in trained.weights.items()}
+    weights = {tensor.dtype for tensor in trained.weights.values()}
+    types = computed_types(captured) | weights
     worst = max(errors, key=lambda name: errors[name], default="")
     return Verification(
         steps=summary.steps,
@@ -85,16 +96,29 @@ def verify(job: str | Path, plan: Plan, *, steps: int = 3, **options: Any) -> Ve
         loss_error=max((_relative(a, b) for a, b in zip(summary.losses, losses, strict=True)), default=0.0),
         weights_error=errors.get(worst, 0.0),
         worst=worst,
-        tolerance=tolerance_of(trained.weights, captured.job.precision),
+        tolerance=tolerance_of(types),
+        least_exact=_least_exact(types, weights),
     )
 
 
-def tolerance_of(weights: Mapping[str, Tensor], precision: str | None = None) -> float:
-    """What two orders of the same sums may differ by: of the least exact of the types, that of compute among them."""
-    types = {tensor.dtype for tensor in weights.values()} or {torch.float64}
-    if precision is not None:
-        types.add(getattr(torch, precision))
-    return max(TOLERANCE.get(dtype, 10 * torch.finfo(dtype).eps) for dtype in types)
+def tolerance_of(types: Iterable[torch.dtype]) -> float:
+    """What two orders of the same sums may differ by: of the least exact of the types that a model computes in, relative.
+
+    A model of float64 that takes its softmax in float32 rounds there. Where two runs differ by the last bit of a float64 before,
+    now and then one is rounded up and the other one down: they agree to float32 and no further.
+    """
+    return max((_allowed(dtype) for dtype in types), default=TOLERANCE[torch.float64])
+
+
+def _allowed(dtype: torch.dtype) -> float:
+    return TOLERANCE.get(dtype, 10 * torch.finfo(dtype).eps)
+
+
+def _least_exact(types: Iterable[torch.dtype], weights: Iterable[torch.dtype]) -> str:
+    least = max(types, key=_allowed, default=torch.float64)
+    own = sorted({str(dtype).removeprefix("torch.") for dtype in weights})
+    name = str(least).removeprefix("torch.")
+    return f"weights are {name}" if name in own else f"the model computes in {name} between weights of {', '.join(own)}"
 
 
 def _relative(found: float, wanted: float) -> float:
