@@ -1,4 +1,4 @@
-"""Overlaps: what the all-reduces of a plan's buckets and the computation beside them take from each other.
+"""Overlaps: what the collectives of a plan's buckets and the computation beside them take from each other.
 
 Rules of this file: only where the cluster's file tells it for the level that a bucket's group spans (`Level.overlap`). Computation and
 all-reduces have no speeds of their own for each other in `contention.py`, but loads: what stretches a time by x is a load of x - 1
@@ -6,6 +6,8 @@ beside one's own 1 on a resource of capacity 1.
 
 - A device's speed: each all-reduce loads it, computation is governed.
 - A bucket's speed on a device: computation loads it, the bucket's all-reduce is governed, and goes on as its slowest member does.
+
+What replicas scatter of a sum, or gather of new weights, contends as an all-reduce of as many bytes does.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -19,6 +21,8 @@ from hocket.hardware.overlap import OverlapModel
 from hocket.passes.borders import StageCut, Tie
 from hocket.program.instruction import Instruction, Kind, What
 
+_WEIGHTS = -1
+"""Stands for a bucket where weights are gathered."""
 Members = Callable[[tuple[int, ...]], tuple[int, ...]]
 
 
@@ -52,16 +56,16 @@ class Overlaps:
         return chosen[value.part] if value.what is What.ACCUMULATOR and value.part < len(chosen) else 0
 
     def uses(self, instruction: Instruction) -> tuple[Use, ...] | None:
-        """What an all-reduce of gradients uses of its members' speeds; None if nothing is known of it, or it is another collective."""
-        if not self._known or instruction.kind is not Kind.ALL_REDUCE:
-            return None
+        """What a collective of gradients or weights uses of its members' speeds; None if nothing is known of it, or it is of a norm."""
         value = instruction.reads[0]
-        if value.what is not What.ACCUMULATOR:
+        gathers = instruction.kind is Kind.ALL_GATHER
+        if not self._known or not (gathers or value.what is What.ACCUMULATOR):
             return None
-        found = self._contention.get((value.stage, value.part))
+        bucket = _WEIGHTS if gathers else value.part
+        found = self._contention.get((value.stage, bucket))
         if found is None:
             return None
-        key, load = self._key(value.stage, value.part), found.computation
+        key, load = self._key(value.stage, bucket), found.computation
         members = self._members(instruction.group)
         speeds = [Use(("speed", device, 0, 0), load, Sharing.NOT) for device in members]
         return (*speeds, *(Use(("bucket", device, *key), 1.0, Sharing.SPEED) for device in members))
@@ -86,7 +90,7 @@ class Overlaps:
 
     @cached_property
     def _contention(self) -> dict[tuple[int, int], _Contention]:
-        """Of each bucket that is summed over a level of which it is known."""
+        """Of each bucket, and of the weights, that go over a level of which it is known."""
         return {(stage, bucket): found for stage, bucket, found in self._each()} if self._known else {}
 
     def _each(self) -> Iterator[tuple[int, int, _Contention]]:
@@ -103,6 +107,9 @@ class Overlaps:
                 if overlap is not None:
                     threads = cut.threads[bucket] if bucket < len(cut.threads) else 0
                     yield s, bucket, _of(overlap.on(len(group)), float(size_bytes), threads or overlap.own_threads)
+                    if cut.sharded and bucket == 0:
+                        weights_bytes = self._memory.stages[s].weights_bytes
+                        yield s, _WEIGHTS, _of(overlap.on(len(group)), weights_bytes, overlap.own_threads)
 
     def _key(self, stage: int, bucket: int) -> tuple[int, int]:
         """One for all stages that share a bucket."""

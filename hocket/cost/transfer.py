@@ -42,7 +42,7 @@ def collective(
     """A ring collective of one bucket, at the figures of the level that the group spans.
 
     A reduce-scatter or an all-gather takes half of an all-reduce, or what was measured of it (`Level.reduce_scatter`).
-    Where its all-reduces have been measured beside computation (`Level.overlap`), it is what they take alone.
+    Where all-reduces have been measured beside computation (`Level.overlap`), an all-reduce is what they take alone.
     Where the members in one component have links of their own to the others, as many rings go side by side, each with its part
     of the bytes (NCCL's channels); inside of the component all of them pass over the same links.
 
@@ -53,19 +53,19 @@ def collective(
     if members < 2:
         return TransferTime(0.0, 0.0)
     level = cluster.level_of(group)
-    overlap = cluster.levels[level].overlap
-    if overlap is not None and kind is Kind.ALL_REDUCE:
-        model = overlap.on(members)
+    found = cluster.levels[level]
+    share = {Kind.REDUCE_SCATTER: found.reduce_scatter, Kind.ALL_GATHER: found.all_gather}.get(kind)
+    if found.overlap is not None:
+        model = found.overlap.on(members)
         moved_s = model.carried_bytes(size_bytes) / model.alone.at(threads or model.own_threads)
-        return TransferTime(model.startup_s, moved_s)
+        part = 1.0 if kind is Kind.ALL_REDUCE else share or HALF
+        return TransferTime(part * model.startup_s, part * moved_s)
     link = cluster.levels[level].all_reduce or cluster.levels[level].link
     rate = link.bandwidth_bytes_per_s
     if not cluster.levels[level].shared:
         rings = min(Counter(cluster.component(device, level) for device in group).values())
         inside = [(below.all_reduce or below.link).bandwidth_bytes_per_s for below in cluster.levels[:level]]
         rate = max(rate, min([rings * rate, *inside]))
-    found = cluster.levels[level]
-    share = {Kind.REDUCE_SCATTER: found.reduce_scatter, Kind.ALL_GATHER: found.all_gather}.get(kind)
     times = 1.0 if share is None else share / HALF
     steps = _ROUNDS[kind] * (members - 1)
     return TransferTime(times * steps * link.latency_s, times * ring_bytes(kind, members, size_bytes) / rate)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from hocket.cost.model import CostModel
 from hocket.hardware.cluster import Cluster, Level
-from hocket.hardware.overlap import OverlapModel
+from hocket.hardware.overlap import OverlapModel, Rate
 from hocket.passes.borders import StageCut, stage_shapes
 from hocket.plan.fusion import Fusion, Gradients
 from hocket.profile.model import ModelProfile
@@ -54,3 +54,26 @@ def test_the_simulator_is_the_equations(found: Gradients, model: OverlapModel, d
     here = model.on(devices)
     simulated_s = backward_s(profile_of(found), fusion, model, Level("server", devices, 1.0), devices)
     assert simulated_s == pytest.approx(fusion.backward_s(found, here), rel=1e-9)
+
+
+def sharded(shard: str, overlap: OverlapModel | None, share: float | None) -> float:
+    """Seconds of an iteration of two devices whose replicas divide their state: 3 layers, a bucket each."""
+    profile = chain(3, weights_bytes=4e6, device_type="cpu-core")
+    buckets = tuple((layer,) for layer in reversed(range(3)))
+    cut = StageCut((0, 1, 2), (0, 1), buckets=buckets, shard=shard)
+    level = Level("server", 2, 4e6, overlap=overlap, reduce_scatter=share, all_gather=share)
+    program = compile_strategy("data_parallel", stage_shapes(profile, (cut,)), 2, {})
+    trace = play(program, CostModel(profile, Cluster("test", (level,), "cpu-core"), (cut,), (1, 1)), 4).trace
+    begins = sorted(e.start_s for e in trace.events if e.kind is Kind.FORWARD and e.device == 0)
+    return begins[-1] - begins[-2]
+
+
+@pytest.mark.parametrize("shard", ["optimizer", "full"])
+@pytest.mark.parametrize("share", [None, 0.8])
+def test_scattered_sums_and_gathers_contend_too(shard: str, share: float | None) -> None:
+    """As a ring does without contention; longer where it takes speed from both."""
+    free = Rate(4e6, 0.0, 1.0)
+    without, alone = sharded(shard, None, share), OverlapModel(1.0, 0.0, free, free, 0.0, 2)
+    assert sharded(shard, alone, share) == pytest.approx(without)
+    slower = OverlapModel(0.5, 0.0, Rate(1e6, 0.0, 1.0), free, 0.0, 2)
+    assert sharded(shard, slower, share) > without * 1.05
