@@ -32,7 +32,7 @@ _LONGER = 3  # times, of a second look
 _MOST_WORKERS = 64  # as many as a run starts on one machine
 
 
-def measure_local(workers: int, threads: int = 1, limit_s: float = 10.0, timeout_s: float = 120.0) -> Cluster:
+def measure_local(workers: int, threads: int = 1, limit_s: float = 10.0, timeout_s: float = 240.0) -> Cluster:
     """This machine as a cluster of `workers` processes of `threads` threads each, with measured links.
 
     Arguments:
