@@ -43,10 +43,6 @@ class Overlaps:
         self._cluster, self._cuts, self._ties = cluster, cuts, ties
         self._memory, self._members = memory, members
 
-    @property
-    def _known(self) -> bool:
-        return any(level.overlap is not None for level in self._cluster.levels)
-
     def threads(self, instruction: Instruction) -> int:
         """That move a collective; 0: what the library takes."""
         if instruction.kind is not Kind.ALL_REDUCE or not instruction.reads:
@@ -59,7 +55,7 @@ class Overlaps:
         """What a collective of gradients or weights uses of its members' speeds; None if nothing is known of it, or it is of a norm."""
         value = instruction.reads[0]
         gathers = instruction.kind is Kind.ALL_GATHER
-        if not self._known or not (gathers or value.what is What.ACCUMULATOR):
+        if not self._cluster.contends or not (gathers or value.what is What.ACCUMULATOR):
             return None
         bucket = _WEIGHTS if gathers else value.part
         found = self._contention.get((value.stage, bucket))
@@ -91,7 +87,7 @@ class Overlaps:
     @cached_property
     def _contention(self) -> dict[tuple[int, int], _Contention]:
         """Of each bucket, and of the weights, that go over a level of which it is known."""
-        return {(stage, bucket): found for stage, bucket, found in self._each()} if self._known else {}
+        return {(stage, bucket): found for stage, bucket, found in self._each()} if self._cluster.contends else {}
 
     def _each(self) -> Iterator[tuple[int, int, _Contention]]:
         for s, cut in enumerate(self._cuts):

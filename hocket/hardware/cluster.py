@@ -248,6 +248,11 @@ class Cluster:
         # The outermost span holds every device, so the search always ends.
         return next(k for k, span in enumerate(self._spans) if first // span == second // span)
 
+    @property
+    def contends(self) -> bool:
+        """Whether it is known on some level what computation and all-reduces take from each other."""
+        return any(level.overlap is not None for level in self.levels)
+
     def level_of(self, group: tuple[int, ...]) -> int:
         """Index of the innermost level that contains all devices of a group."""
         return max((self.level_between(group[0], other) for other in group), default=0)

@@ -110,6 +110,17 @@ class OverlapModel:
         return replace(self, beside=beside, alone=alone, latency_s=self.latency_s * latency, beside_latency_s=slower_s)
 
     @property
+    def usable(self) -> tuple[int, ...]:
+        """Of the threads those with which neither computation nor communication stands still."""
+        return tuple(threads for threads in self.threads if self._moves(threads))
+
+    def _moves(self, threads: int) -> bool:
+        try:
+            return min(self.share(threads), self.beside.at(threads), self.alone.at(threads)) > 0
+        except InputError:
+            return False
+
+    @property
     def startup_s(self) -> float:
         """Of one all-reduce (equation 4: a)."""
         return 2 * (self.workers - 1) * self.latency_s

@@ -7,7 +7,7 @@ import numpy as np
 
 from hocket.cost.compute import Columns
 from hocket.cost.contention import Resource, collective_uses, transfer_uses
-from hocket.cost.transfer import collective
+from hocket.cost.transfer import TransferTime, collective
 from hocket.passes.borders import StageCut
 from hocket.plan.bound_stages import Run, Stages
 from hocket.program.instruction import Kind
@@ -24,19 +24,35 @@ class LinkFigures:
         self._rings: dict[tuple[Kind, tuple[int, ...], float], float] = {}
 
     def rings_s(self, cut: StageCut, run: Run) -> list[float]:
-        """Seconds of the sum of each bucket over the replicas; where each gets a part only, until it has."""
+        """Seconds of the sum of each bucket over the replicas; where each gets a part only, until it has. Whatever the buckets are, the
+        last has at least the last gradients."""
         kind = Kind.REDUCE_SCATTER if cut.sharded else Kind.ALL_REDUCE
         if len(cut.devices) == 1:
             return []
+        if self._situation.rebuckets and not cut.sharded:
+            last = next((size for size in run.gradients_bytes if size > 0), 0.0)
+            whole_s, last_s = (self._ring_s(kind, cut.devices, size) for size in (sum(run.gradients_bytes), last))
+            return [whole_s - last_s, last_s]
         position = {layer: k for k, layer in enumerate(cut.layers)}
         found = []
         for bucket in cut.buckets or (cut.layers,):
             size = sum(run.gradients_bytes[position[layer]] for layer in bucket)
-            key = (kind, cut.devices, size)
-            if key not in self._rings:
-                self._rings[key] = sum(collective(self._situation.cluster, kind, cut.devices, size))
-            found.append(self._rings[key])
+            found.append(self._ring_s(kind, cut.devices, size))
         return found
+
+    def _ring_s(self, kind: Kind, devices: tuple[int, ...], size_bytes: float) -> float:
+        key = (kind, devices, size_bytes)
+        if key not in self._rings:
+            self._rings[key] = sum(self._collective(kind, devices, size_bytes))
+        return self._rings[key]
+
+    def _collective(self, kind: Kind, devices: tuple[int, ...], size_bytes: float) -> TransferTime:
+        """With the threads that move it quickest, where they may be chosen."""
+        cluster, threads = self._situation.cluster, [0]
+        overlap = cluster.levels[cluster.level_of(devices)].overlap
+        if self._situation.rebuckets and overlap is not None:
+            threads += overlap.usable
+        return min((collective(cluster, kind, devices, size_bytes, own) for own in threads), key=sum)
 
     def message_s(self, choice: Choice) -> tuple[np.ndarray, np.ndarray]:
         """Least seconds of a microbatch's activations to the next stage, and of their gradients back; -1 where none go."""
@@ -57,7 +73,7 @@ class LinkFigures:
             if len(cut.devices) > 1:
                 size = sum(run.gradients_bytes)
                 kinds = (Kind.REDUCE_SCATTER, Kind.ALL_GATHER) if cut.sharded else (Kind.ALL_REDUCE,)
-                flow_s = count * sum(collective(cluster, kind, cut.devices, size).flow_s for kind in kinds)
+                flow_s = count * sum(self._collective(kind, cut.devices, size).flow_s for kind in kinds)
                 for use in collective_uses(cluster, cut.devices):
                     if use.governed:
                         load[use.resource] = load.get(use.resource, 0.0) + flow_s

@@ -85,11 +85,6 @@ def check_buckets(buckets: str | float) -> None:
         raise InputError("buckets", repr(buckets), f"{AUTO}, {DEFAULT} or a number of bytes")
 
 
-def contends(cluster: Cluster) -> bool:
-    """Whether it is known what computation and all-reduces take from each other somewhere."""
-    return any(level.overlap is not None for level in cluster.levels)
-
-
 def rebucketed(plan: Plan, profile: ModelProfile) -> Rebucketed | None:
     """A plan with the buckets, and threads, with which it is quickest; None where those that it has are as good.
 
@@ -153,19 +148,11 @@ def _contention(
     overlap, workers = cluster.levels[cluster.level_of(devices)].overlap, len(devices)
     if overlap is not None:
         model = overlap.on(workers)
-        return model, tuple(threads for threads in model.threads if threads <= MAX_THREADS and _moves(model, threads))
+        return model, tuple(threads for threads in model.usable if threads <= MAX_THREADS)
     byte = collective(cluster, Kind.ALL_REDUCE, devices, 1.0)
     carried = 2 * (workers - 1)
     rate = Rate(carried / workers / byte.flow_s, 0.0, 0.0)
     return OverlapModel(_kept(cluster, cuts, devices), 0.0, rate, rate, byte.latency_s / carried, workers), ()
-
-
-def _moves(model: OverlapModel, threads: int) -> bool:
-    """Whether neither computation nor communication stands still with so many threads."""
-    try:
-        return model.share(threads) > 0 and model.beside.at(threads) > 0 and model.alone.at(threads) > 0
-    except InputError:
-        return False
 
 
 def _kept(cluster: Cluster, cuts: Sequence[StageCut], devices: tuple[int, ...]) -> float:

@@ -81,7 +81,9 @@ def search(
         if shard not in SHARDS:
             raise InputError("shard", repr(shard), f"one of {', '.join(SHARDS)}", nearest(shard, SHARDS))
         situation = replace(situation, shard=shard)
-    if not isinstance(buckets, str):
+    if buckets == AUTO:
+        situation = replace(situation, rebuckets=True)
+    elif not isinstance(buckets, str):
         situation = replace(situation, bucket_bytes=buckets)
     tolerance = None
     if amplification_limit is not None:

@@ -22,7 +22,7 @@ from hocket.features import Feature, check_together
 from hocket.hardware.cluster import Cluster, DeviceType, Node
 from hocket.hardware.groups import grouped
 from hocket.passes.borders import stage_shapes
-from hocket.plan.buckets import AUTO, DEFAULT, Rebucketed, check_buckets, contends, rebucketed
+from hocket.plan.buckets import AUTO, DEFAULT, Rebucketed, check_buckets, rebucketed
 from hocket.plan.hunt import make_plan
 from hocket.plan.mesh import STALE, STRATEGIES, USUAL
 from hocket.plan.mesh_search import Meshes, search_meshes
@@ -200,7 +200,7 @@ class SizedSearch:
 
     @cached_property
     def _rebucketed(self) -> Rebucketed | None:
-        if self.buckets != AUTO or not contends(self.cluster):
+        if self.buckets != AUTO or not self.cluster.contends:
             return None
         return rebucketed(self._plan(self.best), self.profile_of(self.best))
 

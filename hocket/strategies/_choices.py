@@ -33,6 +33,7 @@ class Situation:
         batch_size: samples of one update.
         microbatch_sizes: candidate sizes; by default those of the profile that are not larger than the batch.
         bucket_bytes: size at which a gradient bucket closes.
+        rebuckets: whether what is found may get other buckets and threads (plan/buckets.py): bounds then hold whatever these are.
         shard: what replicas divide (program.SHARDS), of every choice; None for what strategies do by themselves, and `shared`.
         amplification_limit: of the device-seconds of an iteration over the seconds of one device alone; None for no limit.
     """
@@ -42,6 +43,7 @@ class Situation:
     batch_size: int
     microbatch_sizes: tuple[int, ...] = ()
     bucket_bytes: float = DEFAULT_BUCKET_BYTES
+    rebuckets: bool = False
     shard: str | None = None
     amplification_limit: float | None = None
 

@@ -92,3 +92,9 @@ def test_other_numbers_of_workers_change_startup_and_bytes_only() -> None:
 def test_wrong_figures(wrong, told: str) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(InputError, match=told):
         wrong()
+
+
+def test_threads_with_which_something_stands_still_are_not_usable() -> None:
+    """Too many leave nothing to computation, too few move nothing."""
+    model = OverlapModel(1.0, 0.1, Rate(1e9, 2e9, 0.5), Rate(1e9, 2e9, 0.5), 0.0, 2, (1, 2, 4, 8, 16))
+    assert model.usable == (2, 4, 8)

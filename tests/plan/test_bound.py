@@ -1,6 +1,7 @@
 """Bounds: never above what the simulation gives, and close to it where there is nothing else to wait for."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -81,3 +82,32 @@ def test_what_is_scattered_is_not_what_is_known_of_all_reduces() -> None:
     for choice, least_s in ((whole, 0.8), (divided, 0.0)):
         found = predict_choice(situation, "data_parallel", choice).iteration_s
         assert least_s <= bounds.seconds("data_parallel", bounds.shapes(choice), choice) <= found * (1 + 1e-9)
+
+
+@settings(max_examples=25)
+@given(profile=profiles(), cluster=clusters(), batch_size=st.integers(1, 9), data=st.data())
+def test_bounds_hold_for_buckets_that_are_chosen_afterwards(
+    profile: ModelProfile, cluster: Cluster, batch_size: int, data: st.DataObject
+) -> None:
+    """Any buckets, moved by any threads that they may be given."""
+    levels = tuple(
+        replace(level, overlap=level.overlap and replace(level.overlap, threads=(1, 16, 256)))
+        for level in cluster.levels
+    )
+    situation = Situation(profile, replace(cluster, levels=levels), batch_size, rebuckets=True)
+    name = data.draw(st.sampled_from(("data_parallel", "flush", "gpipe")))
+    bounds, offered = Bounds(situation), list(strategy(name).choices(situation))
+    offered = [choice for choice in offered if supported(situation, name, bounds, choice)]
+    for choice in data.draw(st.lists(st.sampled_from(offered), max_size=4)) if offered else ():
+        stages = []
+        for cut in choice.stages:
+            inner = data.draw(st.sets(st.integers(1, len(cut.layers) - 1))) if len(cut.layers) > 1 else set[int]()
+            layers, ends = cut.layers[::-1], (0, *sorted(inner), len(cut.layers))
+            buckets = tuple(layers[a:b] for a, b in pairwise(ends))
+            threads = tuple(data.draw(st.sampled_from((1, 16, 256))) for _ in buckets)
+            if len(cut.devices) > 1:
+                known = situation.cluster.levels[situation.cluster.level_of(cut.devices)].overlap
+                cut = replace(cut, buckets=buckets, threads=threads if known else ())
+            stages.append(cut)
+        found = predict_choice(situation, name, replace(choice, stages=tuple(stages)))
+        assert bounds.seconds(name, bounds.shapes(choice), choice) <= found.iteration_s * (1 + 1e-9)

@@ -142,6 +142,16 @@ def test_what_is_gained_is_said() -> None:
         assert gain > 0.01
 
 
+def test_what_is_best_only_with_other_buckets_is_found() -> None:
+    """One device takes less than two whose gradients are one bucket, behind all of the backward; with more buckets two are quicker."""
+    profile = chain(4, forward_s=1e-3, backward_s=2e-3, device_type="cpu-core")
+    two = cluster(Level("server", 2, 1e9, 1e-6))
+    options = {"strategies": ("data_parallel",), "microbatch_sizes": (1,), "shard": "none"}
+    default, auto = (search(profile, two, 2, buckets=word, **options).best for word in ("default", "auto"))
+    assert [len(one.plan.stages[0].devices) for one in (default, auto)] == [1, 2]
+    assert auto.iteration_s < 0.95 * default.iteration_s
+
+
 def test_buckets_of_a_number_of_bytes() -> None:
     """As they are asked for; nonsense is refused."""
     options = {"strategies": ("data_parallel",), "shard": "none"}
