@@ -30,7 +30,7 @@ class Ground:
         widths: groups of each. has: whether one of them is of a type, shape (types, p). room_bytes: of the smallest.
         border_s: what a message to the next stage takes at least, of the last to the first, and more for each byte; shape (2, p).
         shared_s: of each link that several devices share, for a byte of all columns' messages to the next stage and back, for a
-            byte of each stage's sums, and for a byte that is scattered there; shape (3, links, p).
+            byte that each stage all-reduces, scatters and gathers; shape (4, links, p).
     """
 
     widths: np.ndarray
@@ -60,7 +60,7 @@ class Ground:
         # Where the sender copies its messages nothing is said of them.
         moves = not cluster.sender_copies
         border_s = np.array([known[pair] for pair in pairs]).T * moves
-        shared_s = _shared_s(cluster, places) if moves else np.zeros((3, 1, len(places)))
+        shared_s = _shared_s(cluster, places) if moves else np.zeros((4, 1, len(places)))
         return cls(np.array([len(place) for place in places]), has, room, border_s, shared_s)
 
     def slowest(self, seconds: np.ndarray) -> np.ndarray:
@@ -99,16 +99,16 @@ class Ground:
         found: np.ndarray = 2 * (self.border_s[0, rank] + size_bytes * self.border_s[1, rank])
         return found
 
-    def busiest_s(self, size_bytes: np.ndarray, summed_bytes: np.ndarray, microbatches: int, sharded: bool) -> float:
+    def busiest_s(self, size_bytes: np.ndarray, carried_bytes: np.ndarray, microbatches: int) -> float:
         """Seconds of a batch in which the busiest shared link carries something.
 
         Arguments:
-            size_bytes: of a message behind each stage but the last. summed_bytes: of each device's gradients; shape (p,).
-            sharded: these are scattered to parts, or parts gathered, instead of all-reduced.
+            size_bytes: of a message behind each stage but the last. carried_bytes: of each device's weights or gradients, that
+                are all-reduced, scattered and gathered; shape (3, p).
         """
         rank = np.arange(len(size_bytes)) % len(self.widths)
         behind = np.bincount(rank, size_bytes, minlength=len(self.widths)) * microbatches
-        return float((self.shared_s[0] @ behind + self.shared_s[1 + sharded] @ summed_bytes).max())
+        return float((self.shared_s[0] @ behind + np.einsum("klp,kp->l", self.shared_s[1:], carried_bytes)).max())
 
 
 def passed(here: tuple[int, ...], there: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
@@ -124,6 +124,9 @@ def _between(cluster: Cluster, here: tuple[int, ...], there: tuple[int, ...]) ->
     return latency_s, min(1 / link.bandwidth_bytes_per_s for link in links)
 
 
+_CARRIES = (Kind.ALL_REDUCE, Kind.REDUCE_SCATTER, Kind.ALL_GATHER)
+
+
 def _shared_s(cluster: Cluster, places: Places) -> np.ndarray:
     """As `Ground.shared_s`."""
     found: dict[Resource, np.ndarray] = {}
@@ -131,7 +134,7 @@ def _shared_s(cluster: Cluster, places: Places) -> np.ndarray:
     def add(uses: tuple[Use, ...], kind: int, stage: int, seconds: float) -> None:
         for use in uses:
             if use.governed and use.resource[0] != "pair":
-                found.setdefault(use.resource, np.zeros((3, len(places))))[kind, stage] += seconds
+                found.setdefault(use.resource, np.zeros((4, len(places))))[kind, stage] += seconds
 
     widths = {len(place) for place in places}
     width = widths.pop() if len(widths) == 1 else 1  # of the columns among which the batch is divided
@@ -144,7 +147,7 @@ def _shared_s(cluster: Cluster, places: Places) -> np.ndarray:
                         each_s = width / len(pairs) / cluster.link_between(*hop).bandwidth_bytes_per_s
                         add(transfer_uses(cluster, (hop,)), 0, stage, each_s)
             if len(here) > 1:
-                for row, kind in enumerate((Kind.ALL_REDUCE, Kind.REDUCE_SCATTER), start=1):
+                for row, kind in enumerate(_CARRIES, start=1):
                     each_s = collective(cluster, kind, here, 1.0).flow_s
                     add(collective_uses(cluster, here), row, stage, each_s)
-    return np.array(list(found.values()) or [np.zeros((3, len(places)))]).transpose(1, 0, 2)
+    return np.array(list(found.values()) or [np.zeros((4, len(places)))]).transpose(1, 0, 2)

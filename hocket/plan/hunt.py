@@ -1,8 +1,8 @@
 """The hunt for the best plan: choices wait in the order of their bounds, and are simulated as long as one may be the best.
 
 Rules of this file: a choice is refused with its reason, or left out because its bound says that it cannot be the best. Where nobody said
-what replicas divide, those of a choice divide optimizer state and step as well if their steps take more than what counts as equal, if
-sums have figures of their own (`Level.overlap`), or if the choice does not fit without.
+what replicas divide, those of a choice divide optimizer state and step as well if their steps take more than what counts as equal, or
+if the choice does not fit without.
 """
 
 from collections.abc import Callable
@@ -111,11 +111,8 @@ class Hunt:
             self.considered += 1
 
     def _worth_sharing(self, name: str, shapes: tuple[StageShape, ...], choice: Choice) -> bool:
-        """Whether replicas that shared their steps might gain more than what counts as equal: by the steps, or as scattered gradients
-        take what links say and not what is known of all-reduces."""
-        if self.situation.shard is not None:
-            return False
-        return self.situation.cluster.contends or self.bounds.step_share(name, shapes, choice) > TIE
+        """Whether replicas that shared their steps might gain more than what counts as equal."""
+        return self.situation.shard is None and self.bounds.step_share(name, shapes, choice) > TIE
 
     def _promising(self, name: str, bound_s: float) -> bool:
         """Whether a choice may be the best of all, or one of its strategy's best of which not enough are known."""

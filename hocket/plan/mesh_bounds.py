@@ -225,8 +225,9 @@ class MeshBounds:
         weights, summed = (np.bincount(rank, np.diff(sizes[cut])) for sizes in (self._weights, self._gradients))
         for sizes, shared in zip((weights, summed), self._shared.tolist(), strict=False):
             sizes[[0, -1]] = np.maximum(0.0, sizes[[0, -1]] - shared)
-        carried = weights + summed if mesh.sharded else summed  # a gather takes as long as a scatter
-        return ground.busiest_s(crossing, carried, mesh.microbatches, mesh.sharded)
+        none = np.zeros(mesh.depth)
+        carried = (none, summed, weights) if mesh.sharded else (summed, none, none)
+        return ground.busiest_s(crossing, np.array(carried), mesh.microbatches)
 
     def _summed_s(self, mesh: Mesh, ground: Ground, layers: range) -> float:
         """Of the gradients of some of the first device's layers."""
@@ -248,16 +249,18 @@ class MeshBounds:
         gradients, weights = np.diff(self._gradients[cut]), np.diff(self._weights[cut])
         for sizes, shared in ((gradients, self._shared[1]), (weights, self._shared[0])):
             sizes[[0, -1]] = np.maximum(0.0, sizes[[0, -1]] - shared)
+        gathers = mesh.sharded * (ground.widths > 1)
         kind = Kind.REDUCE_SCATTER if mesh.sharded else Kind.ALL_REDUCE
-        latency_s, byte_s = np.array([self._ring(kind, place) for place in mesh.stands]).T
-        gathers = mesh.sharded * (ground.widths > 1)  # which take as long as to scatter
-        return latency_s + byte_s * gradients, gathers * (latency_s + byte_s * weights)
+        return self._ring_s(kind, mesh, gradients), gathers * self._ring_s(Kind.ALL_GATHER, mesh, weights)
 
-    def _ring(self, kind: Kind, place: tuple[int, ...]) -> TransferTime:
-        """Of a collective of one byte; its latency, and flow for each byte."""
-        if (kind, place) not in self._rings:
-            self._rings[kind, place] = collective(self.group.cluster, kind, place, 1.0)
-        return self._rings[kind, place]
+    def _ring_s(self, kind: Kind, mesh: Mesh, sizes_bytes: np.ndarray) -> np.ndarray:
+        """Of a collective of so many bytes on each of several stages."""
+        for place in mesh.stands:
+            if (kind, place) not in self._rings:
+                self._rings[kind, place] = collective(self.group.cluster, kind, place, 1.0)
+        latency_s, byte_s = np.array([self._rings[kind, place] for place in mesh.stands]).T
+        found: np.ndarray = latency_s + byte_s * sizes_bytes
+        return found
 
     @cached_property
     def _steps_s(self) -> np.ndarray:

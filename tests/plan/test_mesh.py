@@ -168,7 +168,8 @@ def test_a_bound_of_slow_sums_is_not_above_the_simulation() -> None:
 def test_what_sums_and_computation_take_from_each_other_is_bounded(tensor: int, rate: float) -> None:
     """Where it is known, the figures of sums are others than those of links: never above the simulation."""
     overlap = OverlapModel(0.9, 1e-3, Rate(0.7 * rate, 0.0, 0.0), Rate(rate, 0.5 * rate, 0.1), 1e-5, 2, own_threads=16)
-    inside, outside = (replace(level, overlap=overlap, shared=True) for level in SERVERS.levels)
+    known = {"overlap": overlap, "reduce_scatter": 1.5, "all_gather": 0.6}
+    inside, outside = (replace(level, **known, shared=True) for level in SERVERS.levels)
     levels = (replace(inside, width=2), replace(outside, width=4))
     shards = ("none", "optimizer")
     known = Plane(source, replace(SERVERS, levels=levels), tensor, "none", (1, 2), shards=shards, strategies=STRATEGIES)
