@@ -1,0 +1,151 @@
+"""Bytes that an iteration swaps between devices and host, by kind of tensor (Harmony, HotOS 2021, section 3 and Figure 5).
+
+The paper's assumptions: a device holds one operation (one layer or pack, one microbatch) at a time, so what the next task does not share
+is gone. A task is an operation, or with grouping one over all microbatches; a just-in-time update belongs to its backward's last task.
+docs/harmony.md derives every formula; the paper prints only those of the weights, (4m + 2)N|W|, 3N|W| and 3|W|.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import pairwise
+from typing import NamedTuple
+
+from hocket.errors import InputError
+
+
+class Tensor(StrEnum):
+    """Kinds of tensors that are swapped."""
+
+    WEIGHTS = "weights"
+    GRADIENTS = "gradients"  # of weights, accumulated over microbatches
+    OPTIMIZER = "optimizer"
+    STASH = "stash"  # what a layer's backward needs of its forward
+    ACTIVATIONS = "activations"  # from layer to layer, and the batch itself
+    ACTIVATION_GRADIENTS = "activation gradients"
+
+
+class Volume(NamedTuple):
+    """Bytes of an iteration over all devices: to and from the host, and from device to device (counted once)."""
+
+    host_bytes: float
+    peer_bytes: float
+
+
+@dataclass(frozen=True)
+class Layer:
+    """Bytes of one layer's tensors; stash and input (and that one's gradient) of one microbatch."""
+
+    weights_bytes: float
+    gradients_bytes: float
+    optimizer_bytes: float
+    stash_bytes: float
+    input_bytes: float
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """How an iteration is run; each field is one of the paper's choices.
+
+    Attributes:
+        devices: N. microbatches: m, of one device's part of the batch: m N in all.
+        pipeline: a layer's tasks on one device and all microbatches; otherwise data parallelism.
+        in_turn: packs on devices in turn; otherwise as many neighbouring packs each.
+        grouped: a task runs all its microbatches. just_in_time: an update follows its backward at once.
+        peer: what crosses devices goes from one to the other and not through the host.
+        packs: first layers of packs; () for packs of one layer. writes_clean: what is evicted is written out although
+            the host has the same (per-device virtualisation); otherwise it is dropped.
+    """
+
+    devices: int
+    microbatches: int
+    pipeline: bool = False
+    in_turn: bool = False
+    grouped: bool = False
+    just_in_time: bool = False
+    peer: bool = True
+    packs: tuple[int, ...] = ()
+    writes_clean: bool = True
+
+    def first_layers(self, layers: int) -> tuple[int, ...]:
+        """First layers of packs.
+
+        Raises:
+            InputError: packs that do not begin at 0 and ascend.
+        """
+        packs = self.packs or tuple(range(layers))
+        if packs[0] != 0 or packs[-1] >= layers or any(a >= b for a, b in pairwise(packs)):
+            raise InputError(
+                "packs", str(packs), f"ascending first layers from 0, below {layers}", "Correct the packs."
+            )
+        return packs
+
+    def forward_device(self, pack: int, packs: int) -> int:
+        """Where a pack's forward runs in a pipeline."""
+        return pack % self.devices if self.in_turn else pack * self.devices // packs
+
+    def backward_device(self, pack: int, packs: int) -> int:
+        """Where a pack's backward and update run in a pipeline; in turn they go on where forwards end."""
+        return (2 * packs - 1 - pack) % self.devices if self.in_turn else self.forward_device(pack, packs)
+
+
+def data_parallel(devices: int, microbatches: int) -> Scheme:
+    """Data parallelism, the memory of each device virtualised by itself."""
+    return Scheme(devices, microbatches)
+
+
+def pipeline_parallel(devices: int, microbatches: int) -> Scheme:
+    """A pipeline of stages, the memory of each device virtualised by itself."""
+    return Scheme(devices, microbatches, pipeline=True)
+
+
+def harmony_data(devices: int, microbatches: int, packs: tuple[int, ...] = ()) -> Scheme:
+    """Harmony-DP."""
+    return Scheme(devices, microbatches, grouped=True, just_in_time=True, packs=packs, writes_clean=False)
+
+
+def harmony_pipeline(devices: int, microbatches: int, packs: tuple[int, ...] = ()) -> Scheme:
+    """Harmony-PP."""
+    return Scheme(devices, microbatches, True, True, True, True, packs=packs, writes_clean=False)
+
+
+def swap_volumes(layers: Sequence[Layer], scheme: Scheme) -> dict[Tensor, Volume]:
+    """Bytes by kind of tensor; sums of gradients over replicas are no swaps and not counted."""
+    firsts = scheme.first_layers(len(layers))
+    replicas = 1 if scheme.pipeline else scheme.devices
+    seen = scheme.microbatches * (scheme.devices if scheme.pipeline else 1)  # microbatches of one layer on one device
+    tasks = 1 if scheme.grouped else seen
+    apart = 0 if scheme.just_in_time else 1  # whether the update is a task of its own
+    loads = 2 * tasks + apart
+    writes = loads if scheme.writes_clean else 1
+    weights = sum(layer.weights_bytes for layer in layers)
+    gradients = sum(layer.gradients_bytes for layer in layers)
+    optimizer = sum(layer.optimizer_bytes for layer in layers)
+    stash = sum(layer.stash_bytes for layer in layers)
+    ahead, back = (
+        _borders(layers, scheme, [device(k, len(firsts)) for k in range(len(firsts))], firsts, seen)
+        for device in (scheme.forward_device, scheme.backward_device)
+    )
+    batch = seen * layers[0].input_bytes
+    return {
+        Tensor.WEIGHTS: Volume(replicas * (loads + writes) * weights, 0.0),
+        Tensor.GRADIENTS: Volume(replicas * 2 * (tasks - 1 + apart) * gradients, 0.0),
+        Tensor.OPTIMIZER: Volume(replicas * 2 * optimizer, 0.0),
+        Tensor.STASH: Volume(replicas * 2 * seen * stash, 0.0),
+        Tensor.ACTIVATIONS: Volume(replicas * (ahead.host_bytes + batch), ahead.peer_bytes),
+        Tensor.ACTIVATION_GRADIENTS: Volume(replicas * back.host_bytes, back.peer_bytes),
+    }
+
+
+def _borders(
+    layers: Sequence[Layer], scheme: Scheme, device: Sequence[int], firsts: Sequence[int], seen: int
+) -> Volume:
+    """What goes from pack to pack in one direction."""
+    host, peer = 0.0, 0.0
+    for k in range(1, len(firsts)):
+        size = seen * layers[firsts[k]].input_bytes
+        if scheme.pipeline and scheme.peer and device[k] != device[k - 1]:
+            peer += size
+        else:
+            host += 2 * size
+    return Volume(host, peer)
