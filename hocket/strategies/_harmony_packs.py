@@ -46,6 +46,6 @@ def least_sum(layers: Any, head: Any, tail: Any, price: Any, first: Any, limit: 
             if grown > limit:
                 break
             if grown + head[a] + tail[e] <= limit:
-                sum_ = best[a] + price[a] if a else price[0] + first[e]
-                if sum_ < best[e]:
-                    best[e], origin[e] = sum_, a
+                total = best[a] + price[a] if a else price[0] + first[e]
+                if total < best[e]:
+                    best[e], origin[e] = total, a
