@@ -31,12 +31,24 @@ def hocket(*arguments: str, folder: Path) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, env=ENVIRONMENT)
 
 
+@pytest.fixture(scope="module")
+def made() -> dict[str, bytes]:
+    """What was measured and planned for all tests of this file: the first one that asks does it."""
+    return {}
+
+
 @pytest.fixture
-def profiled(run: Run, folder: Path) -> Path:
+def profiled(run: Run, folder: Path, made: dict[str, bytes]) -> Path:
     """The job's own profile and a plan of two stages on two devices for it."""
+    if made:
+        for name, content in made.items():
+            Path(name).write_bytes(content)
+        return folder
+    before = set(folder.iterdir())
     assert run("profile", "job.py", "-o", "tiny.json", "-b", 1, "-b", 2, "--budget-s", 0.2).code == 0
     found = run("plan", "tiny.json", "cluster.yaml", "--batch", 4, "-s", "flush", "-b", 2, "-o", "tiny.yaml")
     assert found.code == 0, found.err
+    made.update({path.name: path.read_bytes() for path in set(folder.iterdir()) - before})
     return folder
 
 

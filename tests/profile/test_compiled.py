@@ -50,7 +50,7 @@ def test_running_statistics() -> None:
 @pytest.mark.skipif(shutil.which("g++") is None, reason="inductor makes C++, and there is no compiler")
 def test_code_of_inductor_draws_the_same_masks() -> None:
     """Its own random numbers would be others."""
-    check("gpt", Case("flush", (1, 1)), "inductor")
+    check("gpt one block", Case("flush", (1, 1)), "inductor")
 
 
 def test_a_piece_for_each_seed() -> None:

@@ -35,6 +35,7 @@ OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {"adam": adam, "mo
 MODELS: dict[str, dict[str, Any]] = {
     "gpt": {"dropout": 0.1},
     "gpt untied": {"dropout": 0.1, "tied": False},
+    "gpt one block": {"dropout": 0.1, "n_layer": 1},
     "gpt plain": {"dropout": 0.0},
     "gpt plain untied": {"dropout": 0.0, "tied": False},
     "gpt clipped": {"dropout": 0.1, "clip_grad_norm": 0.25},
