@@ -117,7 +117,7 @@ class Opened:
         try:
             yield
         except InputError as error:
-            if not self.place:
+            if not self.place or error.place.startswith(f"{self.place}: "):  # what is shown may have said it already
                 raise
             raise type(error)(f"{self.place}: {error.place}", error.found, error.expected, error.next_step) from None
 
