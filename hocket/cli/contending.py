@@ -27,10 +27,12 @@ def overlap(
     threads: Annotated[int, typer.Option(min=1, help="Threads of each worker on a CPU.")] = 1,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document (seconds, bytes, unrounded).")] = False,
 ) -> None:
-    """Measure what computation and all-reduces of gradients take from each other, and write it into the cluster file.
+    """Measure what computation and all-reduces of gradients take from each other, and write the plan's cluster with it.
 
-    The job is trained for some steps with buckets and threads drawn at random; a model of contention is fitted to what was seen
-    (LIBRA, section III). `hocket plan` with the new cluster file then chooses buckets, and threads for each.
+    The job is trained with buckets and threads drawn at random, and first with one bucket for each number of threads; a model of
+    contention is fitted to what was seen (LIBRA, section III). It takes (draws + numbers of threads) x (steps + 2) steps. The machine
+    must have nothing else to do, and a backward should take some ten milliseconds at least: a model that does not foretell
+    the backwards it has seen is not written. `hocket plan` with the new cluster file chooses buckets, and threads for each.
 
     Example: hocket overlap job.py plan.yaml -o cluster.yaml
     """
@@ -39,12 +41,13 @@ def overlap(
     from hocket.run.display import listener
     from hocket.run.drawing import Drawing
     from hocket.run.loop import INTERRUPTED
-    from hocket.run.overlapping import measure_overlap, with_overlap
+    from hocket.run.overlapping import check_good, cluster_of, measure_overlap, with_overlap
 
     place_to_write(output)
     check_signed(output, "cluster that hocket has measured")
     drawing = Drawing(draws, steps, tuple(sorted(set(communication or (1, 2, 3, 4)))), seed)
     read = Plan.read(plan)
+    cluster_of(read, output)
     shown = listener(json)
     try:
         found = measure_overlap(job, read, drawing, shown, device=device, threads=threads)
@@ -55,6 +58,9 @@ def overlap(
         shown.close()
     if found is None:
         return
+    if not json:
+        _print(found)
+    check_good(found)
     cluster = with_overlap(read, found)
     write_atomic(output, signed(cluster.to_yaml(), "hocket overlap"))
     if json:
@@ -62,8 +68,7 @@ def overlap(
 
         print_json({**_as_data(found), "path": str(output)})
         return
-    _print(found)
-    print(f"wrote {output}")
+    print(f"wrote {output}; `hocket plan` with it chooses buckets, and threads for each")
 
 
 def _as_data(found: Any) -> dict[str, Any]:
@@ -89,10 +94,10 @@ def _print(found: Any) -> None:
     print_table(title, ["threads", "computation keeps", "MB/s beside it", "MB/s alone"], rows, right=(0, 1, 2, 3))
     fitted = found.fitted
     print(
-        f"  fitted to {fitted.computed_error:.1%} of computations, {fitted.beside_error:.1%} of all-reduces beside them, "
+        f"  the model is off by {fitted.computed_error:.1%} of computations, {fitted.beside_error:.1%} of all-reduces beside them, "
         f"{fitted.alone_error:.1%} of those alone"
     )
     for name, runs in (("draws", found.runs), ("draws that the model had not seen", found.held_out)):
         if runs:
             errors = [abs(run.error) for run in runs]
-            print(f"  backwards of {len(runs)} {name} are foretold to {mean(errors):.1%}, at worst {max(errors):.1%}")
+            print(f"  and by {mean(errors):.1%} of backwards of {len(runs)} {name}, at worst {max(errors):.1%}")

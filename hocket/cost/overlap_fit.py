@@ -16,7 +16,8 @@ from hocket.hardware.overlap import EXPONENT, OverlapModel, Rate
 
 _DECAYS = np.geomspace(1e-4, 10.0, 101)
 LEAST_BESIDE = 0.3
-"""What of an all-reduce computation must have been beside, to say how quick it is then."""
+"""What of an all-reduce computation must have been beside, by time and by what was done, to say how quick it is then."""
+_LONGER = "Take a job with a longer backward (a larger model, or larger microbatches), or more draws and steps."
 _GOLDEN = (5**0.5 - 1) / 2
 
 
@@ -77,7 +78,8 @@ def fit(computed: Sequence[Computed], moved: Sequence[Moved], workers: int) -> F
     alone = _curve(rates)
     model = OverlapModel(kept, taken, alone, alone, startup_s / hops, workers)
     # What was done alone is known; the rest was done beside computation.
-    shares = [(one, 1 - one.apart_s / model.alone_s(one.size_bytes, one.threads)) for one in partly]
+    long = [one for one in partly if one.beside_s >= LEAST_BESIDE * (one.beside_s + one.apart_s)]
+    shares = [(one, 1 - one.apart_s / model.alone_s(one.size_bytes, one.threads)) for one in long]
     beside_ones = [
         _Whole(one.threads, one.size_bytes, one.beside_s / share) for one, share in shares if share >= LEAST_BESIDE
     ]
@@ -95,7 +97,7 @@ def fit(computed: Sequence[Computed], moved: Sequence[Moved], workers: int) -> F
 def _enough(counts: Mapping[str, int]) -> None:
     for what, count in counts.items():
         if count < 2:
-            raise InputError("measurements", f"{count} {what}", "at least two")
+            raise InputError("measurements", f"{count} {what}", "at least two", _LONGER)
 
 
 def _error(pairs: Sequence[tuple[float, float]]) -> float:
@@ -108,10 +110,16 @@ def _share(computed: Sequence[Computed]) -> tuple[float, float]:
     threads = np.array([sum(r * seconds for r, seconds in one.beside_s.items()) / one.alone_s for one in computed])
     done = np.array([1 - one.apart_s / one.alone_s for one in computed])
     kept = float(beside @ done / (beside @ beside))
-    several = len({r for one in computed for r in one.beside_s}) > 1
-    if several:
+    if kept <= 0:
+        found, hint = (
+            "computation that stands still beside communication",
+            f"Nothing else may keep the machine busy. {_LONGER}",
+        )
+        raise InputError("measurements", found, "some progress", hint)
+    most = max(r for one in computed for r in one.beside_s)
+    if len({r for one in computed for r in one.beside_s}) > 1:
         (both, slope), *_ = np.linalg.lstsq(np.stack([beside, threads], axis=1), done, rcond=None)
-        if slope <= 0:
+        if slope <= 0 < both + slope * most:
             return float(both), float(-slope)
     return kept, 0.0
 

@@ -92,8 +92,8 @@ class OverlapModel:
         if list(self.threads) != sorted(set(self.threads)):
             raise InputError("threads", str(list(self.threads)), "ascending numbers, each once")
         if not (self.kept > 0 and self.taken >= 0 and self.latency_s >= 0 and (self.beside_latency_s or 0.0) >= 0):
-            found = f"kept {self.kept:g}, taken {self.taken:g}, latency_s {self.latency_s:g}"
-            raise InputError("overlap", found, "kept above zero, the others not below")
+            found = f"{self.kept:g}, {self.taken:g}, {self.latency_s:g}, {self.beside_latency_s}"
+            raise InputError("kept, taken, latency_s, beside_latency_s", found, "the first above zero, none below")
 
     def on(self, workers: int) -> "OverlapModel":
         """The same devices and network with another number of workers: what changes is startup and bytes (equation 4)."""

@@ -16,8 +16,9 @@ from hocket.files import read_bytes, write_atomic
 from hocket.hardware.cluster import Cluster
 from hocket.hardware.groups import Grouped, grouped
 from hocket.passes.borders import Graph, StageCut, stage_shapes
+from hocket.profile.model import CPU
 from hocket.program.microbatches import Microbatches
-from hocket.program.program import MAX_THREADS, SHARDS, Program, StageShape
+from hocket.program.program import MAX_CPU_THREADS, MAX_THREADS, SHARDS, Program, StageShape
 from hocket.strategies._common import compile_strategy, members, merged, microbatches_of
 from hocket.typed import as_data, read_as
 
@@ -160,8 +161,11 @@ class Plan:
         place, count = f"stages.{s}.threads", max(1, len(stage.buckets))
         if len(stage.threads) != count:
             raise InputError(place, f"{len(stage.threads)} numbers", f"{count}, one for each bucket")
-        if not all(1 <= threads <= MAX_THREADS for threads in stage.threads):
-            raise InputError(place, str(list(stage.threads)), f"numbers from 1 to {MAX_THREADS}")
+        processor = any(self.group.cluster.node_of(device).device_type == CPU for device in stage.devices)
+        most = MAX_CPU_THREADS if processor else MAX_THREADS
+        if not all(1 <= threads <= most for threads in stage.threads):
+            where = " on a processor" if processor else ""
+            raise InputError(place, str(list(stage.threads)), f"numbers from 1 to {most}{where}")
         if self.shard != "none" and len(stage.devices) > 1:
             hint = "Leave threads out, or take shard: none."
             raise InputError(place, f"threads of sums that shard: {self.shard} divides", "sums that are whole", hint)

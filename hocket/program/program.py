@@ -27,6 +27,8 @@ def replica(devices: Sequence[int], microbatch: int, merged: int = 1) -> int:
 
 MAX_THREADS = 4096
 """That may move one bucket: more than any device gives to communication."""
+MAX_CPU_THREADS = 16
+"""Likewise on a processor, where each takes a process group with connections of its own."""
 
 
 @dataclass(frozen=True)

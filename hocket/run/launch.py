@@ -326,6 +326,8 @@ class _Watch:
 
     def _advice(self) -> str:
         folder = self.options.checkpoint
+        if self.options.drawing is not None:
+            return "start again"
         if folder is None:
             return "start again, with --checkpoint DIR to be able to resume"
         return "resume with --resume" if any(Path(folder).glob("step-*")) else "no checkpoint was made yet: start again"

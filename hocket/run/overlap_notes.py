@@ -79,6 +79,11 @@ class Measured(NamedTuple):
     alone: tuple["Alone", ...]
 
     @property
+    def error(self) -> float:
+        """Mean of absolute errors of backwards, the worse of those that the model has seen and those that it has not."""
+        return max(mean(abs(run.error) for run in runs) for runs in (self.runs, self.held_out) if runs)
+
+    @property
     def backward_s(self) -> float:
         """Of a backward with nothing beside it."""
         return mean(own.end_s for own in self.alone)

@@ -22,6 +22,8 @@ from hocket.run.overlap_notes import Measured, Noted, measured
 from hocket.typed import read_as
 
 _MOST_BYTES = 2**30
+MOST_ERROR = 0.25
+"""Of the backwards that a model foretells, in the mean: with a worse one plans would be chosen by chance."""
 
 
 def measure_overlap(
@@ -65,9 +67,47 @@ class _Notes(Quiet):
 def check_measurable(plan: Plan) -> None:
     """One stage on several devices, or an InputError."""
     if plan.strategy != "data_parallel" or len(plan.stages[0].devices) < 2 or plan.tensor > 1:
-        found = f"{plan.strategy} on {len(plan.stages[0].devices)} devices, tensor: {plan.tensor}"
-        hint = "Make one with `hocket plan --strategy data_parallel`."
+        devices = len({device for stage in plan.stages for device in stage.devices})
+        found = f"{plan.strategy} on {devices} devices, tensor: {plan.tensor}"
+        hint = (
+            "Make one with `hocket plan --strategy data_parallel`; where that takes one device, write the others into the plan's "
+            "`devices`."
+        )
         raise InputError("plan", found, "data_parallel on several devices", hint)
+
+
+def check_good(found: Measured) -> None:
+    """Refuse a model that does not foretell what it was fitted to.
+
+    Raises:
+        InputError: it is off by more than MOST_ERROR in the mean.
+    """
+    if not found.error <= MOST_ERROR:
+        hint = (
+            "Nothing else may keep the machines busy; a job with a longer backward, or more draws and steps, say more."
+        )
+        raise InputError("measurements", f"backwards foretold to {found.error:.0%}", f"to {MOST_ERROR:.0%}", hint)
+
+
+def cluster_of(plan: Plan, path: Path) -> Cluster:
+    """The cluster that is to know what is measured: the file's, if there is one, else the plan's.
+
+    Raises:
+        InputError: the file has another cluster than the plan, but for what was measured of overlap.
+    """
+    if not path.is_file() or not path.stat().st_size:
+        return plan.cluster
+    there = Cluster.read(path)
+    if _bare(there) != _bare(plan.cluster):
+        hint = (
+            "Name another file with -o; or plan again with this one, and measure with that plan. Nothing was changed."
+        )
+        raise InputError(str(path), "another cluster than the plan's", "the plan's, or a new file", hint)
+    return there
+
+
+def _bare(cluster: Cluster) -> Cluster:
+    return replace(cluster, levels=tuple(replace(level, overlap=None) for level in cluster.levels))
 
 
 def with_overlap(plan: Plan, found: Measured) -> Cluster:

@@ -25,7 +25,7 @@ PLAN = Plan(
     8,
     2,
     (
-        PlanStage(NAMES[:3], (0, 1), buckets=((NAMES[2], NAMES[1]), (NAMES[0],))),
+        PlanStage(NAMES[:3], (0, 1), buckets=((NAMES[2], NAMES[1]), (NAMES[0],)), threads=(1, 2)),
         PlanStage(NAMES[3:], (2, 3), True, buckets=(NAMES[3:],)),
     ),
     CLUSTER,
@@ -35,6 +35,29 @@ PLAN = Plan(
     dtype="bfloat16",
     predicted=Predicted(0.25, 32.0, {0: 1e6, 1: 2e6, 2: 3e6, 3: 4.5e6}, 0.125),
 )
+
+
+@pytest.mark.parametrize(
+    ("threads", "shard", "expected"),
+    [
+        ((1,), "none", "2, one for each bucket"),
+        ((0, 1), "none", "numbers from 1 to 16 on a processor"),
+        ((1, 17), "none", "numbers from 1 to 16 on a processor"),
+        ((1, 2), "optimizer", "Leave threads out, or take shard: none"),
+    ],
+)
+def test_wrong_threads(threads: tuple[int, ...], shard: str, expected: str) -> None:
+    """A number for each bucket, as many as the device can have, of sums that are whole."""
+    first = replace(PLAN.stages[0], threads=threads)
+    with pytest.raises(InputError, match=expected) as found:
+        replace(PLAN, stages=(first, PLAN.stages[1]), shard=shard)
+    assert found.value.place == "stages.0.threads"
+
+
+def test_a_gpu_has_more_threads() -> None:
+    cluster = Cluster("four", (Level("server", 4, 1e9, 1e-5),), "v100-16gb")
+    first = replace(PLAN.stages[0], threads=(2048, 64))
+    assert replace(PLAN, stages=(first, PLAN.stages[1]), cluster=cluster).stages[0].threads == (2048, 64)
 
 
 def test_text_and_back() -> None:
@@ -89,7 +112,7 @@ def test_stages_as_indices() -> None:
     """Layers in any order become ascending indices; buckets keep their order."""
     shuffled = replace(PLAN, stages=(replace(PLAN.stages[0], layers=(NAMES[2], NAMES[0], NAMES[1])), PLAN.stages[1]))
     assert shuffled.cuts(PROFILE) == (
-        StageCut((0, 1, 2), (0, 1), False, ((2, 1), (0,))),
+        StageCut((0, 1, 2), (0, 1), False, ((2, 1), (0,)), (1, 2)),
         StageCut((3, 4, 5), (2, 3), True, ((3, 4, 5),)),
     )
     assert PLAN.compile(PROFILE).name == "flush 2-2"
@@ -189,7 +212,7 @@ def test_a_file_that_is_no_yaml() -> None:
 def test_layers_of_another_model() -> None:
     """A layer that the graph lacks is named, with the nearest one or the thought that the model may be another."""
     odd = replace(
-        PLAN, stages=(replace(PLAN.stages[0], layers=("layer0", "layer1", "leyer2"), buckets=()), PLAN.stages[1])
+        PLAN, stages=(replace(PLAN.stages[0], layers=("layer0", "layer1", "leyer2"), buckets=(), threads=()), PLAN.stages[1])
     )
     with pytest.raises(InputError, match=r"stages\.0\.layers.*'leyer2'.*Did you mean 'layer2'"):
         odd.cuts(PROFILE)

@@ -1,5 +1,6 @@
 """`hocket overlap` with real workers: what they note, bucket by bucket."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,8 @@ from hocket.hardware.overlap import OverlapModel, Rate
 from hocket.run.drawing import Drawing
 from hocket.run.listener import Quiet
 from hocket.run.loop import Options, run_workers
-from hocket.run.overlap_notes import Measured, Noted
-from hocket.run.overlapping import measure_overlap, with_overlap
+from hocket.run.overlap_notes import Measured, Noted, Run
+from hocket.run.overlapping import check_good, cluster_of, measure_overlap, with_overlap
 from hocket.typed import read_as
 from tests.system.tiny import plan, write_job
 
@@ -56,3 +57,24 @@ def test_the_cluster_file_keeps_what_was_measured() -> None:
 def test_other_plans_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="--strategy data_parallel"):
         measure_overlap(write_job(tmp_path), plan("flush"), DRAWING, Quiet())
+
+
+def test_a_model_that_foretells_nothing_is_not_written() -> None:
+    model = OverlapModel(0.9, 0.05, Rate(1e9, 5e8, 0.3), Rate(2e9, 5e8, 0.3), 1e-4, 2)
+    off = Run(2, (1, 1), 0.1, 0.05)
+    found = Measured(Fitted(model, 0.01, 0.02, 0.03), (off._replace(predicted_s=0.1),), (off,), ())
+    with pytest.raises(InputError, match="foretold to 50%"):
+        check_good(found)
+    check_good(found._replace(held_out=()))
+
+
+def test_another_cluster_is_not_replaced(tmp_path: Path) -> None:
+    """The plan's own is, with or without what was measured before."""
+    given, path = plan("data_parallel", (7, (0, 1))), tmp_path / "cluster.yaml"
+    assert cluster_of(given, path) == given.cluster
+    model = OverlapModel(0.9, 0.05, Rate(1e9, 5e8, 0.3), Rate(2e9, 5e8, 0.3), 1e-4, 2)
+    with_overlap(given, Measured(Fitted(model, 0.01, 0.02, 0.03), (), (), ())).save(path)
+    cluster_of(given, path)
+    replace(given.cluster, name="another").save(path)
+    with pytest.raises(InputError, match="another cluster than the plan's"):
+        cluster_of(given, path)

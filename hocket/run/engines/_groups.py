@@ -25,15 +25,13 @@ from torch import Tensor
 
 from hocket.errors import InputError, InternalError
 from hocket.program.instruction import Kind
-from hocket.program.program import Program
+from hocket.program.program import MAX_CPU_THREADS, Program
 from hocket.run.engines._connect import connect
 from hocket.run.engines._members import Members, members_of
 from hocket.run.engines._messages import Layout
 from hocket.run.engines._shared import Work
 
 _TAG = 0x40C
-MOST_THREADS = 16
-"""On a processor, where each takes a process group, with connections of its own."""
 T = TypeVar("T")
 
 
@@ -109,9 +107,9 @@ class Groups:
         """The groups over which a bucket goes, by the number of threads that move it."""
         if self._nccl:
             return {count: [self._made(devices, _ctas(count) if count else None)] for count in sorted(threads)}
-        if (most := max(threads)) > MOST_THREADS:
+        if (most := max(threads)) > MAX_CPU_THREADS:
             hint = "More are never quicker on a processor."
-            raise InputError("threads", f"{most} that move a bucket", f"at most {MOST_THREADS} on a processor", hint)
+            raise InputError("threads", f"{most} that move a bucket", f"at most {MAX_CPU_THREADS} on a processor", hint)
         groups = [self._made(devices) for _ in range(max(1, most))]
         return {count: groups[: max(1, count)] for count in sorted(threads)}
 
