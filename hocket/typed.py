@@ -37,7 +37,7 @@ def read_as(kind: type[T], data: Any, place: str) -> T:
                 spot,
                 f"unknown key {name!r}",
                 f"one of {', '.join(known)}" if known else "no such key",
-                nearest(name, known),
+                _elsewhere(kind, first["loc"]) or nearest(name, known),
             ) from None
         given = first["input"]
         nothing = given is None or first["type"].startswith("missing")
@@ -146,6 +146,18 @@ def _fields_at(kind: Any, path: tuple[int | str, ...]) -> list[str]:
             kind = get_type_hints(found).get(part, kind)
     found = _dataclass_in(kind)
     return [f.name for f in fields(found)] if found is not None else []
+
+
+def _elsewhere(kind: Any, path: tuple[int | str, ...]) -> str:
+    """Where a key belongs that stands too deep; empty where nothing around it has such a key."""
+    *around, name = path
+    for depth in range(len(around)):
+        if name in _fields_at(kind, tuple(around[:depth])):
+            owner = (
+                ".".join(map(str, around[:depth])) or f"the {re.sub('(?<=[a-z])(?=[A-Z])', ' ', kind.__name__).lower()}"
+            )
+            return f"{str(name)!r} belongs to {owner}, not to {'.'.join(map(str, around))}."
+    return ""
 
 
 def _dataclass_in(kind: Any) -> Any:

@@ -53,6 +53,13 @@ def test_a_whole_is_built() -> None:
             "one of size, name",
             "Did you mean 'size'?",
         ),
+        (
+            {"title": "t", "parts": [{"size": 1, "extra": {}}]},
+            "f: parts.0.extra",
+            "unknown key 'extra'",
+            "one of size, name",
+            "'extra' belongs to the whole, not to parts.0.",
+        ),
         ({"title": "t", "extra": {"size": 1, "x": 2}}, "f: extra.x", "unknown key 'x'", "one of size, name", ""),
         ({}, "f: title", "nothing", "a value for this key", ""),
         ({"title": "t", "parts": [{"size": "many"}]}, "f: parts.0.size", "'many'", "a whole number", ""),

@@ -1,5 +1,6 @@
 """What `hocket simulate --background` asks for and prints: a foreground and a background job on the same devices."""
 
+from collections.abc import Iterator
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -7,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
+    from hocket.cost.contention import Collocation
     from hocket.plan.open import Opened
     from hocket.simulate.background import Collocated
 
@@ -48,8 +50,15 @@ def collocated(
 ) -> "Collocated":
     """The plan with the background job of a file."""
     from hocket.cost.contention import Collocation
+    from hocket.errors import InputError
     from hocket.plan.beside import background_job, beside
 
+    if launch_ms is not None and not launch_ms > 0:
+        raise InputError("--launch-ms", f"{launch_ms:g}", "milliseconds > 0")
+    if outstanding < 1:
+        raise InputError("--outstanding", str(outstanding), "at least one launch")
+    if slowdown_limit is not None and not slowdown_limit >= 1:
+        raise InputError("--slowdown-limit", f"{slowdown_limit:g}", ">= 1: times as long as alone")
     rules = Collocation(
         priority=priority,
         beside=not gaps,
@@ -77,11 +86,12 @@ def collocated_json(found: "Collocated") -> dict[str, Any]:
         "idle_alone": {str(d): before for d, (before, _) in found.idle.items()},
         "idle": {str(d): after for d, (_, after) in found.idle.items()},
         "paused_beside": len(found.paused),
+        "foreground_lost_s": found.lost_s,
     }
 
 
-def print_collocated(found: "Collocated") -> None:
-    """The same for people."""
+def print_collocated(opened: "Opened", found: "Collocated") -> None:
+    """The same for people, and what would help a foreground that is held up."""
     from hocket.cli.table import print_table
     from hocket.units import show_bytes, show_number, show_ranges, show_seconds
 
@@ -113,8 +123,8 @@ def print_collocated(found: "Collocated") -> None:
     print_table(
         "by device; a pace of 100% is that of the background alone on a device", columns, lines, right=(1, 2, 3, 4)
     )
-    if found.slowdown > _MUCH and found.rules.slowdown_limit == inf:
-        print("  note: --slowdown-limit 1.5 launches nothing beside what suffers most, such as collectives")
+    for note in _notes(opened, found):
+        print(f"  note: {note}")
     if found.paused:
         print(f"  note: nothing is launched beside {len(found.paused)} layers and collectives of the foreground")
     if large := _too_large(found):
@@ -122,6 +132,41 @@ def print_collocated(found: "Collocated") -> None:
     left_out = sorted(set(found.idle) - set(found.devices))
     if left_out:
         print(f"  note: no background on device {show_ranges(left_out)}: of another type than device 0")
+
+
+def _notes(opened: "Opened", found: "Collocated") -> Iterator[str]:
+    """What held the foreground up, what helps, and what an option that seems to do nothing does."""
+    from hocket.plan.remedy import remedies
+    from hocket.simulate.replay import COLLECTIVE
+    from hocket.units import show_number, show_seconds
+
+    rules = found.rules
+    total_s = sum(found.lost_s.values())
+    if found.slowdown > _MUCH and total_s > 0:
+        kind, lost_s = max(found.lost_s.items(), key=lambda item: item[1])
+        launches = [one.seconds for one in found.background.divided(rules.launch_s).launches if one.kind == kind]
+        what = "by its collectives beside launches" if kind == COLLECTIVE else f"behind a launch of a {kind}"
+        longest = f" (the longest {show_seconds(max(launches))})" if launches else ""
+        yield f"{lost_s / total_s:.0%} of what the foreground's layers and collectives lost, they lost {what}{longest}"
+        for one in remedies(opened, found):
+            rate = show_number(one.background_samples_per_s)
+            yield f"with {_changed(rules, one.rules)} it is {one.slowdown - 1:.1%} slower, the background at {rate} samples/s"
+    if rules.priority and not found.room and (found.slowdown > _MUCH or not rules.beside):
+        yield (
+            "nothing runs beside a layer: by their profiles the foreground's layers and the background's launches need all of a "
+            "device, so that --gaps changes nothing"
+        )
+    if not rules.priority and not rules.beside:
+        yield "with --no-priority --gaps launches begin in gaps alone, but a layer that comes meanwhile shares the device equally"
+
+
+def _changed(before: "Collocation", after: "Collocation") -> str:
+    """The option that makes the one of the other."""
+    if after.launch_s != before.launch_s and after.launch_s is not None:
+        return f"--launch-ms {after.launch_s * 1e3:g}"
+    if after.slowdown_limit != before.slowdown_limit:
+        return f"--slowdown-limit {after.slowdown_limit:g}"
+    return "--priority" if after.priority != before.priority else f"--outstanding {after.outstanding}"
 
 
 def _too_large(found: "Collocated") -> list[int]:

@@ -159,7 +159,7 @@ def simulate(
     print_overlap(summary.overlap)
     print_shortened(opened)
     if both is not None:
-        collocating.print_collocated(both)
+        collocating.print_collocated(opened, both)
     for path in (trace, report):
         if path:
             print(f"wrote {path}")

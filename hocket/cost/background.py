@@ -17,10 +17,12 @@ class Launch(NamedTuple):
 
     Attributes:
         seconds: alone on the device. demand: the share of the device that it needs for that, more than 0, at most 1.
+        kind: what it is of a step, such as "backward"; empty where that is not known.
     """
 
     seconds: float
     demand: float = 1.0
+    kind: str = ""
 
 
 @dataclass(frozen=True)
@@ -67,12 +69,12 @@ class Background:
         if launch_s is None:
             return self
         found: list[Launch] = []
-        for seconds, demand in self.launches:
-            count = max(1, ceil(seconds / launch_s * (1 - 1e-12)))
-            found += [Launch(seconds / count, demand)] * count
+        for one in self.launches:
+            count = max(1, ceil(one.seconds / launch_s * (1 - 1e-12)))
+            found += [one._replace(seconds=one.seconds / count)] * count
         return Background(self.name, self.samples, tuple(found), self.memory_bytes)
 
     def alone(self) -> "Background":
         """The same where each launch takes the whole device."""
-        whole = tuple(Launch(launch.seconds) for launch in self.launches)
+        whole = tuple(launch._replace(demand=1.0) for launch in self.launches)
         return Background(self.name, self.samples, whole, self.memory_bytes)

@@ -28,7 +28,8 @@ def background_job(path: str | Path, cluster: Cluster, batch_size: int | None = 
         path: a plan for one device, or a profile. batch_size: of a profile, samples of each of its steps.
 
     Raises:
-        InputError: a plan for several devices or for another type of device; a profile without a batch size, or the reverse.
+        InputError: a plan for several devices or for another type of device; a profile without a batch size, or with a larger one
+            than was profiled; a plan with one.
     """
     place = str(path)
     if read_bytes(path).lstrip()[:1] != b"{":
@@ -46,8 +47,12 @@ def background_job(path: str | Path, cluster: Cluster, batch_size: int | None = 
         return background_of(played(found.shown, found.profile), f"{found.plan.model} ({place})")
     profile = ModelProfile.read(path)
     if batch_size is None:
-        step = "Small batches make short launches, which hold the foreground up for less long."
-        raise InputError("--background-batch", "nothing", f"samples of a step of {place}, which is a profile", step)
+        raise InputError("--background-batch", "nothing", f"samples of a step of {place}, which is a profile")
+    largest = profile.microbatch_sizes[-1]
+    if not 1 <= batch_size <= largest:
+        expected = f"1 to {largest}, the most that was profiled"
+        step = "Profile larger microbatches with `hocket profile -b`." if batch_size > largest else ""
+        raise InputError("--background-batch", str(batch_size), expected, step)
     return background_of(played(alone(profile, cluster, batch_size), profile), f"{profile.name} ({place})")
 
 

@@ -69,10 +69,11 @@ class Experience:
     def line(self) -> str:
         """What is learned from it, in a sentence."""
         off = self.measured_iteration_s / self.predicted_iteration_s - 1
+        took = f"{abs(off):.1%} {'more' if off > 0 else 'less'} time than was predicted"
         grown = f", bytes by {self.growth:.3f}" if self.growth > 1 else ""
         return (
-            f"a run of {self.steps} steps ({self.strategy}) took {off:+.1%} of what was predicted: seconds of the profile are "
-            f"multiplied by {self.slowdown:.3f}{grown}"
+            f"a run of {self.steps} steps ({self.strategy}) took {took}, transfers included: compute seconds, as they were "
+            f"profiled, are multiplied by {self.slowdown:.3f}{grown}"
         )
 
     def is_of(self, profile: ModelProfile, cluster: Cluster) -> bool:

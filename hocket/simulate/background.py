@@ -35,6 +35,7 @@ class Collocated:
         devices: that run the background; those that the foreground does not use are left to it.
         launches: by device of the foreground, begin and end of every launch, and seconds of work that it did, shape (launches, 3).
         paused: layers and collectives of the foreground beside which no launch begins, because they were seen to suffer.
+        lost_s: seconds that the foreground's layers and collectives lost, by what they lost them to (`Replay.lost_s`).
     """
 
     alone: Outcome
@@ -44,6 +45,7 @@ class Collocated:
     devices: tuple[int, ...]
     launches: dict[int, np.ndarray]
     paused: frozenset[Operator]
+    lost_s: dict[str, float]
 
     @cached_property
     def steady(self) -> tuple[Steady, Steady]:
@@ -55,6 +57,15 @@ class Collocated:
         """Seconds of an iteration with the background by those without it."""
         before, after = self.steady
         return after.iteration_s / before.iteration_s
+
+    @cached_property
+    def room(self) -> bool:
+        """Whether both jobs can have parts of a device at once: one's layers, or the other's launches, do not need all of it."""
+        if any(launch.demand < 1 for launch in self.background.launches):
+            return True
+        unrolled = Unrolled(self.alone.layout, self.alone.costs)
+        works = (work for n in range(len(self.alone.end_s)) if unrolled.computes(n) for work in unrolled.works(n))
+        return any(1 - work.demand >= self.rules.least_share for work in works)
 
     @property
     def foreground_samples_per_s(self) -> float:
@@ -157,7 +168,7 @@ def collocate(
         replay = Replay(outcome, background, rules, chosen, paused)
         replay.run()
     launches = {d: np.array(one.log, dtype=float).reshape(-1, 3) for d, one in replay.devices.items()}
-    return Collocated(outcome, replay.outcome_of(), background, rules, chosen, launches, paused)
+    return Collocated(outcome, replay.outcome_of(), background, rules, chosen, launches, paused, dict(replay.lost_s))
 
 
 def background_of(outcome: Outcome, name: str = "") -> Background:
@@ -183,7 +194,7 @@ def background_of(outcome: Outcome, name: str = "") -> Background:
     unrolled = Unrolled(layout, costs)
     nodes = [n for n in range(begin, stop) if unrolled.computes(n)]
     launches = [
-        Launch(seconds, work.demand or 1.0)
+        Launch(seconds, work.demand or 1.0, str(unrolled.instruction(n).kind))
         for n in sorted(nodes, key=lambda n: float(outcome.start_s[n]))
         for work in unrolled.works(n)
         if (seconds := float(outcome.end_s[n] - outcome.start_s[n]) * work.fraction) > 0

@@ -7,6 +7,7 @@ share them with others now, which is not seen; neither is memory. Collectives ar
 Ties are broken by (time, launches last, order of scheduling): at one moment the foreground goes first.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
@@ -25,6 +26,8 @@ Operator = tuple[int, int, int]
 """Signature of a node, its class of samples, and which of its layers (0 of a collective)."""
 
 _AT, _BEHIND = 0, 1  # of two events at one moment: what ends, then launches that begin
+COLLECTIVE = "collective"
+"""What of `Replay.lost_s` no launch is named for."""
 SOON_S = 1e-9  # from room on a device to the launch that takes it: rounding makes shorter gaps, which are none
 
 
@@ -73,6 +76,8 @@ class Replay:
     Attributes:
         start, end, cause: of every node, as in an Outcome.
         seen: by operator, seconds that it took and seconds that it takes alone.
+        lost_s: seconds by which the foreground's layers took longer, of all devices, by the kind of the launch that was there; and by
+            "collective" those of its collectives, whatever the launch. What waits for them is not counted.
     """
 
     def __init__(
@@ -95,6 +100,7 @@ class Replay:
         self.seconds = (outcome.end_s - outcome.start_s).tolist()
         self.start, self.end, self.cause = outcome.start_s.tolist(), outcome.end_s.tolist(), outcome.cause.tolist()
         self.seen: dict[Operator, list[float]] = {}
+        self.lost_s: defaultdict[str, float] = defaultdict(float)
         self._heap: list[tuple[float, int, int, int, int, int]] = []
         self._order = self._finished = 0
         self._moving: dict[int, _Collective] = {}
@@ -165,6 +171,7 @@ class Replay:
         one = self._moving.pop(n, None)
         if one is not None:
             self._saw(n, 0, now - one.began, self.seconds[n])
+            self.lost_s[COLLECTIVE] += now - one.began - self.seconds[n]
         self._begin(self._finish(n, now), now)
         for d in one.devices if one is not None else ():
             self.devices[d].collectives.discard(n)
@@ -192,6 +199,8 @@ class Replay:
         passed = now - device.since
         if device.node >= 0:
             device.left -= passed * device.rate
+            if device.share > 0:
+                self.lost_s[self.job.launches[device.place].kind] += passed * (1 - device.rate)
         if device.share > 0:
             device.work -= passed * device.speed
         device.since = now

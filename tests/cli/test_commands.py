@@ -1,6 +1,7 @@
 """Each command for people and for machines: what it prints, what it writes, and how it refuses what makes no sense."""
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -371,6 +372,26 @@ def test_simulate_with_a_background_job(run: Run, folder: Path) -> None:
     assert "background's pace" in told
 
 
+def test_what_would_help_a_foreground_that_is_held_up(run: Run, folder: Path) -> None:
+    """A pipeline without collectives, behind launches as long as layers: shorter ones are named, and do what is said; pausing is not."""
+    options = ("--background", "profile.json", "--background-batch", 4)
+    slow = run("simulate", "plan.yaml", *options)
+    assert "they lost behind a launch of a backward (the longest 80 ms)" in slow.out
+    assert "--slowdown-limit" not in slow.out
+    advised = re.search(r"with --launch-ms (\S+) it is (\S+)% slower", slow.out)
+    assert advised is not None
+    taken = run("simulate", "plan.yaml", *options, "--launch-ms", advised[1], "--json").json["background"]
+    assert 100 * (taken["foreground_slowdown"] - 1) == pytest.approx(float(advised[2]), abs=0.05)
+    assert taken["foreground_slowdown"] < 1.03
+    gaps = run("simulate", "plan.yaml", *options, "--gaps")
+    assert "--gaps changes nothing" in gaps.out  # every layer of this profile needs all of its device
+    slowed = [re.search(r"foreground is slower by\s+(\S+)", one.out) for one in (slow, gaps)]
+    assert slowed[0] is not None
+    assert slowed[1] is not None
+    assert slowed[0][1] == slowed[1][1]
+    assert "launches begin in gaps alone" in run("simulate", "plan.yaml", *options, "--gaps", "--no-priority").out
+
+
 def test_what_a_background_job_may_be(run: Run, folder: Path) -> None:
     """A plan for one device, or a profile with a batch size; its options need it."""
     for words, said in (
@@ -378,7 +399,17 @@ def test_what_a_background_job_may_be(run: Run, folder: Path) -> None:
         (["--background", "profile.json"], "--background-batch"),
         (["--background", "plan.yaml", "--background-batch", 1], "which says its own"),
         (["--gaps"], "--background"),
-        (["--background", "profile.json", "--background-batch", 1, "--outstanding", 0], "outstanding"),
+        (["--background", "profile.json", "--background-batch", 1, "--outstanding", 0], "--outstanding: found 0"),
+        (["--background", "profile.json", "--background-batch", 1, "--launch-ms", -1], "--launch-ms: found -1"),
+        (
+            ["--background", "profile.json", "--background-batch", 1, "--slowdown-limit", 0.5],
+            "--slowdown-limit: found 0.5",
+        ),
+        (
+            ["--background", "profile.json", "--background-batch", 5000],
+            "--background-batch: found 5000; expected 1 to 8",
+        ),
+        (["--background", "profile.json", "--background-batch", 0], "--background-batch: found 0"),
     ):
         refused = run("simulate", "plan.yaml", *words)
         assert refused.code == 2

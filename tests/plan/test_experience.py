@@ -47,6 +47,16 @@ def test_what_ran_is_predicted_as_it_was_measured(strategy: str, times: float) -
     assert third.profile_digest == found.profile_digest == PROFILE.digest
 
 
+def test_what_a_run_teaches_is_said_in_words() -> None:
+    """More or less than was predicted; transfers are in the first figure, and not in the second."""
+    plan = plan_of("flush")
+    predicted = predict_iteration(plan, PROFILE)
+    for times, said in ((0.6, "took 40.0% less time than was predicted"), (1.5, "took 50.0% more time than was")):
+        found = learned_from(plan, PROFILE, predicted.iteration_s * times, predicted.peak_memory_bytes, 24)
+        assert said in found.line
+        assert f"compute seconds, as they were profiled, are multiplied by {found.slowdown:.3f}" in found.line
+
+
 def test_more_memory_than_was_predicted() -> None:
     """Bytes grow by as much; less than was predicted changes nothing."""
     plan = plan_of("flush")

@@ -209,6 +209,20 @@ def test_as_the_rules_in_small_steps_of_time(seed):
     assert found.launches[0][:, 2].sum() == pytest.approx(done_s, rel=3e-3)
 
 
+def test_what_the_foreground_lost_its_time_to():
+    """On one device all that is lost is lost behind launches, by their kinds; collectives lose beside any launch."""
+    outcome = outcome_of(Chain("data_parallel", (1,), 1))
+    job = Background("job", 1, (Launch(0.3, 1.0, "forward"), Launch(0.9, 1.0, "step")))
+    found = collocate(outcome, job, Collocation(priority=False))
+    assert set(found.lost_s) == {"forward", "step"}
+    assert sum(found.lost_s.values()) == pytest.approx(found.foreground.makespan_s - outcome.makespan_s)
+    assert found.lost_s["step"] == pytest.approx(3 * found.lost_s["forward"], rel=0.2)
+    summing = outcome_of(Chain("data_parallel", (2,), 2, SLOW))
+    assert collocate(summing, job).lost_s["collective"] > 0
+    assert not collocate(summing, job).room
+    assert collocate(summing, JOB).room
+
+
 def test_without_priority_both_go_on_at_the_same_pace():
     """Two jobs that need a whole device each take twice as long each."""
     outcome = outcome_of(Chain("data_parallel", (1,), 1))
