@@ -21,11 +21,13 @@ from hocket.hardware.cluster import Cluster
 from hocket.hardware.overlap import OverlapModel, Rate
 from hocket.passes.borders import StageCut
 from hocket.passes.gradients import DEFAULT_BUCKET_BYTES
+from hocket.plan.amplification import device_s
 from hocket.plan.candidates import Candidate
 from hocket.plan.fusion import Fusion, Gradients, allocate, joint
 from hocket.plan.hunt import NEAR
 from hocket.plan.plan import Plan, PlanStage
 from hocket.plan.predict import predict_iteration, profile_of_group, proven_peaks
+from hocket.plan.tolerance import Tolerance, held_s
 from hocket.profile.model import ModelProfile
 from hocket.program.instruction import Kind
 from hocket.program.program import MAX_THREADS
@@ -47,26 +49,25 @@ class Rebucketed:
     text: str
 
 
-def best_few(candidates: Sequence[Candidate], profile: ModelProfile) -> list[Candidate]:
+def best_few(
+    candidates: Sequence[Candidate], profile: ModelProfile, tolerance: Tolerance | None = None
+) -> list[Candidate]:
     """Candidates of a search, the first few of those that sum gradients with the buckets that serve them best.
 
     Arguments:
-        candidates: the best first. profile: that their plans name.
+        candidates: the best first. profile: that their plans name. tolerance: what a plan may use of devices, with other buckets as well.
     """
     found = list(candidates)
     limit_s = min((one.iteration_s for one in found), default=0.0) * (1 + REACH)
     summing = [k for k, one in enumerate(found) if _sums(one.plan) and one.iteration_s <= limit_s]
     for k in summing[:FINALISTS]:
-        used = found[k].amplification
-        if used is not None and lends(found[k].strategy):
-            continue  # whose devices are not used for as long as an iteration takes
-        better = rebucketed(found[k].plan, profile)
+        better = rebucketed(found[k].plan, profile, tolerance)
         if better is not None and (predicted := better.plan.predicted) is not None:
             found[k] = replace(
                 found[k],
                 plan=better.plan,
                 buckets=better.text,
-                amplification=used and used * predicted.iteration_s / found[k].iteration_s,
+                amplification=_used_s(better.plan, profile) / tolerance.alone_s if tolerance else None,
                 iteration_s=predicted.iteration_s,
                 samples_per_s=predicted.samples_per_s,
                 peak_memory_bytes=predicted.peak_memory_bytes,
@@ -85,11 +86,11 @@ def check_buckets(buckets: str | float) -> None:
         raise InputError("buckets", repr(buckets), f"{AUTO}, {DEFAULT} or a number of bytes")
 
 
-def rebucketed(plan: Plan, profile: ModelProfile) -> Rebucketed | None:
+def rebucketed(plan: Plan, profile: ModelProfile, tolerance: Tolerance | None = None) -> Rebucketed | None:
     """A plan with the buckets, and threads, with which it is quickest; None where those that it has are as good.
 
     Arguments:
-        plan: with its prediction, or without. profile: that it names.
+        plan: with its prediction, or without. profile: that it names. tolerance: what it may use of devices.
 
     Raises:
         InputError: the plan does not fit the profile. RefusedError: its strategy does not support it.
@@ -103,14 +104,25 @@ def rebucketed(plan: Plan, profile: ModelProfile) -> Rebucketed | None:
             continue
         other = replace(plan, stages=stages, predicted=None)
         predicted = predict_iteration(other, profile)
-        if predicted.iteration_s < least_s and _fits(other, profile, predicted.peak_memory_bytes):
-            best, least_s = replace(other, predicted=predicted), predicted.iteration_s
+        if predicted.iteration_s >= least_s or not _fits(other, profile, predicted.peak_memory_bytes):
+            continue
+        other = replace(other, predicted=predicted)
+        # Who lends devices may use more of them in less time: a sum by fewer threads lasts longer.
+        if tolerance is None or not tolerance.refusal(_used_s(other, profile)):
+            best, least_s = other, predicted.iteration_s
     return None if best is None else Rebucketed(best, _text(plan, best, before_s / least_s - 1))
 
 
 def _sums(plan: Plan) -> bool:
     """Whether replicas of a stage sum whole gradients."""
     return plan.shard == "none" and any(len(stage.devices) > 1 for stage in plan.stages)
+
+
+def _used_s(plan: Plan, profile: ModelProfile) -> float:
+    """Device-seconds of an iteration of a plan with its prediction; what keeps its devices need not be simulated for that."""
+    if plan.predicted is None or lends(plan.strategy):
+        return device_s(plan, profile)
+    return held_s(plan.stages, plan.predicted.iteration_s, plan.tensor)
 
 
 def _ways(plan: Plan, profile: ModelProfile) -> list[tuple[PlanStage, ...]]:

@@ -100,7 +100,7 @@ def search(
     if profile.compiled is not None:
         found = ordered(compiled(one, profile) for one in found)
     if buckets == AUTO:
-        found = ordered(best_few(found, profile))
+        found = ordered(best_few(found, profile, tolerance))
     if profile.compiled is not None and found:
         notes.append(told(found[0].plan, profile))
     return Search(tuple(found), tuple(hunt.refused), clock() - began, hunt.considered, tuple(notes))

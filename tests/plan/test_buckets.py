@@ -14,12 +14,14 @@ from hocket.errors import InputError
 from hocket.hardware.cluster import Cluster, Level
 from hocket.hardware.overlap import OverlapModel
 from hocket.passes.borders import StageCut
+from hocket.plan.amplification import alone_s, amplification_of, device_s
 from hocket.plan.buckets import FINALISTS, WORTH, best_few, gradients_of, rebucketed
 from hocket.plan.open import Opened, problems_of
 from hocket.plan.plan import Plan, PlanStage
 from hocket.plan.predict import predict_iteration
 from hocket.plan.search import search
 from hocket.plan.sized import search_sizes
+from hocket.plan.tolerance import Tolerance
 from hocket.profile.model import ModelProfile
 from hocket.profile.synthetic import chain
 from hocket.profile.transformer import Transformer
@@ -150,6 +152,31 @@ def test_what_is_best_only_with_other_buckets_is_found() -> None:
     default, auto = (search(profile, two, 2, buckets=word, **options).best for word in ("default", "auto"))
     assert [len(one.plan.stages[0].devices) for one in (default, auto)] == [1, 2]
     assert auto.iteration_s < 0.95 * default.iteration_s
+
+
+def test_under_a_limit_of_amplification() -> None:
+    """A limit that does not bind changes nothing, of plans that keep devices and of those that lend them; one that binds holds for plans
+    with other buckets, whose amplification is counted anew."""
+    on = cluster(overlap=KNOWN)
+    options = {"strategies": ("data_parallel", "burst_parallel"), "shard": "none"}
+    free, found = (search(MANY, on, 8, amplification_limit=limit, **options).candidates for limit in (None, 50.0))
+    assert {one.strategy for one in found} == {"data_parallel", "burst_parallel"}
+    for one in found:
+        assert one.buckets
+        assert one.plan in [other.plan for other in free]
+        assert one.amplification == pytest.approx(amplification_of(one.plan, MANY).planned, rel=1e-9)
+    names = tuple(layer.name for layer in MANY.layers)
+    stages = (PlanStage(names[:20], tuple(range(8))), PlanStage(names[20:], (0, 1, 2, 3)))
+    plan = plan_of(MANY, on, stages, "burst_parallel", batch_size=8)
+    better = rebucketed(plan, MANY)
+    assert better is not None
+    alone = alone_s((MANY,), on, 8)
+    used_s = device_s(better.plan, MANY)
+    for share, kept in ((1.001, True), (0.999, False)):
+        limit = share * used_s / alone
+        again = rebucketed(plan, MANY, Tolerance(limit, alone))
+        assert (again == better) == kept
+        assert again is None or device_s(again.plan, MANY) <= limit * alone
 
 
 def test_buckets_of_a_number_of_bytes() -> None:
