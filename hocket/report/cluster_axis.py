@@ -14,7 +14,8 @@ _TIMES_S = (
     *(10.0, 60.0, 600.0, 3600.0),
     *(36e3 * 10.0**k for k in range(9)),
 )
-_FINER_S = tuple(sorted({*_TIMES_S, 2.0, 5.0, 30.0, 120.0, 300.0, 1800.0, 7200.0, 18e3, 72e3, 18e4, 72e4, 18e5}))
+_SHORT_S = {m * 10.0**k for k in range(-6, 1) for m in (2, 5)}
+_FINER_S = tuple(sorted({*_TIMES_S, *_SHORT_S, 30.0, 120.0, 300.0, 1800.0, 7200.0, 18e3, 72e3, 18e4, 72e4, 18e5}))
 
 
 def show_long(value_s: float) -> str:
@@ -64,11 +65,18 @@ class Axis:
 
     def marks(self, wanted: int) -> list[tuple[float, str]]:
         """Round values with their labels, about so many."""
-        if self.log:
-            show = show_tick if self.unit == "time" else self._show
-            for found in self._decades():
-                if len(found) >= _FEWEST:
-                    return [(value, show(value)) for value in found]
+        if not self.log:
+            return self._even(wanted)
+        show = show_tick if self.unit == "time" else self._show
+        for found in self._decades():
+            if len(found) >= _FEWEST:
+                return [(value, show(value)) for value in found]
+        # Even distances crowd at the right end: what there is of the others goes between.
+        by_name = {name: value for value, name in self._even(wanted)}
+        by_name |= {show(value): value for value in found if value not in by_name.values()}
+        return sorted((value, name) for name, value in by_name.items())
+
+    def _even(self, wanted: int) -> list[tuple[float, str]]:
         if self.unit == "time":
             size, unit = next(((s, u) for s, u in ((3600.0, "h"), (60.0, "min")) if self.high > 3 * s), (1.0, "s"))
             found = ticks(self.low / size, self.high / size, wanted)

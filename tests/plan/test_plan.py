@@ -212,7 +212,8 @@ def test_a_file_that_is_no_yaml() -> None:
 def test_layers_of_another_model() -> None:
     """A layer that the graph lacks is named, with the nearest one or the thought that the model may be another."""
     odd = replace(
-        PLAN, stages=(replace(PLAN.stages[0], layers=("layer0", "layer1", "leyer2"), buckets=(), threads=()), PLAN.stages[1])
+        PLAN,
+        stages=(replace(PLAN.stages[0], layers=("layer0", "layer1", "leyer2"), buckets=(), threads=()), PLAN.stages[1]),
     )
     with pytest.raises(InputError, match=r"stages\.0\.layers.*'leyer2'.*Did you mean 'layer2'"):
         odd.cuts(PROFILE)

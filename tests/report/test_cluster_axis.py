@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hocket.report.cluster_axis import Axis, lattice, show_long, show_tick, span_of, stairs
@@ -37,6 +37,8 @@ def test_a_logarithmic_axis_gives_ratios_the_same_room() -> None:
     assert [axis.at(v) for v in (1.0, 10.0, 100.0, 1e9, 1e-9)] == pytest.approx([0, 100, 200, 200, 0])
 
 
+@example(1.5, 10.0, "")
+@example(1.5, 10.0, "time")
 @given(st.floats(1e-3, 1e3), st.floats(10.0, 1e6), st.sampled_from(["", "time"]))
 def test_marks_of_a_logarithmic_axis_leave_no_part_of_it_empty(low: float, ratio: float, unit: str) -> None:
     """Wherever one looks there is a mark within half of the axis: marks at even distances crowd at its right end."""
