@@ -1,6 +1,7 @@
 """What `hocket simulate --background` asks for and prints: a foreground and a background job on the same devices."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,6 +11,7 @@ import typer
 if TYPE_CHECKING:
     from hocket.cost.contention import Collocation
     from hocket.plan.open import Opened
+    from hocket.report import Together
     from hocket.simulate.background import Collocated
 
 _MUCH = 1.05  # times as long: worth a remark
@@ -90,9 +92,23 @@ def collocated_json(found: "Collocated") -> dict[str, Any]:
     }
 
 
-def print_collocated(opened: "Opened", found: "Collocated") -> None:
+@dataclass(frozen=True)
+class Told:
+    """What is said of a plan with a background job: two tables with their titles, and notes."""
+
+    title: str
+    figures: list[list[str]]
+    about_devices: str
+    devices: list[list[str]]
+    notes: list[str]
+
+
+_FIGURES = ("what", "alone", "together")
+_DEVICES = ("device", "idle alone", "idle together", "background's pace", "samples/s each")
+
+
+def told(opened: "Opened", found: "Collocated") -> Told:
     """The same for people, and what would help a foreground that is held up."""
-    from hocket.cli.table import print_table
     from hocket.units import show_bytes, show_number, show_ranges, show_seconds
 
     alone, together = found.steady
@@ -109,8 +125,6 @@ def print_collocated(opened: "Opened", found: "Collocated") -> None:
         ["background, samples/s on all devices", "0", show_number(sum(rates.values()))],
         ["devices that compute nothing", f"{before:.1%}", f"{after:.1%}"],
     ]
-    title = f"with {job.name} in the background, {show_bytes(job.memory_bytes)} on a device, predicted"
-    print_table(title, ["what", "alone", "together"], rows, right=(1, 2))
     alike: dict[tuple[str, str, str], list[int]] = {}
     for d, (idle, rest) in found.idle.items():
         share = "-" if d not in rates else f"{rates[d] / job.samples_per_s:.0%}"
@@ -119,19 +133,36 @@ def print_collocated(opened: "Opened", found: "Collocated") -> None:
         [show_ranges(own), *row, show_number(sum(rates[d] for d in own) / len(own)) if own[0] in rates else "-"]
         for row, own in alike.items()
     ]
-    columns = ["device", "idle alone", "idle together", "background's pace", "samples/s each"]
-    print_table(
-        "by device; a pace of 100% is that of the background alone on a device", columns, lines, right=(1, 2, 3, 4)
-    )
-    for note in _notes(opened, found):
-        print(f"  note: {note}")
+    notes = list(_notes(opened, found))
     if found.paused:
-        print(f"  note: nothing is launched beside {len(found.paused)} layers and collectives of the foreground")
+        notes.append(f"nothing is launched beside {len(found.paused)} layers and collectives of the foreground")
     if large := _too_large(found):
-        print(f"  note: device {show_ranges(large)} has not the memory for both")
+        notes.append(f"device {show_ranges(large)} has not the memory for both")
     left_out = sorted(set(found.idle) - set(found.devices))
     if left_out:
-        print(f"  note: no background on device {show_ranges(left_out)}: of another type than device 0")
+        notes.append(f"no background on device {show_ranges(left_out)}: of another type than device 0")
+    title = f"with {job.name} in the background, {show_bytes(job.memory_bytes)} on a device"
+    about = "by device; a pace of 100% is that of the background alone on a device"
+    return Told(title, rows, about, lines, notes)
+
+
+def print_told(one: Told) -> None:
+    """To the terminal."""
+    from hocket.cli.table import print_table
+
+    print_table(f"{one.title}, predicted", _FIGURES, one.figures, right=(1, 2))
+    print_table(one.about_devices, _DEVICES, one.devices, right=(1, 2, 3, 4))
+    for note in one.notes:
+        print(f"  note: {note}")
+
+
+def in_report(one: Told, found: "Collocated") -> "Together":
+    """For a report."""
+    from hocket.report import Table, Together
+
+    figures = Table(_FIGURES, tuple(map(tuple, one.figures)), (1, 2))
+    devices = Table(_DEVICES, tuple(map(tuple, one.devices)), (1, 2, 3, 4))
+    return Together(one.title, figures, one.about_devices, devices, tuple(one.notes), found.trace)
 
 
 def _notes(opened: "Opened", found: "Collocated") -> Iterator[str]:

@@ -12,6 +12,7 @@ from hocket.cli.options import Json
 if TYPE_CHECKING:
     from hocket.plan.open import Opened
     from hocket.simulate.summary import Summary
+    from hocket.trace.trace import Trace
 
 
 def show(
@@ -133,16 +134,19 @@ def simulate(
     summary = opened.of_whole(shown)
     if trace:
         (found if both is None else both.trace).save(trace)
+    people = report is not None or not json
+    lent = _lent(opened, real) if people else ""
+    told = collocating.told(opened, both) if both is not None and people else None
     if report:
         from hocket.report import report_html
 
-        write_atomic(report, report_html(opened.shown, found, shown, real))
+        together = collocating.in_report(told, both) if told is not None and both is not None else None
+        write_atomic(report, report_html(opened.shown, found, shown, real, lent, together))
     if json:
         with_job = {} if both is None else {"background": collocating.collocated_json(both)}
         print_json({**as_data(summary), "shown_batch_size": opened.shown.batch_size, **with_job})
         return
     busy = summary.utilization.values()
-    lent = _lent(opened)
     rows = [
         ["iteration", show_seconds(summary.iteration_s)],
         ["throughput", f"{show_number(summary.samples_per_s)} samples/s"],
@@ -158,15 +162,15 @@ def simulate(
     print_table(f"{opened.plan.strategy} on {opened.plan.cluster.name}, predicted", ["what", "value"], rows)
     print_overlap(summary.overlap)
     print_shortened(opened)
-    if both is not None:
-        collocating.print_collocated(opened, both)
+    if told is not None:
+        collocating.print_told(told)
     for path in (trace, report):
         if path:
             print(f"wrote {path}")
 
 
-def _lent(opened: "Opened") -> str:
-    """What a plan uses of devices, where others may have those that a stage leaves out; empty where all are kept."""
+def _lent(opened: "Opened", real: "Trace | None") -> str:
+    """What a plan uses of devices, and a run of it, where others may have those that a stage leaves out; empty where all are kept."""
     from hocket.errors import InputError
     from hocket.plan.amplification import amplification_of
     from hocket.strategies._common import lends
@@ -174,9 +178,9 @@ def _lent(opened: "Opened") -> str:
     if not lends(opened.plan.strategy):
         return ""
     try:
-        return amplification_of(opened.plan, opened.profile).text
+        return amplification_of(opened.plan, opened.profile, real).text
     except InputError as error:
-        return f"not known; {error}"
+        return f"not known; {error}" if real is None else f"{_lent(opened, None)}; of the run not known; {error}"
 
 
 def _sent_by_groups(summary: "Summary") -> list[list[str]]:

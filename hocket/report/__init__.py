@@ -3,6 +3,8 @@
 from hocket.report.cluster import cluster_report_html
 from hocket.report.cluster_load import load_report_html
 from hocket.report.demo import DemoRow, demo_html
+from hocket.report.facts import Table
 from hocket.report.page import report_html
+from hocket.report.together import Together
 
-__all__ = ["DemoRow", "demo_html", "report_html", "cluster_report_html", "load_report_html"]
+__all__ = ["DemoRow", "demo_html", "report_html", "cluster_report_html", "load_report_html", "Table", "Together"]

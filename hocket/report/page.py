@@ -18,6 +18,7 @@ from hocket.report.palette import stylesheet
 from hocket.report.staircase import Staircase, staircase
 from hocket.report.svg import show_time
 from hocket.report.timeline import Timeline, rows_of, timeline
+from hocket.report.together import Together
 from hocket.report.window import Window, choose
 from hocket.simulate.summary import Summary
 from hocket.trace.compare import compare
@@ -41,18 +42,27 @@ class Drawings:
     staircase: Staircase | None
 
 
-def report_html(plan: Plan, trace: Trace, summary: Summary, measured: Trace | None = None) -> str:
+def report_html(
+    plan: Plan,
+    trace: Trace,
+    summary: Summary,
+    measured: Trace | None = None,
+    amplification: str = "",
+    together: Together | None = None,
+) -> str:
     """The report of one plan.
 
     Arguments:
         trace, summary: what is predicted, from `hocket.plan.predict.predict`.
         measured: what happened, to be laid beside it.
+        amplification: what a plan that lends devices uses of them, in words (plan/amplification.py).
+        together: the plan with a background job.
 
     Returns:
         A whole HTML document: no file or address outside it is needed, and it is the same to the byte each time.
     """
     measured = measured.by_group() if measured is not None else None
-    drawn = draw(plan, trace, summary, measured)
+    drawn = draw(plan, trace, summary, measured, together)
     return render(
         "report.html",
         title=f"{plan.model}: {plan.strategy} {facts.configuration(plan)}",
@@ -63,6 +73,9 @@ def report_html(plan: Plan, trace: Trace, summary: Summary, measured: Trace | No
         chips=facts.chips(plan),
         tiles=facts.tiles(plan, summary, measured),
         drawn=drawn,
+        measured=measured is not None,
+        amplification=amplification,
+        together=together,
         differences=facts.difference_tables(compare(trace, measured)) if measured is not None else (),
         stages=facts.stage_table(plan, summary),
         traffic=facts.traffic_table(plan, summary, drawn.events, drawn.window),
@@ -70,17 +83,24 @@ def report_html(plan: Plan, trace: Trace, summary: Summary, measured: Trace | No
     )
 
 
-def draw(plan: Plan, trace: Trace, summary: Summary, measured: Trace | None) -> Drawings:
-    """Timelines (the measured one on the same scale), memory and utilisation of the same window."""
+def draw(
+    plan: Plan, trace: Trace, summary: Summary, measured: Trace | None, together: Together | None = None
+) -> Drawings:
+    """Timelines (the measured one, and that with a background job, on the same scale), memory and utilisation of the same window."""
     path = set(summary.critical_path)
     window = choose(trace, plan.microbatches, around_s=_span_of(trace, path))
     span_s, real = window.seconds, None
     if measured is not None:
         real = choose(measured, plan.microbatches, window.count)
         span_s = max(span_s, real.seconds)
+    shared = choose(together.trace, plan.microbatches, window.count) if together is not None else window
+    span_s = max(span_s, shared.seconds)
     devices, events = rows_of(plan, trace), window.events(trace)
     title = f"Predicted: {window.describe()}"
     found = [timeline(plan, trace, window, events, span_s, title, lambda e: f"device {e.device}: {e.name}" in path)]
+    if together is not None:
+        title = f"Predicted {together.title}: {shared.describe()}"
+        found.append(timeline(plan, together.trace, shared, together.events(shared), span_s, title))
     record = None
     busy = [("Predicted", utilization(events, window, devices))]
     if measured is not None and real is not None:

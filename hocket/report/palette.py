@@ -44,6 +44,9 @@ DARK = {
     "bad": "#ff9a94",
 }
 
+BACKGROUND = "background"
+"""The lane of what a background job does, and its class."""
+
 # By class name. Chunks of one device take turns: f0, f1, ... are neighbours in time, so dark and light alternate.
 PAINTS = {
     "f0": Paint("#156dbd", WHITE),
@@ -59,6 +62,7 @@ PAINTS = {
     "sum": Paint("#c2568f", BLACK),
     "bare": Paint("#d13b40", WHITE),
     "swap": Paint("#8b6b4a", WHITE),
+    BACKGROUND: Paint("#7a771b", WHITE),
     "other": Paint("#7a7f87", BLACK),
 }
 SHADES = 3
@@ -99,6 +103,7 @@ MEANINGS = {
     "receive": "receive",
     "sum": "sum or gather over replicas",
     "swap": "to and from the host",
+    BACKGROUND: "background job",
     "other": "load, drop",
 }
 

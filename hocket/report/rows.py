@@ -9,7 +9,7 @@ from markupsafe import Markup, escape
 from hocket.plan.plan import Plan
 from hocket.program.instruction import Kind
 from hocket.report.blocks import Block, blocks_of
-from hocket.report.palette import class_of
+from hocket.report.palette import BACKGROUND, class_of
 from hocket.report.svg import box, show_time, svg, text
 from hocket.report.window import Window
 from hocket.trace.trace import Event
@@ -77,7 +77,7 @@ class Painter:
         groups: dict[str, list[Event]] = {}
         for events in lanes.values():
             for event in events:
-                groups.setdefault(class_of(event.kind), []).append(event)
+                groups.setdefault(_class_of(event), []).append(event)
         if not groups:
             return None
         # As many thin rows as transfers of one kind ever run at once, but at most three.
@@ -187,7 +187,7 @@ class Painter:
     def _class(self, device: int, event: Event) -> str:
         hosted = self.stages.get(device, [])
         chunk = hosted.index(event.stage) if event.stage in hosted else 0
-        name = class_of(event.kind, chunk, " again " in event.name)
+        name = _class_of(event, chunk)
         self.used.add(name)
         return name
 
@@ -199,6 +199,10 @@ class Painter:
 
     def _x(self, when_s: float) -> float:
         return (self._clip(when_s) - self.window.start_s) * self.scale
+
+
+def _class_of(event: Event, chunk: int = 0) -> str:
+    return BACKGROUND if event.lane == BACKGROUND else class_of(event.kind, chunk, " again " in event.name)
 
 
 def _without_index(event: Event) -> str:

@@ -9,12 +9,13 @@ import pytest
 
 from hocket.documents import parse_yaml, write_yaml
 from hocket.hardware.cluster import Cluster
-from hocket.plan.plan import Plan
+from hocket.plan.plan import Plan, PlanStage
 from hocket.profile.model import ModelProfile
 from hocket.program.text import parse_program
 from hocket.strategies._common import members
 from hocket.trace.trace import Trace
 from tests.cli.conftest import Run
+from tests.report import documents
 
 # What docs promise to machines, at least.
 SIMULATED = {
@@ -390,6 +391,44 @@ def test_what_would_help_a_foreground_that_is_held_up(run: Run, folder: Path) ->
     assert slowed[1] is not None
     assert slowed[0][1] == slowed[1][1]
     assert "launches begin in gaps alone" in run("simulate", "plan.yaml", *options, "--gaps", "--no-priority").out
+
+
+def test_a_report_shows_the_background_job(run: Run, folder: Path) -> None:
+    """What is printed, and its launches on a lane of each device; nothing of it without one, in the same words."""
+    assert run("simulate", "plan.yaml", "--report", "alone.html").code == 0
+    options = ("--background", "profile.json", "--background-batch", 4, "--launch-ms", 20, "--report", "both.html")
+    printed = run("simulate", "plan.yaml", *options)
+    page = " ".join(documents.check(Path("both.html").read_text()).text)
+    slower = re.search(r"foreground is slower by\s+(\S+)", printed.out)
+    assert slower is not None
+    for word in ("foreground is slower by", slower[1], "background's pace", "they lost behind a launch of a backward"):
+        assert word in page
+    assert "Predicted with chain (profile.json) in the background" in page
+    assert Path("both.html").read_text().count('class="background"') > 2
+    assert "the background's launches" in page
+    alone = " ".join(documents.check(Path("alone.html").read_text()).text)
+    assert "background job" not in alone
+    assert "predicted and measured" not in page
+
+
+def test_a_plan_that_lends_devices_tells_its_amplification(run: Run, folder: Path) -> None:
+    """In text and in the report beside the staircase; with a run, the measured one as well."""
+    plan = Plan.read("plan.yaml")
+    layers = tuple(layer.name for layer in ModelProfile.read("profile.json").layers)
+    stages = (PlanStage(layers[:2], (0, 1)), PlanStage(layers[2:], (0,)))
+    lends = replace(plan, strategy="burst_parallel", stages=stages, microbatch_size=4, options={}, predicted=None)
+    lends.save("burst.yaml")
+    told = run("simulate", "burst.yaml", "--report", "burst.html", "--trace", "run.json")
+    found = re.search(r"amplification +(\d\.\d\d) \(device-seconds", told.out)
+    assert found is not None
+    assert f"Amplification: {found[1]} (device-seconds" in " ".join(
+        documents.check(Path("burst.html").read_text()).text
+    )
+    trace = Trace.read("run.json")
+    replace(trace, meta={**trace.meta, "source": "measured"}).save("measured.json")
+    both = f"{found[1]} planned, {found[1]} measured"
+    assert both in run("simulate", "burst.yaml", "--measured", "measured.json", "--report", "burst.html").out
+    assert f"Amplification: {both}" in " ".join(documents.check(Path("burst.html").read_text()).text)
 
 
 def test_what_a_background_job_may_be(run: Run, folder: Path) -> None:
