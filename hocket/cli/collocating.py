@@ -168,6 +168,7 @@ def in_report(one: Told, found: "Collocated") -> "Together":
 def _notes(opened: "Opened", found: "Collocated") -> Iterator[str]:
     """What held the foreground up, what helps, and what an option that seems to do nothing does."""
     from hocket.plan.remedy import remedies
+    from hocket.program.instruction import Kind
     from hocket.simulate.replay import COLLECTIVE
     from hocket.units import show_number, show_seconds
 
@@ -176,9 +177,10 @@ def _notes(opened: "Opened", found: "Collocated") -> Iterator[str]:
     if found.slowdown > _MUCH and total_s > 0:
         kind, lost_s = max(found.lost_s.items(), key=lambda item: item[1])
         launches = [one.seconds for one in found.background.divided(rules.launch_s).launches if one.kind == kind]
-        what = "by its collectives beside launches" if kind == COLLECTIVE else f"behind a launch of a {kind}"
-        longest = f" (the longest {show_seconds(max(launches))})" if launches else ""
-        yield f"{lost_s / total_s:.0%} of what the foreground's layers and collectives lost, they lost {what}{longest}"
+        longest = f" (launches of up to {show_seconds(max(launches))})" if launches else ""
+        name = "optimizer's step" if kind == Kind.STEP else kind or "job"
+        what = "by collectives beside launches" if kind == COLLECTIVE else f"to the {name} of the background{longest}"
+        yield f"of what the foreground lost, {lost_s / total_s:.0%} was lost {what}"
         for one in remedies(opened, found):
             rate = show_number(one.background_samples_per_s)
             yield f"with {_changed(rules, one.rules)} it is {one.slowdown - 1:.1%} slower, the background at {rate} samples/s"

@@ -377,7 +377,7 @@ def test_what_would_help_a_foreground_that_is_held_up(run: Run, folder: Path) ->
     """A pipeline without collectives, behind launches as long as layers: shorter ones are named, and do what is said; pausing is not."""
     options = ("--background", "profile.json", "--background-batch", 4)
     slow = run("simulate", "plan.yaml", *options)
-    assert "they lost behind a launch of a backward (the longest 80 ms)" in slow.out
+    assert "was lost to the backward of the background (launches of up to 80 ms)" in slow.out
     assert "--slowdown-limit" not in slow.out
     advised = re.search(r"with --launch-ms (\S+) it is (\S+)% slower", slow.out)
     assert advised is not None
@@ -401,7 +401,12 @@ def test_a_report_shows_the_background_job(run: Run, folder: Path) -> None:
     page = " ".join(documents.check(Path("both.html").read_text()).text)
     slower = re.search(r"foreground is slower by\s+(\S+)", printed.out)
     assert slower is not None
-    for word in ("foreground is slower by", slower[1], "background's pace", "they lost behind a launch of a backward"):
+    for word in (
+        "foreground is slower by",
+        slower[1],
+        "background's pace",
+        "was lost to the backward of the background",
+    ):
         assert word in page
     assert "Predicted with chain (profile.json) in the background" in page
     assert Path("both.html").read_text().count('class="background"') > 2
