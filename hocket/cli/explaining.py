@@ -229,7 +229,11 @@ def _runner_up(found: Any) -> str:
     if not rest:
         if found.considered == 1:
             return ""
-        return f"{best.label} is the only choice of {found.considered} that fits and is not behind by its bound"
+        refused = sum(bool(one.config) for one in found.refused)
+        slower = found.considered - 1 - refused
+        why = [f"{refused} refused (--candidates says why)"] * bool(refused)
+        why += [f"{slower} not simulated, since even their least possible time is longer"] * (slower > 0)
+        return f"{best.label} is the quickest of {found.considered} choices; of the others {' and '.join(why)}"
     more = rest[0].iteration_s / best.iteration_s - 1
     other = rest[0].label if rest[0].label != best.label else "the same with another cut or other options"
     first = "is the quickest" if more >= 0 else "goes first of equals, with fewer stages or devices,"

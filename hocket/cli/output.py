@@ -54,7 +54,7 @@ def print_search(found: "Search", limit: int, width: int | None = None) -> None:
         rows.append(
             [
                 candidate.strategy,
-                candidate.config,
+                f"{candidate.config}{'*' if candidate.default_buckets else ''}",
                 str(candidate.plan.microbatch_size),
                 iteration,
                 show_number(candidate.samples_per_s),
@@ -79,7 +79,9 @@ def print_search(found: "Search", limit: int, width: int | None = None) -> None:
         left_out = print_table(title, columns, rows, right=right, drop=order, width=width)
         if left_out:
             print(f"  a wider terminal shows {', '.join(name.partition(' (')[0] for name in left_out)} as well")
-        print_legend(_LEGEND, columns, width)
+        marked = "; *: with buckets of 25 MiB, better ones were not looked for"
+        told = f"{_LEGEND['config']}{marked if any(one.default_buckets for one in best) else ''}"
+        print_legend({**_LEGEND, "config": told}, columns, width)
         if len(unlike) < len(found.candidates):
             print("  of cuts that read alike only the best is shown")
         first = found.candidates[0]
@@ -127,6 +129,7 @@ def search_json(found: "Search") -> dict[str, Any]:
             "peak_memory_bytes": {str(k): v for k, v in c.peak_memory_bytes.items()},
             "update_rule": updates_json(c.updates),
             "buckets": c.buckets,
+            "default_buckets": c.default_buckets,
             "plan": as_data(c.plan),
         } | ({} if c.amplification is None else {"amplification": c.amplification})
 

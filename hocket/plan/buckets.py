@@ -28,14 +28,14 @@ from hocket.plan.hunt import NEAR
 from hocket.plan.plan import Plan, PlanStage
 from hocket.plan.predict import predict_iteration, profile_of_group, proven_peaks
 from hocket.plan.tolerance import Tolerance, held_s
-from hocket.profile.model import ModelProfile
+from hocket.profile.model import CPU, ModelProfile
 from hocket.program.instruction import Kind
-from hocket.program.program import MAX_THREADS
+from hocket.program.program import MAX_CPU_THREADS, MAX_THREADS
 from hocket.strategies._choices import Choice, Situation
 from hocket.strategies._common import lends
 
 AUTO, DEFAULT = "auto", "default"
-FINALISTS = 3  # candidates of a search for which buckets are chosen
+FINALISTS = 3  # candidates of a search for which buckets are chosen, and beside these the first of each strategy
 REACH = 0.25  # by how much more than the best they may take
 WORTH = 0.002  # what other buckets must gain
 MOST_LAYERS, LEAST_LAYERS = 96, 20  # of all stages, and of one, that are told apart; smaller ones go together
@@ -52,15 +52,22 @@ class Rebucketed:
 def best_few(
     candidates: Sequence[Candidate], profile: ModelProfile, tolerance: Tolerance | None = None
 ) -> list[Candidate]:
-    """Candidates of a search, the first few of those that sum gradients with the buckets that serve them best.
+    """Candidates of a search, some with the buckets that serve them best: of those that sum gradients the first few, and the first of
+    each strategy, so that it is as quick here as where only that strategy is asked for. The others are marked.
 
     Arguments:
         candidates: the best first. profile: that their plans name. tolerance: what a plan may use of devices, with other buckets as well.
     """
     found = list(candidates)
     limit_s = min((one.iteration_s for one in found), default=0.0) * (1 + REACH)
-    summing = [k for k, one in enumerate(found) if _sums(one.plan) and one.iteration_s <= limit_s]
-    for k in summing[:FINALISTS]:
+    summing = [k for k, one in enumerate(found) if _sums(one.plan)]
+    near = [k for k in summing if found[k].iteration_s <= limit_s]
+    first = {found[k].strategy: k for k in reversed(near)}
+    chosen = {*near[:FINALISTS], *first.values()}
+    for k in summing:
+        if k not in chosen:
+            found[k] = replace(found[k], default_buckets=True)
+            continue
         better = rebucketed(found[k].plan, profile, tolerance)
         if better is not None and (predicted := better.plan.predicted) is not None:
             found[k] = replace(
@@ -160,7 +167,9 @@ def _contention(
     overlap, workers = cluster.levels[cluster.level_of(devices)].overlap, len(devices)
     if overlap is not None:
         model = overlap.on(workers)
-        return model, tuple(threads for threads in model.usable if threads <= MAX_THREADS)
+        processor = any(cluster.node_of(device).device_type == CPU for device in devices)
+        most = MAX_CPU_THREADS if processor else MAX_THREADS
+        return model, tuple(threads for threads in model.usable if threads <= most)
     byte = collective(cluster, Kind.ALL_REDUCE, devices, 1.0)
     carried = 2 * (workers - 1)
     rate = Rate(carried / workers / byte.flow_s, 0.0, 0.0)
@@ -261,9 +270,18 @@ def _text(before: Plan, after: Plan, gain: float) -> str:
     size = f" of {DEFAULT_BUCKET_BYTES // 2**20} MiB"
     lanes = f" with {_numbers(threads, ', ')} threads" if threads else ""
     same = all(before.stages[s].buckets == after.stages[s].buckets for s in summing)
+    if not same and all(_takes_own(after, s) for s in summing):
+        lanes = ""
     if same:
         return f"buckets: {_numbers(old)}{by}{size}{lanes} instead of as many as the library takes: {gain:.1%} quicker"
     return f"buckets: {_numbers(new)}{by}{lanes} instead of {_numbers(old)}{size}: {gain:.1%} quicker"
+
+
+def _takes_own(plan: Plan, s: int) -> bool:
+    """Whether all threads of a stage are as many as the library would take by itself."""
+    cluster, stage = plan.group.cluster, plan.stages[s]
+    overlap = cluster.levels[cluster.level_of(stage.devices)].overlap
+    return overlap is not None and set(stage.threads) <= {overlap.own_threads}
 
 
 def _numbers(numbers: Sequence[int], between: str = "-", most: int = 12) -> str:

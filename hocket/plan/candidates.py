@@ -18,6 +18,7 @@ class Candidate:
         updates: how its mathematics differ from those of one process.
         amplification: device-seconds of an iteration over the seconds of one device alone (amplification.py), where there is a limit.
         buckets: what other buckets of gradients than those of one size gain; empty where it has these.
+        default_buckets: it sums gradients in buckets of one size because no others were looked for, though for better candidates they were.
     """
 
     strategy: str
@@ -30,6 +31,7 @@ class Candidate:
     bubble_fraction: float = 0.0
     amplification: float | None = None
     buckets: str = ""
+    default_buckets: bool = False
 
     @property
     def label(self) -> str:

@@ -18,13 +18,19 @@ from hocket.profile.model import ModelProfile
 from hocket.strategies._common import lends, members
 from hocket.units import show_bytes, show_gap
 
-PLAIN, SHARDED, TENSOR, PIPELINE, BURST = (
+PLAIN, SHARDED, TENSOR, PIPELINE, BURST, ALONE = (
     "plain data parallelism",
     "sharded data parallelism",
     "tensor parallelism",
     "a pipeline",
     "burst parallelism",
+    "one device alone",
 )
+
+_OTHERS = {
+    PIPELINE: ("nothing without stages", "the best without stages"),
+    ALONE: ("nothing on several devices", "the best on several devices"),
+}
 
 
 @dataclass(frozen=True)
@@ -32,7 +38,8 @@ class Verdict:
     """Which kind wins.
 
     Attributes:
-        winner: PLAIN, SHARDED, TENSOR, PIPELINE or BURST. other: the best of the other kind, pipelines or not; empty where there is none.
+        winner: PLAIN, SHARDED, TENSOR, PIPELINE, BURST or ALONE.
+        other: the best of the other kind, pipelines or not, and beside one device alone the best on several; empty where there is none.
         loses: by what share of the winner's seconds it takes longer. why: there is none of the other kind.
         stale, stale_gains, stale_updates: the best of the strategies that compute with old weights, where nobody asked for them and it is
             quicker: by what share of the winner's seconds, and how its updates differ, in a sentence.
@@ -54,12 +61,12 @@ class Verdict:
     @property
     def text(self) -> str:
         """In a sentence."""
-        others = "no pipeline" if self.winner != PIPELINE else "nothing without stages"
+        none, name = _OTHERS.get(self.winner, ("no pipeline", "the best pipeline"))
+        wins = f"{self.winner} {'is quickest' if self.winner == ALONE else 'wins'}"
         if not self.other:
-            return f"{self.winner} wins: {others}{f', {self.why}' if self.why else ''}"
-        name = "the best pipeline" if self.winner != PIPELINE else "the best without stages"
+            return f"{wins}: {none}{f', {self.why}' if self.why else ''}"
         if self.loses > TIE:
-            return f"{self.winner} wins: {name}, {self.other}, takes {self.loses:.1%} more"
+            return f"{wins}: {name}, {self.other}, takes {self.loses:.1%} more"
         return f"{self.winner} is as good as any: {name}, {self.other}, {show_gap(self.loses)}, which counts as equal"
 
 
@@ -93,10 +100,11 @@ def _of_sizes(found: SizedSearch, options: Mapping[str, Any]) -> Verdict:
         second = min(known, key=lambda one: one.iteration_s)
         return Verdict(winner, second.label, second.iteration_s / best.iteration_s - 1)
     if others.nearest is None:
+        if winner == ALONE:
+            return Verdict(winner, why="since there is one")
         if options.get("strategies"):
             return Verdict(winner, why="none was considered")
-        alone = found.cluster.devices == 1
-        return Verdict(winner, why="which one device cannot have" if alone else "which this batch does not allow")
+        return Verdict(winner, why="which this batch does not allow")
     miss = others.nearest
     return Verdict(winner, why=f"for {miss.mesh} needs {show_bytes(miss.bytes)} of {show_bytes(miss.capacity_bytes)}")
 
@@ -106,23 +114,23 @@ def _kind(mesh: Mesh) -> str:
         return PIPELINE
     if mesh.tensor > 1:
         return TENSOR
+    if mesh.width == 1 and not mesh.places:
+        return ALONE
     return SHARDED if mesh.sharded else PLAIN
 
 
 def of_profile(found: Search) -> Verdict:
-    """Of the best plan of a profiled job: the best of the other kind is among the candidates, where there is one."""
+    """Of the best plan of a profiled job: the best of the other kind is among the candidates, where there is one; beside one device alone
+    the best on several."""
     best = found.best
     winner = _kind_of(best)
-    wanted = winner != PIPELINE
-    others = [one for one in found.candidates if (_kind_of(one) == PIPELINE) == wanted]
+    apart = PIPELINE if winner != ALONE else ALONE
+    others = [one for one in found.candidates if (_kind_of(one) == apart) != (winner == apart)]
     if others:
         second = min(others, key=lambda one: one.iteration_s)
         return Verdict(winner, second.label, second.iteration_s / best.iteration_s - 1)
-    names = (
-        ("data_parallel", "fully_sharded")
-        if winner == PIPELINE
-        else ("flush", "gpipe", "interleaved", "pipedream", "two_bw")
-    )
+    piped, whole = ("flush", "gpipe", "interleaved", "pipedream", "two_bw"), ("data_parallel", "fully_sharded")
+    names = {PIPELINE: whole, ALONE: (*whole, *piped)}.get(winner, piped)
     reasons = [one for one in found.refused if one.strategy in names]
     near = min(reasons, key=lambda one: (not one.missing_bytes, one.missing_bytes), default=None)
     return Verdict(winner, why=f"for {near.strategy} {near.config}: {near.reason}" if near else "none was considered")
@@ -166,4 +174,6 @@ def _kind_of(one: Candidate) -> str:
         return BURST if lends(one.strategy) else PIPELINE
     if one.plan.shard != "none" and any(len(stage.devices) > 1 for stage in one.plan.stages):
         return SHARDED
-    return PLAIN if one.plan.tensor == 1 else TENSOR
+    if one.plan.tensor > 1:
+        return TENSOR
+    return PLAIN if any(len(stage.devices) > 1 for stage in one.plan.stages) else ALONE

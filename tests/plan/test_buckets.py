@@ -15,7 +15,7 @@ from hocket.hardware.cluster import Cluster, Level
 from hocket.hardware.overlap import OverlapModel
 from hocket.passes.borders import StageCut
 from hocket.plan.amplification import alone_s, amplification_of, device_s
-from hocket.plan.buckets import FINALISTS, WORTH, best_few, gradients_of, rebucketed
+from hocket.plan.buckets import FINALISTS, REACH, WORTH, best_few, gradients_of, rebucketed
 from hocket.plan.open import Opened, problems_of
 from hocket.plan.plan import Plan, PlanStage
 from hocket.plan.predict import predict_iteration
@@ -38,12 +38,12 @@ MANY = chain(
     backward_s=2e-3,
     weights_bytes=np.linspace(1e7, 2e6, LAYERS).tolist(),
     microbatch_sizes=(1, 2),
-    device_type="cpu-core",
+    device_type="v100-16gb",
 )
 
 
 def cluster(level: Level = PLAIN, overlap: OverlapModel | None = None, **options: float) -> Cluster:
-    return Cluster("one", (replace(level, overlap=overlap),), "cpu-core", **options)
+    return Cluster("one", (replace(level, overlap=overlap),), "v100-16gb", **options)
 
 
 def plan_of(
@@ -85,7 +85,7 @@ def test_never_slower_and_within_memory(
     assert after == best_few(before, profile)
     changed = 0
     for old, new in zip(before, after, strict=True):
-        if new == old:
+        if replace(new, default_buckets=False) == old:
             continue
         changed += 1
         assert new.buckets
@@ -96,7 +96,9 @@ def test_never_slower_and_within_memory(
             assert replace(mine, buckets=(), threads=()) == replace(theirs, buckets=(), threads=())
         opened = Opened(new.plan, profile)
         assert not problems_of(opened, opened.program)
-    assert changed <= FINALISTS
+    sums = {one.strategy for one in before if one.plan.shard == "none"}
+    assert changed <= FINALISTS + len(sums)
+    assert not any(new.buckets and new.default_buckets for new in after)
 
 
 @pytest.mark.parametrize("overlap", [None, KNOWN])
@@ -105,7 +107,7 @@ def test_near_the_best_of_all(overlap: OverlapModel | None, rate: float) -> None
     """Of five layers, one without weights: every way to make buckets of them, with every number of threads, simulated."""
     sizes = [3e7, 0.0, 2e6, 4e7, 1e7]
     profile = chain(
-        5, forward_s=2e-3, backward_s=[5e-3, 1e-3, 4e-3, 6e-3, 2e-3], weights_bytes=sizes, device_type="cpu-core"
+        5, forward_s=2e-3, backward_s=[5e-3, 1e-3, 4e-3, 6e-3, 2e-3], weights_bytes=sizes, device_type="v100-16gb"
     )
     if overlap is not None:
         overlap = overlap.scaled(rate / 6e9, 1.0)
@@ -146,7 +148,7 @@ def test_what_is_gained_is_said() -> None:
 
 def test_what_is_best_only_with_other_buckets_is_found() -> None:
     """One device takes less than two whose gradients are one bucket, behind all of the backward; with more buckets two are quicker."""
-    profile = chain(4, forward_s=1e-3, backward_s=2e-3, device_type="cpu-core")
+    profile = chain(4, forward_s=1e-3, backward_s=2e-3, device_type="v100-16gb")
     two = cluster(Level("server", 2, 1e9, 1e-6))
     options = {"strategies": ("data_parallel",), "microbatch_sizes": (1,), "shard": "none"}
     default, auto = (search(profile, two, 2, buckets=word, **options).best for word in ("default", "auto"))
@@ -179,6 +181,42 @@ def test_under_a_limit_of_amplification() -> None:
         assert again is None or device_s(again.plan, MANY) <= limit * alone
 
 
+def test_however_it_is_asked() -> None:
+    """A strategy's best plan is as quick in a search of all as in one of its own; what has buckets of 25 MiB for want of looking says so."""
+    on = cluster(overlap=KNOWN)
+    names = ("data_parallel", "burst_parallel", "interleaved", "flush")
+    found = search(MANY, on, 8, strategies=names, shard="none").candidates
+    limit_s = found[0].iteration_s * (1 + REACH)
+    summing = [one for one in found if any(len(stage.devices) > 1 for stage in one.plan.stages)]
+    for name in {one.strategy for one in summing if one.iteration_s <= limit_s}:
+        here = next(one for one in summing if one.strategy == name)
+        alone = search(MANY, on, 8, strategies=(name,), shard="none")
+        assert here.iteration_s == pytest.approx(alone.best.iteration_s, rel=0.002), name
+    assert any(one.default_buckets for one in summing)
+    plain = search(MANY, on, 8, strategies=names, shard="none", buckets="default").candidates
+    assert not any(one.default_buckets for one in plain)
+
+
+def test_threads_that_the_library_takes_are_not_told() -> None:
+    """They gain nothing: where all are as many as without a word, the sentence is of buckets alone."""
+    own = replace(KNOWN, threads=(KNOWN.own_threads,))
+    found = rebucketed(replicated(MANY, cluster(overlap=own)), MANY)
+    assert found is not None
+    assert set(found.plan.stages[0].threads) == {KNOWN.own_threads}
+    assert "threads" not in found.text
+    assert found.text.startswith(f"buckets: {len(found.plan.stages[0].buckets)} instead of ")
+
+
+def test_threads_of_a_processor() -> None:
+    """Of numbers of threads that are known only those are chosen that a plan of processors may have."""
+    profile = replace(MANY, device_type="cpu-core")
+    known = replace(KNOWN, threads=(2, 2048), own_threads=2)
+    on = replace(cluster(overlap=known), device_type="cpu-core")
+    found = rebucketed(replicated(profile, on), profile)
+    assert found is not None
+    assert set(found.plan.stages[0].threads) == {2}
+
+
 def test_buckets_of_a_number_of_bytes() -> None:
     """As they are asked for; nonsense is refused."""
     options = {"strategies": ("data_parallel",), "shard": "none"}
@@ -194,7 +232,7 @@ def test_gradients_are_those_of_the_simulator() -> None:
     """Layers without weights go with the next that has some; what is computed behind the last gradients is behind all buckets; what stages
     share is in none of these."""
     profile = chain(
-        5, backward_s=[1.0, 2.0, 3.0, 4.0, 5.0], weights_bytes=[0.0, 8.0, 0.0, 6.0, 4.0], device_type="cpu-core"
+        5, backward_s=[1.0, 2.0, 3.0, 4.0, 5.0], weights_bytes=[0.0, 8.0, 0.0, 6.0, 4.0], device_type="v100-16gb"
     )
     layers = tuple(
         replace(layer, parameters=names)

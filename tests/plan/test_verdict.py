@@ -12,7 +12,7 @@ from hocket.plan.mesh_search import search_meshes
 from hocket.plan.open import Opened, problems_of
 from hocket.plan.search import search
 from hocket.plan.sized import search_sizes
-from hocket.plan.verdict import PIPELINE, PLAIN, SHARDED, of_profile, of_sizes
+from hocket.plan.verdict import ALONE, PIPELINE, PLAIN, SHARDED, of_profile, of_sizes
 from hocket.profile.sizes import published
 from hocket.profile.synthetic import chain
 from hocket.profile.transformer import Transformer
@@ -91,7 +91,7 @@ def test_where_nothing_else_fits() -> None:
     assert verdict.text.startswith("a pipeline wins: nothing without stages, for p1 t1 d8")
     assert "of 14.90 GiB" in verdict.text
     alone = search_sizes(SMALL["a tiny one"], Cluster("one", (Level("server", 1, 1e9),), "h100"), 64)
-    assert of_sizes(alone, {}).text == "plain data parallelism wins: no pipeline, which one device cannot have"
+    assert of_sizes(alone, {}).text == "one device alone is quickest: nothing on several devices, since there is one"
 
 
 def test_of_profiles() -> None:
@@ -113,6 +113,22 @@ def test_of_profiles() -> None:
     assert verdict.text.startswith("a pipeline wins: the best without stages, data_parallel ")
     only = search(heavy, slow, 32, strategies=["flush"])
     assert of_profile(only).text.startswith("a pipeline wins: nothing without stages, none was considered")
+
+
+def test_one_device_of_several() -> None:
+    """Where links are so slow that one of two devices is quickest, that is said, and by how much the best on both is behind."""
+    slow = Cluster("two", (Level("server", 2, 1e7, 1e-3),), "v100-16gb")
+    heavy = chain(4, forward_s=1e-3, backward_s=2e-3, weights_bytes=1e8, activation_bytes=1e7, device_type="v100-16gb")
+    found = search(heavy, slow, 4, strategies=("data_parallel", "flush"))
+    assert (found.best.strategy, found.best.config) == ("data_parallel", "1")
+    verdict = of_profile(replace(found, candidates=(found.best,)))
+    assert verdict.winner == ALONE
+    assert verdict.text.startswith("one device alone is quickest: nothing on several devices, ")
+    second = search(heavy, slow, 4, strategies=("flush",)).best
+    verdict = of_profile(replace(found, candidates=(found.best, second)))
+    more = second.iteration_s / found.best.iteration_s - 1
+    start = f"one device alone is quickest: the best on several devices, {second.label}, takes {more:.1%} more"
+    assert verdict.text == start
 
 
 def test_replicas_that_share_the_step() -> None:
