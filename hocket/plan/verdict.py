@@ -129,6 +129,8 @@ def of_profile(found: Search) -> Verdict:
     if others:
         second = min(others, key=lambda one: one.iteration_s)
         return Verdict(winner, second.label, second.iteration_s / best.iteration_s - 1)
+    if winner == ALONE and best.plan.cluster.devices == 1:
+        return Verdict(winner, why="since there is one")
     piped, whole = ("flush", "gpipe", "interleaved", "pipedream", "two_bw"), ("data_parallel", "fully_sharded")
     names = {PIPELINE: whole, ALONE: (*whole, *piped)}.get(winner, piped)
     reasons = [one for one in found.refused if one.strategy in names]

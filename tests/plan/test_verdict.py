@@ -124,6 +124,8 @@ def test_one_device_of_several() -> None:
     verdict = of_profile(replace(found, candidates=(found.best,)))
     assert verdict.winner == ALONE
     assert verdict.text.startswith("one device alone is quickest: nothing on several devices, ")
+    single = search(heavy, replace(slow, levels=(Level("server", 1, 1e7, 1e-3),)), 4)
+    assert of_profile(single).text == "one device alone is quickest: nothing on several devices, since there is one"
     second = search(heavy, slow, 4, strategies=("flush",)).best
     verdict = of_profile(replace(found, candidates=(found.best, second)))
     more = second.iteration_s / found.best.iteration_s - 1
