@@ -29,7 +29,7 @@ def supported(situation: Situation, name: str, bounds: Bounds, choice: Choice) -
 
 
 @pytest.mark.parametrize("name", members())
-@settings(max_examples=25)
+@settings(max_examples=15)
 @given(profile=profiles(), cluster=clusters(), batch_size=st.integers(1, 9), data=st.data())
 def test_a_bound_is_never_above_the_simulation(
     name: str, profile: ModelProfile, cluster: Cluster, batch_size: int, data: st.DataObject
@@ -84,7 +84,7 @@ def test_what_is_scattered_takes_what_is_known_of_it() -> None:
         assert least_s <= bounds.seconds("data_parallel", bounds.shapes(choice), choice) <= found * (1 + 1e-9)
 
 
-@settings(max_examples=25)
+@settings(max_examples=15)
 @given(profile=profiles(), cluster=clusters(), batch_size=st.integers(1, 9), data=st.data())
 def test_bounds_hold_for_buckets_that_are_chosen_afterwards(
     profile: ModelProfile, cluster: Cluster, batch_size: int, data: st.DataObject

@@ -251,7 +251,7 @@ def test_layers_that_are_units(tensor: int, bandwidth_bytes_per_s: float, recomp
     assert not any(mesh.units for mesh in tied.meshes(16))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.data())
 def test_the_longest_way_through_chunks(data: st.DataObject) -> None:
     """Of any seconds: what the order of the schedule takes, instruction by instruction; of more rounds than are followed, no more."""

@@ -58,7 +58,7 @@ def every(situation: Situation, names: Iterable[str]) -> list[tuple[float, str, 
     return found
 
 
-@settings(max_examples=20)
+@settings(max_examples=10)
 @given(
     profile=profiles(most=5),
     cluster=clusters(),
@@ -83,7 +83,7 @@ def test_nothing_that_is_offered_is_faster(
         assert found.best.iteration_s <= fastest(found).iteration_s * (1 + TIE)
 
 
-@settings(max_examples=25)
+@settings(max_examples=15)
 @given(
     profile=profiles(most=6),
     cluster=clusters(),
@@ -201,7 +201,7 @@ def test_recomputation_only_where_memory_is_short() -> None:
     assert any(refusal.missing_bytes > 0 for refusal in tight.refused)
 
 
-@settings(max_examples=20)
+@settings(max_examples=10)
 @given(profile=profiles(most=5), cluster=clusters(), share=st.floats(0.3, 1.0))
 def test_what_is_best_of_its_strategy_passes_the_proof(profile: ModelProfile, cluster: Cluster, share: float) -> None:
     """However short memory is, `check` grants what the search found: no timing makes it need more than there is."""
