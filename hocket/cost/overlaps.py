@@ -48,8 +48,7 @@ class Overlaps:
         if instruction.kind is not Kind.ALL_REDUCE or not instruction.reads:
             return 0
         value = instruction.reads[0]
-        chosen = self._cuts[value.stage].threads
-        return chosen[value.part] if value.what is What.ACCUMULATOR and value.part < len(chosen) else 0
+        return self._cuts[value.stage].threads_of(value.part) if value.what is What.ACCUMULATOR else 0
 
     def uses(self, instruction: Instruction) -> tuple[Use, ...] | None:
         """What a collective of gradients or weights uses of its members' speeds; None if nothing is known of it, or it is of a norm."""
@@ -101,8 +100,8 @@ class Overlaps:
                     continue
                 overlap = self._cluster.levels[self._cluster.level_of(group)].overlap
                 if overlap is not None:
-                    threads = cut.threads[bucket] if bucket < len(cut.threads) else 0
-                    yield s, bucket, _of(overlap.on(len(group)), float(size_bytes), threads or overlap.own_threads)
+                    threads = cut.threads_of(bucket) or overlap.own_threads
+                    yield s, bucket, _of(overlap.on(len(group)), float(size_bytes), threads)
                     if cut.sharded and bucket == 0:
                         weights_bytes = self._memory.stages[s].weights_bytes
                         yield s, _WEIGHTS, _of(overlap.on(len(group)), weights_bytes, overlap.own_threads)

@@ -65,6 +65,12 @@ class StageCut:
         """Whether its replicas make a part of its new weights each."""
         return self.shard != "none" and self.replicated
 
+    def threads_of(self, bucket: int) -> int:
+        """That move a bucket; 0: what the library takes. Of the buckets of ties, which have no entry, one if others have some."""
+        if not self.threads or not self.replicated:
+            return 0
+        return self.threads[bucket] if bucket < len(self.threads) else 1
+
     def device(self, microbatch: int) -> int:
         """The replica that runs a microbatch."""
         return replica(self.devices, microbatch, self.merged)
@@ -178,7 +184,7 @@ def stage_shapes(graph: Graph, cuts: Sequence[StageCut]) -> tuple[StageShape, ..
                 clips=graph.clip_grad_norm is not None,
                 shard=cut.shard if cut.replicated else "none",
                 merged=cut.merged,
-                threads=(*cut.threads, *(1 for _ in mine)) if cut.threads and cut.replicated else (),
+                threads=tuple(filter(None, map(cut.threads_of, range(own + len(mine))))),
             )
         )
     return tuple(shapes)

@@ -222,8 +222,14 @@ def _together(each: Gradients, most: int) -> tuple[list[int], Gradients]:
 
 @lru_cache(maxsize=256)
 def _found(gradients: Gradients, model: OverlapModel, threads: tuple[int, ...]) -> Fusion:
-    """Buckets, and threads if there are some to choose from."""
-    return joint(gradients, model, threads or (model.own_threads,))
+    """Buckets, and threads if there are some to choose from and others than the library's gain something: what a fit tells apart by
+    less is chance."""
+    plain = joint(gradients, model, (model.own_threads,))
+    if not threads:
+        return plain
+    found = joint(gradients, model, threads)
+    worth = found.backward_s(gradients, model) * (1 + WORTH) < plain.backward_s(gradients, model)
+    return found if worth or model.own_threads not in threads else plain
 
 
 @lru_cache(maxsize=256)
