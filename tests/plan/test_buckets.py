@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hocket.cost.model import CostModel
 from hocket.errors import InputError
 from hocket.hardware.cluster import Cluster, Level
-from hocket.hardware.overlap import OverlapModel
+from hocket.hardware.overlap import OverlapModel, Rate
 from hocket.passes.borders import StageCut
 from hocket.plan.amplification import alone_s, amplification_of, device_s
 from hocket.plan.buckets import FINALISTS, REACH, WORTH, best_few, gradients_of, rebucketed
@@ -205,6 +205,16 @@ def test_threads_that_the_library_takes_are_not_told() -> None:
     assert set(found.plan.stages[0].threads) == {KNOWN.own_threads}
     assert "threads" not in found.text
     assert found.text.startswith(f"buckets: {len(found.plan.stages[0].buckets)} instead of ")
+
+
+def test_threads_that_gain_less_than_chance_are_not_taken() -> None:
+    """Four threads that move gradients a tenth of a thousandth faster than one, and take nothing: one."""
+    most = KNOWN.alone.most_bytes_per_s
+    rate = Rate(most, 1e-3 * most, 1.0)
+    even = replace(KNOWN, taken=0.0, beside=rate, alone=rate, threads=(1, 4), own_threads=1)
+    found = rebucketed(replicated(MANY, cluster(overlap=even)), MANY)
+    assert found is not None
+    assert set(found.plan.stages[0].threads) == {1}
 
 
 def test_threads_of_a_processor() -> None:
