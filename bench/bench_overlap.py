@@ -24,8 +24,9 @@ from _workers import HERE, environment, free_port
 
 from hocket.hardware.cluster import Cluster, Level
 from hocket.hardware.overlap import OverlapModel
-from hocket.plan.fusion import Fusion, Gradients, allocate, joint
+from hocket.plan.fusion import Fusion, Gradients
 from hocket.plan.fusion_rules import by_bytes, merged, no_overlap
+from hocket.plan.fusion_threads import taken_buckets, taken_threads
 from hocket.plan.plan import Plan, PlanStage
 from hocket.profile.capture import Captured, capture
 from hocket.profile.job import load_job
@@ -116,15 +117,15 @@ def gradients_of(captured: Captured, alone: Sequence[Alone], one: Noted) -> tupl
 
 
 def chosen(gradients: Gradients, model: OverlapModel) -> dict[str, Fusion]:
-    """What each rule makes of the same gradients."""
+    """What each rule makes of the same gradients; buckets and threads are those that the planner takes."""
     fusion_only = merged(gradients, model, model.own_threads)
     return {
         "no overlap": no_overlap(gradients, model.own_threads),
         "25 MiB": by_bytes(gradients, 25 * MIB, model.own_threads),
         "MG-WFBP": fusion_only,
-        "LIBRA-M": allocate(gradients, model, fusion_only.ends, model.threads),
-        "LIBRA, own threads": joint(gradients, model, (model.own_threads,)),
-        "LIBRA": joint(gradients, model, model.threads),
+        "LIBRA-M": taken_threads(gradients, model, fusion_only.ends, model.usable),
+        "LIBRA, own threads": taken_buckets(gradients, model),
+        "LIBRA": taken_buckets(gradients, model, model.usable),
     }
 
 

@@ -1,67 +1,103 @@
-"""What overlap gains, as text: what `hocket simulate` prints of backwards and the sums beside them, and of a run for its report."""
+"""The command that measures what computation and all-reduces take from each other: overlap."""
 
+import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Annotated, Any
 
-from hocket.cli.table import in_seconds, print_table
-from hocket.errors import InputError
-from hocket.units import show_ranges, show_seconds
-
-if TYPE_CHECKING:
-    from hocket.trace.sums import Overlap
-    from hocket.trace.trace import Trace
-
-MOST_SHOWN = 8  # devices
+import typer
 
 
-def overlap_row(found: "Overlap | None") -> list[list[str]]:
-    """What an iteration gains; nothing where no gradients are summed."""
-    if found is None:
-        return []
-    gain_s = found.apart_iteration_s - found.iteration_s
-    share = gain_s / found.apart_iteration_s if found.apart_iteration_s > 0 else 0.0
-    told = f"{show_seconds(found.apart_iteration_s)}; overlap {'gains' if gain_s > 0 else 'loses'} {abs(share):.1%}"
-    if abs(share) < 5e-4:
-        told = "as long: overlap gains nothing"
-    return [["iteration without overlap", told]]
+def overlap(
+    job: Annotated[Path, typer.Argument(help="A Python file that defines `job` (a hocket.Job) or `make_job()`.")],
+    plan: Annotated[Path, typer.Argument(help="A data-parallel plan, from `hocket plan --strategy data_parallel`.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="Where to write the cluster.")] = Path("cluster.yaml"),
+    draws: Annotated[int, typer.Option(min=1, help="Buckets and threads are drawn at random so often.")] = 16,
+    steps: Annotated[int, typer.Option(min=1, help="Steps to train and measure under each draw.")] = 12,
+    communication: Annotated[
+        list[int] | None,
+        typer.Option(
+            "--communication-threads",
+            "-r",
+            help="A number of threads that may move a bucket (on a GPU: CTAs of NCCL); repeat. By default 1 to 4.",
+            show_default=False,
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of what is drawn.")] = 0,
+    device: Annotated[str, typer.Option(help="auto (as the plan's cluster says), cpu or cuda.")] = "auto",
+    threads: Annotated[int, typer.Option(min=1, help="Threads of each worker on a CPU.")] = 1,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON document (seconds, bytes, unrounded).")] = False,
+) -> None:
+    """Measure what computation and all-reduces of gradients take from each other, and write the plan's cluster with it.
 
+    The job is trained with buckets and threads drawn at random, and first with one bucket for each number of threads; a model of
+    contention is fitted to what was seen (LIBRA, section III). It takes (draws + numbers of threads) x (steps + 2) steps. The machine
+    must have nothing else to do, and a backward should take some ten milliseconds at least: a model that does not foretell
+    the backwards it has seen is not written. `hocket plan` with the new cluster file chooses buckets, and threads for each.
 
-def print_overlap(found: "Overlap | None") -> None:
-    """A row for the first replica of every stage."""
+    Example: hocket overlap job.py plan.yaml -o cluster.yaml
+    """
+    from hocket.files import check_signed, place_to_write, signed, write_atomic
+    from hocket.plan.plan import Plan
+    from hocket.run.display import listener
+    from hocket.run.drawing import Drawing
+    from hocket.run.loop import INTERRUPTED
+    from hocket.run.overlapping import check_good, cluster_of, measure_overlap, with_overlap
+
+    place_to_write(output)
+    check_signed(output, "cluster that hocket has measured")
+    drawing = Drawing(draws, steps, tuple(sorted(set(communication or (1, 2, 3, 4)))), seed)
+    read = Plan.read(plan)
+    cluster_of(read, output)
+    shown = listener(json)
+    try:
+        found = measure_overlap(job, read, drawing, shown, device=device, threads=threads)
+    except KeyboardInterrupt:
+        print("interrupted; nothing was written", file=sys.stderr)
+        raise typer.Exit(INTERRUPTED) from None
+    finally:
+        shown.close()
     if found is None:
         return
-    devices = found.devices[:MOST_SHOWN]
-    figures = [
-        (side.backward_s, side.sums_s, side.sums_s - side.exposed_s, side.exposed_s, side.seconds, one.apart.seconds)
-        for one in devices
-        for side in (one.beside,)
-    ]
-    unit, cells = in_seconds([value for row in figures for value in row])
+    if not json:
+        _print(found)
+    check_good(found)
+    cluster = with_overlap(read, found)
+    write_atomic(output, signed(cluster.to_yaml(), "hocket overlap"))
+    if json:
+        from hocket.cli.output import print_json
+
+        print_json({**_as_data(found), "path": str(output)})
+        return
+    print(f"wrote {output}; `hocket plan` with it chooses buckets, and threads for each")
+
+
+def _as_data(found: Any) -> dict[str, Any]:
+    from hocket.typed import as_data
+
+    fitted = found.fitted
+    errors = {name: getattr(fitted, name) for name in ("computed_error", "beside_error", "alone_error")}
+    runs = {name: [run._asdict() for run in getattr(found, name)] for name in ("runs", "held_out")}
+    return {"overlap": as_data(fitted.model), "backward_s": found.backward_s, **errors, **runs}
+
+
+def _print(found: Any) -> None:
+    from statistics import mean
+
+    from hocket.cli.table import print_table
+
+    model = found.fitted.model
     rows = [
-        [str(one.beside.device), show_ranges(sorted({p.stage for p in one.beside.pieces})), *cells[6 * k : 6 * k + 6]]
-        for k, one in enumerate(devices)
+        [str(r), f"{model.share(r):.1%}", f"{model.beside.at(r) / 1e6:.1f}", f"{model.alone.at(r) / 1e6:.1f}"]
+        for r in model.threads
     ]
-    names = ("backward", "sums", "hidden", "exposed", "with overlap", "without")
-    title = "the last backward of an iteration, and the sums of its gradients: hidden behind computation, and exposed"
-    columns = ["device", "stages", *(f"{name} ({unit})" for name in names)]
-    print_table(title, columns, rows, right=(0, 2, 3, 4, 5, 6, 7), drop=(4, 5))
-    if len(found.devices) > len(devices):
-        print(f"  {len(found.devices) - len(devices)} more devices are in --json and in the report")
-
-
-def run_of(path: Path, report: Path | None, program: str) -> "Trace":
-    """The trace of a run of a program, to be laid beside its prediction in a report.
-
-    Raises:
-        InputError: there is no report to lay it into, or it is of another program.
-    """
-    from hocket.trace.trace import Trace
-
-    if report is None:
-        raise InputError("--measured", "without --report", "both", "The run is drawn in the report.")
-    found = Trace.read(path)
-    for key, expected in (("source", "measured"), ("program", program)):
-        told = found.meta.get(key)
-        if told != expected:
-            raise InputError(f"{path}: {key}", repr(told), repr(expected), "Give the trace of a run of this plan.")
-    return found
+    title = f"{model.workers} workers, start-up of an all-reduce {model.startup_s * 1e3:.2f} ms"
+    print_table(title, ["threads", "computation keeps", "MB/s beside it", "MB/s alone"], rows, right=(0, 1, 2, 3))
+    fitted = found.fitted
+    print(
+        f"  the model is off by {fitted.computed_error:.1%} of computations, {fitted.beside_error:.1%} of all-reduces beside them, "
+        f"{fitted.alone_error:.1%} of those alone"
+    )
+    for name, runs in (("draws", found.runs), ("draws that the model had not seen", found.held_out)):
+        if runs:
+            errors = [abs(run.error) for run in runs]
+            print(f"  and by {mean(errors):.1%} of backwards of {len(runs)} {name}, at worst {max(errors):.1%}")

@@ -113,7 +113,7 @@ def simulate(
     Example: hocket simulate plan.yaml --background profile.json --background-batch 4
     """
     from hocket.cli.output import print_json, print_shortened
-    from hocket.cli.overlapping import overlap_row, print_overlap, run_of
+    from hocket.cli.overlap_gain import overlap_row, print_overlap
     from hocket.cli.table import print_table
     from hocket.errors import InputError
     from hocket.files import place_to_write, write_atomic
@@ -129,7 +129,7 @@ def simulate(
     if background is None and rules != (None, False, True, 1, None, None):
         raise InputError("--background", "nothing", "a job's file, for the options of a background job")
     both = None if background is None else collocating.collocated(opened, background, *rules)
-    real = run_of(measured, report, opened.program.name) if measured else None
+    real = _run_of(measured, report, opened.program.name) if measured else None
     found, shown = opened.simulate_shown()
     summary = opened.of_whole(shown)
     if trace:
@@ -167,6 +167,25 @@ def simulate(
     for path in (trace, report):
         if path:
             print(f"wrote {path}")
+
+
+def _run_of(path: Path, report: Path | None, program: str) -> "Trace":
+    """The trace of a run of a program, to be laid beside its prediction in a report.
+
+    Raises:
+        InputError: there is no report to lay it into, or it is of another program.
+    """
+    from hocket.errors import InputError
+    from hocket.trace.trace import Trace
+
+    if report is None:
+        raise InputError("--measured", "without --report", "both", "The run is drawn in the report.")
+    found = Trace.read(path)
+    for key, expected in (("source", "measured"), ("program", program)):
+        told = found.meta.get(key)
+        if told != expected:
+            raise InputError(f"{path}: {key}", repr(told), repr(expected), "Give the trace of a run of this plan.")
+    return found
 
 
 def _lent(opened: "Opened", real: "Trace | None") -> str:

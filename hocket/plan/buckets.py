@@ -7,7 +7,6 @@ buckets alone, as if nothing contended but for the cores that a host has too few
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from itertools import pairwise
 from math import inf
 
@@ -23,7 +22,8 @@ from hocket.passes.borders import StageCut
 from hocket.passes.gradients import DEFAULT_BUCKET_BYTES
 from hocket.plan.amplification import device_s
 from hocket.plan.candidates import Candidate
-from hocket.plan.fusion import Fusion, Gradients, allocate, joint
+from hocket.plan.fusion import Fusion, Gradients
+from hocket.plan.fusion_threads import WORTH, taken_buckets, taken_threads
 from hocket.plan.hunt import NEAR
 from hocket.plan.plan import Plan, PlanStage
 from hocket.plan.predict import predict_iteration, profile_of_group, proven_peaks
@@ -37,7 +37,6 @@ from hocket.strategies._common import lends
 AUTO, DEFAULT = "auto", "default"
 FINALISTS = 3  # candidates of a search for which buckets are chosen, and beside these the first of each strategy
 REACH = 0.25  # by how much more than the best they may take
-WORTH = 0.002  # what other buckets must gain
 MOST_LAYERS, LEAST_LAYERS = 96, 20  # of all stages, and of one, that are told apart; smaller ones go together
 
 
@@ -149,12 +148,12 @@ def _ways(plan: Plan, profile: ModelProfile) -> list[tuple[PlanStage, ...]]:
             # What is computed behind the last gradients is in no bucket.
             ends = (*range(1, max(1, len(cut.buckets)) + 1), len(own.sizes_bytes))
             ends = tuple(dict.fromkeys(ends))
-            lanes = _allocated(own, model, ends, threads).threads
+            lanes = taken_threads(own, model, ends, threads).threads
             allocated[s] = replace(plan.stages[s], threads=lanes[: max(1, len(cut.buckets))])
         single = gradients_of(each, s)
         if single is not None:
             runs, smaller = _together(single, max(LEAST_LAYERS, MOST_LAYERS // summing))
-            fusion = _found(smaller, model, threads)
+            fusion = taken_buckets(smaller, model, threads)
             names = [whole.layers[i].name for i in reversed(cut.layers)]
             found[s] = _stage(plan.stages[s], names, runs, smaller, fusion, bool(threads))
     return [tuple(allocated), tuple(found)]
@@ -218,23 +217,6 @@ def _together(each: Gradients, most: int) -> tuple[list[int], Gradients]:
     cuts = list(pairwise((0, *ends)))
     sums = (tuple(float(sum(figures[a:b])) for a, b in cuts) for figures in (each.sizes_bytes, each.computes_s))
     return ends, Gradients(*sums)
-
-
-@lru_cache(maxsize=256)
-def _found(gradients: Gradients, model: OverlapModel, threads: tuple[int, ...]) -> Fusion:
-    """Buckets, and threads if there are some to choose from and others than the library's gain something: what a fit tells apart by
-    less is chance."""
-    plain = joint(gradients, model, (model.own_threads,))
-    if not threads:
-        return plain
-    found = joint(gradients, model, threads)
-    worth = found.backward_s(gradients, model) * (1 + WORTH) < plain.backward_s(gradients, model)
-    return found if worth or model.own_threads not in threads else plain
-
-
-@lru_cache(maxsize=256)
-def _allocated(gradients: Gradients, model: OverlapModel, ends: tuple[int, ...], threads: tuple[int, ...]) -> Fusion:
-    return allocate(gradients, model, ends, threads)
 
 
 def _stage(

@@ -15,7 +15,8 @@ from hocket.hardware.cluster import Cluster, Level
 from hocket.hardware.overlap import OverlapModel, Rate
 from hocket.passes.borders import StageCut
 from hocket.plan.amplification import alone_s, amplification_of, device_s
-from hocket.plan.buckets import FINALISTS, REACH, WORTH, best_few, gradients_of, rebucketed
+from hocket.plan.buckets import FINALISTS, REACH, best_few, gradients_of, rebucketed
+from hocket.plan.fusion_threads import WORTH
 from hocket.plan.open import Opened, problems_of
 from hocket.plan.plan import Plan, PlanStage
 from hocket.plan.predict import predict_iteration
