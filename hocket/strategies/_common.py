@@ -234,16 +234,30 @@ def rounds(stages: Stages) -> tuple[int, int]:
     return depth, len(stages) // depth if regular and len(set(places)) == len(places) else 0
 
 
+def ring_of(stages: Stages) -> tuple[int, ...] | None:
+    """Devices in the order in which waves go round them: replica r of stage s is on the (r + s)-th, and behind the last comes the
+    first again (Wavelet, figure 10). None where stages stand otherwise."""
+    ring = tuple(dict.fromkeys(device for stage in stages for device in stage.devices))
+    waves = len(stages[0].devices)
+    for s, stage in enumerate(stages):
+        if stage.devices != tuple(ring[(r + s) % len(ring)] for r in range(waves)):
+            return None
+    return ring
+
+
 def config(stages: Stages) -> str:
     """A configuration as the papers write it: '15-1', '2-1-1', 'straight 4', or '16' for data parallelism.
 
     Where devices host several stages it is that of one round over them, such as 'straight 2 x 4 chunks'; all of them on the same
     replicas are units, '4 x 8 units'. Where replicas run their whole share at once it is the devices of every stage, '4-2-1-2-4'.
+    Stages whose replicas go round the devices are partitions of waves, '3 waves x 4 partitions'.
     """
     if any(stage.merged > 1 for stage in stages):
         return "-".join(str(len(stage.devices)) for stage in stages)
     depth, chunks = rounds(stages)
     if chunks == 0:
+        if ring_of(stages) is not None:
+            return f"{len(stages[0].devices)} waves x {show_count(len(stages), 'partition')}"
         devices = {device for stage in stages for device in stage.devices}
         return f"{len(stages)} stages on {show_count(len(devices), 'device')}"
     counts = [len(stage.devices) for stage in stages[:depth]]

@@ -23,7 +23,7 @@ from hocket.program.rule import KINDS, Rule
 from hocket.program.text import parse_program, print_program
 from hocket.strategies._choices import Situation
 from hocket.strategies._common import Option, compile_strategy, complete, members, strategy
-from tests.program.programs import CASES, pipeline, rounds
+from tests.program.programs import CASES, pipeline, rounds, waves
 from tests.program.symbolic import Run, Symbols
 
 Stages = tuple[StageShape, ...]
@@ -63,6 +63,13 @@ SHAPES: dict[str, Stages] = {
     "units on the same replicas": rounds(1, 2, 3, skips=((0, 2),), shard="full"),
     "units on the same replicas, recompute": rounds(1, 3, 2, recompute=(0, 1), shard="full"),
     "units on one device": rounds(1, 1, 3),
+    "as many waves as devices": waves(3, 3, skips=((0, 2),), buckets=2),
+    "fewer waves than devices": waves(4, 2, recompute=(0, 2)),
+    "fewer waves than devices, tied far apart": waves(4, 2, tied=((0, 2),), clips=True),
+    "waves that go round several times": waves(2, 2, 5, shard="optimizer"),
+    "waves without whole weights": waves(3, 3, 4, recompute=(1,), shard="full"),
+    "waves without whole weights, clipped": waves(2, 2, shard="full", clips=True),
+    "fewer waves without whole weights": waves(3, 2, shard="full"),
     "rounds with replicas that share a step": rounds(2, 2, 2, skips=((0, 2),), shard="optimizer"),
 }
 MICROBATCHES = (1, 2, 3, 4, 6)
@@ -170,8 +177,12 @@ def test_a_member_compiles_legal_programs_on_any_shape(name: str, data: st.DataO
         "tied": tuple(data.draw(st.lists(st.sampled_from(pairs), unique=True, max_size=2))) if pairs else (),
         "shard": data.draw(st.sampled_from(SHARDS)),
     }
-    if data.draw(st.booleans()):
+    kind = data.draw(st.sampled_from(("pipeline", "rounds", "waves")))
+    if kind == "pipeline":
         stages = pipeline(data.draw(st.lists(st.integers(1, 3), min_size=count, max_size=count)), **more)
+    elif kind == "waves":
+        devices = data.draw(st.integers(1, 4))
+        stages = waves(devices, data.draw(st.integers(1, devices)), count, **more)
     else:
         depth = data.draw(st.sampled_from([d for d in range(1, count + 1) if count % d == 0]))
         stages = rounds(depth, data.draw(st.integers(1, 2)), count // depth, **more)

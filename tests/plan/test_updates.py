@@ -22,6 +22,7 @@ def test_the_synchronous_strategies() -> None:
         "gpipe",
         "interleaved",
         "model_parallel",
+        "waves",
     )
 
 

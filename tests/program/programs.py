@@ -61,6 +61,15 @@ def rounds(depth: int, width: int, chunks: int, **more: Any) -> tuple[StageShape
     return stages_on([groups[s % depth] for s in range(depth * chunks)], **more)
 
 
+def waves(devices: int, count: int, partitions: int = 0, **more: Any) -> tuple[StageShape, ...]:
+    """As many waves over a ring of devices, of as many partitions as devices where none are said: replica r of stage s is on device
+    (r + s) mod N."""
+    return stages_on(
+        [tuple((r + s) % devices for r in range(count)) for s in range(partitions or devices)],
+        **more,
+    )
+
+
 def bursts(counts: Sequence[int], microbatches: int, **more: Any) -> tuple[StageShape, ...]:
     """A chain whose stage s has the first counts[s] devices, each with its whole share of a batch in one bundle."""
     stages = stages_on([tuple(range(count)) for count in counts], **more)
@@ -140,5 +149,9 @@ CASES = (
     Case("burst_parallel-2-1-4-m4-skips", "burst_parallel", bursts((2, 1, 4), 4, skips=((0, 2),), recompute=(1,)), 4),
     Case("burst_parallel-3-2-m6-clips", "burst_parallel", bursts((3, 2), 6, clips=True), 6),
     Case("burst_parallel-4-2-m4-full", "burst_parallel", bursts((4, 2), 4, shard="full"), 4),
+    Case("waves-4-of-4-m4", "waves", waves(4, 4, buckets=2), 4),
+    Case("waves-2-of-4-m4", "waves", waves(4, 2), 4),
+    Case("waves-3-of-3-m3-skips-clips", "waves", waves(3, 3, skips=((0, 2),), clips=True), 3),
+    Case("waves-2-of-2-x3-m4-full", "waves", waves(2, 2, 3, recompute=(0, 1), shard="full"), 4),
     Case("two_bw-2-1-m5-optimizer", "two_bw", pipeline((2, 1), shard="optimizer"), 5),
 )

@@ -78,7 +78,8 @@ def _by_groups(module: nn.Module) -> None:
 @dataclass(frozen=True)
 class Case:
     """One way to run a model: numbers of replicas by stage; `rounds` > 1 lets stages go round the devices again. Stages of
-    `burst_parallel` are on the first devices, all others on devices of their own."""
+    `burst_parallel` are on the first devices, those of `waves` go round as many devices as there are stages, all others are on devices
+    of their own."""
 
     strategy: str
     widths: tuple[int, ...]
@@ -102,6 +103,9 @@ class Case:
         """The plan for a captured model; replicated stages have two gradient buckets."""
         starts = [0 if self.strategy == "burst_parallel" else sum(self.widths[:s]) for s in range(len(self.widths))]
         devices = [tuple(range(a, a + w)) for a, w in zip(starts, self.widths, strict=True)] * self.rounds
+        if self.strategy == "waves":
+            count = len(self.widths)
+            devices = [tuple((r + s) % count for r in range(w)) for s, w in enumerate(self.widths)] * self.rounds
         names = [layer.name for layer in graph.layers]
         ends = [round(len(names) * k / len(devices)) for k in range(len(devices) + 1)]
         stages = []

@@ -48,6 +48,10 @@ GATHERED = [
     Case("fully_sharded", (3,), rounds=2, batch_size=11, recompute=True),
     Case("flush", (2, 2), recompute=True, shard="full"),
     Case("gpipe", (1, 2), shard="full"),
+    Case("waves", (2, 2), rounds=2),
+    Case("waves", (4, 4, 4, 4), batch_size=15),
+    Case("waves", (2, 2, 2, 2), recompute=True, shard="optimizer"),
+    Case("waves", (3, 3, 3), batch_size=11, recompute=True, shard="full"),
     Case("interleaved", (2, 2), rounds=2, shard="full"),
 ]
 ASYNCHRONOUS = [

@@ -41,6 +41,8 @@ RUNS: dict[int, list[Run]] = {
         (Case("fully_sharded", (2,), rounds=4, recompute=True, shard="full"), "gpt untied", "adam", 5, 3),
         (Case("burst_parallel", (2, 1, 2), 15, 8), "gpt plain untied", "adam", 5, None),
         (Case("burst_parallel", (1, 2, 1), 8, 4), "inception plain", "momentum", 4, None),
+        (Case("waves", (2, 2), batch_size=7), "gpt untied", "adam", 5, 3),
+        (Case("waves", (2, 2), rounds=2, shard="full"), "lstm", "momentum", 4, None),
     ],
     3: [
         (Case("flush", (2, 1), recompute=True), "gpt", "adam", 5, None),
@@ -51,18 +53,20 @@ RUNS: dict[int, list[Run]] = {
         (Case("pipedream", (2, 1), shard="optimizer"), "gpt untied", "momentum", 8, 5),
         (Case("two_bw", (1, 2), batch_size=7, shard="optimizer"), "gpt", "adam", 6, None),
         (Case("burst_parallel", (3, 2, 1, 3), 12, 2), "gpt plain untied", "adam", 4, 2),
+        (Case("waves", (2, 2, 2)), "inception", "momentum", 3, None),
     ],
     4: [
         (Case("flush", (2, 2), recompute=True, shard="optimizer"), "gpt clipped", "adam", 4, None),
         (Case("data_parallel", (4,), shard="optimizer"), "lstm", "momentum", 4, None),
         (Case("flush", (2, 2), shard="full"), "gpt untied", "adam", 4, None),
         (Case("burst_parallel", (4, 2, 1, 2, 4), 9, 3), "gpt plain untied", "adam", 4, None),
+        (Case("waves", (4, 4, 4, 4), recompute=True), "gpt untied", "adam", 4, None),
         (Case("burst_parallel", (4, 2, 1, 2, 4), 16, 4, recompute=True), "inception plain", "momentum", 4, None),
     ],
 }
 
 # Those of them whose messages go through gloo, as between machines, and not through memory.
-OVER_GLOO = {2: {0, 3, 5, 7, 9, 10, 15}, 3: {0, 4}, 4: {3}}
+OVER_GLOO = {2: {0, 3, 5, 7, 9, 10, 15, 17}, 3: {0, 4}, 4: {3}}
 
 # What two workers bring into collectives: a case, and repetitions of its period.
 SHARING = [
