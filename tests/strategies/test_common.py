@@ -21,6 +21,9 @@ from tests.program.programs import pipeline
         ([(0,), (1,), (1,), (0,)], "4 stages on 2 devices"),
         ([(0,), (1,), (0,)], "3 stages on 2 devices"),
         ([(0, 1), (1, 2), (0, 1), (1, 2)], "4 stages on 3 devices"),
+        ([(0, 1), (1, 2), (2, 0)], "2 waves x 3 partitions"),
+        ([(2, 0), (0, 2)], "2 waves x 2 partitions"),
+        ([(0, 1), (1, 2), (0, 2)], "3 stages on 3 devices"),
     ],
 )
 def test_a_configuration_tells_devices_from_stages(devices: list[tuple[int, ...]], said: str) -> None:
