@@ -256,7 +256,7 @@ def config(stages: Stages) -> str:
         return "-".join(str(len(stage.devices)) for stage in stages)
     depth, chunks = rounds(stages)
     if chunks == 0:
-        if ring_of(stages) is not None:
+        if len(stages[0].devices) > 1 and ring_of(stages) is not None:
             return f"{len(stages[0].devices)} waves x {show_count(len(stages), 'partition')}"
         devices = {device for stage in stages for device in stage.devices}
         return f"{len(stages)} stages on {show_count(len(devices), 'device')}"
