@@ -1,8 +1,8 @@
 """Apart: the same program without overlap, so that it can be told what overlap gains.
 
 Rules of this file: edges alone are added. Every sum of gradients waits until the last backward of its update is over on each of
-its devices, whatever stages they host, and until the one before it is, in the order in which backwards make them. What else runs
-meanwhile does so still.
+its devices, whatever stages they host, and until the one before it is, in the order in which backwards make them; of backwards that
+stand behind the step that takes the sum, it cannot wait for any. What else runs meanwhile does so still.
 """
 
 from collections.abc import Iterable
@@ -14,7 +14,7 @@ from hocket.simulate.nodes import KINDS, PERIOD, Part
 from hocket.simulate.tables import Layout
 from hocket.trace.sums import SUMS
 
-_BACKWARD = KINDS.index(Kind.BACKWARD)
+_BACKWARD, _STEP = KINDS.index(Kind.BACKWARD), KINDS.index(Kind.STEP)
 
 
 def sums_apart(layout: Layout) -> Layout | None:
@@ -36,9 +36,13 @@ def _edges(layout: Layout, part: Part) -> set[tuple[int, int]]:
     """(node, sum that waits for it) in one part of the program."""
     skeleton, batch = layout.skeleton, layout.program.rule.batch
     last: dict[tuple[int, int, int], int] = {}  # node, by device, microbatches of an update, and update
-    for lane, _, end, kind, stage, index, _, _ in part.rows:
-        if kind == _BACKWARD:  # rows of a lane are in its order
-            last[(skeleton.lanes[lane][0], batch[stage], index // batch[stage])] = end
+    stepped: dict[tuple[int, int, int], int] = {}  # the same when a step began, by device, stage and update
+    for lane, _, end, kind, stage, index, _, _ in part.rows:  # those of a lane are in its order
+        device = skeleton.lanes[lane][0]
+        if kind == _BACKWARD:
+            last[device, batch[stage], index // batch[stage]] = end
+        elif kind == _STEP and (device, batch[stage], index) in last:
+            stepped[device, stage, index] = last[device, batch[stage], index]
     found = set()
     places: dict[int, tuple[int, int, int]] = {}
     sums: dict[tuple[int, int, int], list[int]] = {}
@@ -48,8 +52,9 @@ def _edges(layout: Layout, part: Part) -> set[tuple[int, int]]:
             key = (skeleton.lanes[lane][0], batch[stage], index)
             sums.setdefault(key, []).append(node)
             places[node] = min(places.get(node, (index, 0, 0)), (index, -stage, one.reads[0].part))
-            if key in last:
-                found.add((last[key], node))
+            before = stepped.get((skeleton.lanes[lane][0], stage, index), last.get(key))
+            if before is not None:
+                found.add((before, node))
     return found | _chain(part, places, sums.values())
 
 

@@ -43,6 +43,7 @@ CASES: dict[str, dict[str, Any]] = {
     "interleaved": {"stages": [(2, (0, 1)), (2, (2, 3)), (2, (0, 1)), (2, (2, 3))], "microbatches": 8},
     "burst_parallel": {"stages": [(3, (0, 2, 1, 3)), (2, (0, 2)), (1, (0,))], "microbatches": 4},
     "fully_sharded": {"stages": [(2, (0, 1)), (2, (0, 1))], "microbatches": 4, "shard": "full"},
+    "waves": {"stages": [(2, (0, 1, 2)), (2, (1, 2, 0)), (2, (2, 0, 1))], "microbatches": 6},
     "pipedream": {"stages": [(3, (0, 1)), (3, (2, 3))], "microbatches": 4},
     "two_bw": {"stages": [(3, (0, 1)), (3, (2, 3))], "microbatches": 8},
 }
@@ -86,6 +87,22 @@ def test_without_overlap_sums_follow_backwards_and_each_other(strategy: str) -> 
     assert found.apart_iteration_s >= found.iteration_s * (1 - 1e-9)
     kinds = {s.kind for one in found.devices for s in one.beside.sums}
     assert kinds == {"reduce_scatter" if strategy == "fully_sharded" else "all_reduce"}
+
+
+@pytest.mark.parametrize(
+    ("strategy", "devices"),
+    [("fully_sharded", [(0, 1)] * 4), ("waves", [(0, 1, 2), (1, 2, 0), (2, 0, 1), (0, 1, 2)])],
+)
+def test_a_sum_waits_for_no_backward_behind_its_step(strategy: str, devices: list[tuple[int, ...]]) -> None:
+    """Where units update one after the other, each sum follows the backwards in front of its step."""
+    found = overlap(strategy, [(2, own) for own in devices], 6, shard="full")
+    assert found is not None
+    for one in found.devices:
+        ends = sorted(piece.end_s for piece in one.apart.pieces)
+        first, *_, last = one.apart.sums
+        assert first.start_s < ends[-1] <= last.start_s * (1 + 1e-9)
+        assert all(b.start_s >= a.end_s - 1e-9 for a, b in pairwise(one.apart.sums))
+    assert found.apart_iteration_s >= found.iteration_s * (1 - 1e-9)
 
 
 @pytest.mark.parametrize("strategy", CASES)
