@@ -79,30 +79,39 @@ def _least_rest(steps: Sequence[np.ndarray]) -> list[np.ndarray]:
 
 def _known(steps: Sequence[Step], limits: np.ndarray) -> float:
     """Seconds of some row within the limits: the fastest when amounts have a price, the lowest price that does; or infinity."""
+    seconds, amounts = (np.stack([getattr(step, name) for step in steps]) for name in ("seconds", "amounts"))
     best, low, high = np.inf, 0.0, None
     price = 1e-3
     for _ in range(_HALVINGS):
-        seconds, amounts = _priced(steps, price / limits)
-        if (amounts <= limits).all():
-            best, high = min(best, seconds), price
+        took_s, used = _priced(seconds, amounts, price / limits)
+        if (used <= limits).all():
+            best, high = min(best, took_s), price
         else:
             low = price
         price = price * 8 if high is None else (low + high) / 2
     return float(best)
 
 
-def _priced(steps: Sequence[Step], prices: np.ndarray) -> tuple[float, np.ndarray]:
-    """Seconds and amounts of the row of least cost."""
-    n = steps[0].seconds.shape[0]
-    cost, sums = np.zeros(n), np.zeros((1 + len(prices), n))
-    columns = np.arange(n)
-    for step in steps:
-        whole = cost[:, None] + step.seconds + np.tensordot(prices, step.amounts, axes=1)
-        at = whole.argmin(axis=0)
-        cost = whole[at, columns]
-        sums = sums[:, at] + np.stack([step.seconds[at, columns], *step.amounts[:, at, columns]])
-    end = int(cost.argmin())
-    return float(sums[0, end]), sums[1:, end]
+def _priced(seconds: np.ndarray, amounts: np.ndarray, prices: np.ndarray) -> tuple[float, np.ndarray]:
+    """Seconds and amounts of the row of least cost; figures of all steps, of shape (steps, before, behind) and (steps, kinds, before,
+    behind)."""
+    steps, n, _ = seconds.shape
+    costs = seconds.copy()
+    for kind, price in enumerate(prices):
+        costs += price * amounts[:, kind]
+    cost, columns = np.zeros(n), np.arange(n)
+    came = np.empty((steps, n), dtype=np.int64)
+    for k in range(steps):
+        whole = cost[:, None] + costs[k]
+        came[k] = whole.argmin(axis=0)
+        cost = whole[came[k], columns]
+    row = [int(cost.argmin())]
+    for k in reversed(range(steps)):
+        row.append(int(came[k, row[-1]]))
+    row.reverse()
+    along = (np.arange(steps), row[:-1], row[1:])
+    used: np.ndarray = amounts[along[0], :, along[1], along[2]].sum(axis=0)
+    return float(seconds[along].sum()), used
 
 
 def _front(sums: np.ndarray) -> np.ndarray:

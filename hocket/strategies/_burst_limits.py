@@ -4,6 +4,7 @@ Rules of this file: what is fastest without limits of sums is looked at first, a
 """
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from math import inf
 
 import numpy as np
@@ -20,7 +21,13 @@ class Found:
     """A row's counts, and what they come to."""
 
     def __init__(self, search: BurstSearch, counts: tuple[int, ...]) -> None:
-        self.seconds, self.placed = search.seconds(counts), search.placed(counts)
+        self._search, self._counts = search, counts
+        self.seconds = search.seconds(counts)
+
+    @cached_property
+    def placed(self) -> list[Placed]:
+        """Every unit's place."""
+        return self._search.placed(self._counts)
 
     def within(self, costs: BurstCosts, allowed_s: float, room: float) -> bool:
         """Whether it keeps limits of GPU-seconds and memory."""
@@ -78,11 +85,12 @@ def _within(
     """
     used = np.flatnonzero(limits < inf)
     found: list[Found] = []
+    free = BurstSearch(costs, graph.row, limit, fixed, (0.0, 0.0))
 
     def fits(price: float) -> bool:
         worth = np.zeros(AMOUNTS)
         worth[used] = price * fastest_s / limits[used]
-        search = BurstSearch(costs, graph.row, limit, fixed, (float(worth[0]), float(worth[1])))
+        search = free.at_prices((float(worth[0]), float(worth[1])))
         steps = [Step(step[0], np.where(np.isfinite(step[0]), step[1:][used], inf)) for step in search.steps()]
         counts = fastest_within(steps, limits[used])
         if counts is not None:

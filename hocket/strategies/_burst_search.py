@@ -9,9 +9,11 @@ infinite seconds; amounts are always finite.
 Source: DeepPool section 4.2; the test of its Algorithm 1 stands in `_burst_printed.py`.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
-from itertools import combinations, pairwise
+from functools import lru_cache
+from itertools import combinations, pairwise, product
 
 import numpy as np
 
@@ -20,7 +22,10 @@ from hocket.strategies._burst_graph import Block, Row
 
 SLACK = 1 + 1e-9  # of a limit: sums of the same numbers in another order
 AMOUNTS = 2  # GPU-seconds; bytes that one device would hold of all units
-_CELLS = 2_000_000  # of sums at once in memory
+_CELLS, _QUICK_CELLS = (
+    2_000_000,
+    100_000,
+)  # of sums at once in memory; of several groups, so that they stay near the processor
 _SIDE_BY_SIDE = 3  # branches that leave the others
 _LONGEST = 6  # branches that may be among them
 
@@ -112,8 +117,17 @@ class BurstSearch:
         top = int(costs.counts[-1])
         self._widths = sorted({top, *(2**k for k in range(top.bit_length()))})
         self._whole = _Where(None, costs.cluster.devices)
+        self._units: dict[int, np.ndarray] = {}
+        self._edges: dict[tuple[Edge, int | None, bool], np.ndarray] = {}
         self._rows: dict[tuple[int, _Where], np.ndarray] = {}
         self._blocks: dict[tuple[int, _Where], _Ways] = {}
+
+    def at_prices(self, prices: tuple[float, float]) -> "BurstSearch":
+        """The same search where amounts are worth this; what does not depend on it is not worked out again."""
+        found = copy(self)
+        found._prices = np.array((1.0, *prices))
+        found._rows, found._blocks = {}, {}
+        return found
 
     def steps(self) -> Iterator[np.ndarray]:
         """Figures of each block of the row and the unit behind it, by devices before (rows) and behind (columns)."""
@@ -138,20 +152,25 @@ class BurstSearch:
         return self._place_row(self.row, counts, self._whole, 0)
 
     def _cost(self, figures: np.ndarray) -> np.ndarray:
-        """Cost of figures, which stand along the first axis."""
-        if len(figures) == 1:
-            return figures[0]
-        return np.tensordot(self._prices, figures, axes=1)
+        """Cost of figures, which stand along the last axis but two."""
+        cost: np.ndarray = figures[..., 0, :, :]
+        for k, price in enumerate(self._prices[1:], 1):
+            if price:
+                cost = cost + price * figures[..., k, :, :]
+        return cost
 
     def _edge(self, edge: Edge, where: _Where) -> np.ndarray:
         """Figures of a transfer; infinite where the unit that it leads to would be above the limit."""
         costs, target = self.costs, where.target
-        found = costs.transfer_s(edge, where.aside)
-        amounts = () if len(self._prices) == 1 else (found * costs.counts, np.zeros_like(found))
-        if target is not None and self.limit < np.inf:
-            spent = (found + costs.own_s[target]) * costs.counts
-            found = np.where(spent <= self.limit * costs.alone_s[target] * SLACK, found, np.inf)
-        return np.stack((found, *amounts))
+        key = (edge, target if self.limit < np.inf else None, where.aside)
+        if key not in self._edges:
+            found = costs.transfer_s(edge, where.aside)
+            amounts = () if len(self._prices) == 1 else (found * costs.counts, np.zeros_like(found))
+            if target is not None and self.limit < np.inf:
+                spent = (found + costs.own_s[target]) * costs.counts
+                found = np.where(spent <= self.limit * costs.alone_s[target] * SLACK, found, np.inf)
+            self._edges[key] = np.stack((found, *amounts))
+        return self._edges[key]
 
     def _block(self, block: Block, where: _Where) -> np.ndarray:
         """Figures between two units, both left out."""
@@ -171,62 +190,79 @@ class BurstSearch:
         many = len(block.branches)
         widths = np.array([width for width in self._widths if width <= where.budget])
         alone = self._by_width(block, widths, where, range(many), aside=False)
-        moved: dict[int, np.ndarray] = {}
         best: np.ndarray = alone[:, -1].sum(axis=0)
         direct = self._edge(block.edge, where) if block.edge is not None else np.zeros_like(best)
         best = best + direct
         chosen = np.zeros(best.shape[1:], dtype=np.int64)
         groups: list[tuple[tuple[int, ...], np.ndarray]] = [((), widths[-1:, None])]
         starts, after = [0], 1
-        longest = sorted(range(many), key=lambda c: -float(alone[c, -1, 0].min()))[:_LONGEST]
-        for size in range(1, min(_SIDE_BY_SIDE, many - 1) + 1 if len(widths) > 1 else 1):
-            shared = np.array(list(_divisions(size + 1, widths.tolist(), where.budget))).reshape(-1, size + 1)
-            for group in combinations(sorted(longest), size) if len(shared) else ():
-                for c in group:
-                    if c not in moved:
-                        moved[c] = self._by_width(block, widths, where, (c,), aside=True)[0]
-                rest = direct + alone[[c for c in range(many) if c not in group]].sum(axis=0)
-                for part in np.array_split(shared, max(1, len(shared) * best.size // _CELLS)):
-                    found = rest[part[:, 0]]
-                    for k, c in enumerate(group):
-                        other = moved[c][part[:, k + 1]]
+        longest = sorted(sorted(range(many), key=lambda c: -float(alone[c, -1, 0].min()))[:_LONGEST])
+        most = min(_SIDE_BY_SIDE, many - 1) if len(widths) > 1 else 0
+        moved = self._by_width(block, widths, where, longest, aside=True) if most else alone[:0]
+        for size in range(1, most + 1):
+            shared = _shared(size + 1, tuple(self._widths[: len(widths)]), where.budget)
+            every = list(combinations(range(len(longest)), size)) if len(shared) else []
+            at_once = max(1, _QUICK_CELLS // (max(len(widths), len(shared)) * best.size))
+            for some in (every[k : k + at_once] for k in range(0, len(every), at_once)):
+                beside = [tuple(longest[c] for c in group) for group in some]
+                rest = direct + np.stack(
+                    [alone[[c for c in range(many) if c not in own]].sum(axis=0) for own in beside]
+                )
+                # By group, then by division.
+                pairs = np.arange(len(some) * len(shared))
+                for part in np.array_split(pairs, min(len(pairs), -(-len(pairs) * best.size // _CELLS))):
+                    group, division = np.array(some)[part // len(shared)], shared[part % len(shared)]
+                    found = rest[part // len(shared), division[:, 0]]
+                    for k in range(size):
+                        other = moved[group[:, k], division[:, k + 1]]
                         np.maximum(found[:, 0], other[:, 0], out=found[:, 0])
                         found[:, 1:] += other[:, 1:]
-                    cost = self._cost(np.moveaxis(found, 1, 0))
+                    cost = self._cost(found)
                     at = cost.argmin(axis=0)
                     better = np.take_along_axis(cost, at[None], axis=0)[0] < self._cost(best)
                     best = np.where(better, np.take_along_axis(found, at[None, None], axis=0)[0], best)
-                    chosen = np.where(better, at + after, chosen)
-                    groups.append((group, widths[part]))
-                    starts.append(after)
-                    after += len(part)
+                    chosen = np.where(better, at + (after + part[0]), chosen)
+                groups += [(own, widths[shared]) for own in beside]
+                starts += range(after, after + len(pairs), len(shared))
+                after += len(pairs)
         return _Ways(best, chosen, tuple(groups), tuple(starts))
 
     def _by_width(
-        self, block: Block, widths: np.ndarray, where: _Where, branches: "range | tuple[int, ...]", aside: bool
+        self, block: Block, widths: np.ndarray, where: _Where, branches: Sequence[int], aside: bool
     ) -> np.ndarray:
         """Figures of branches on these numbers of devices; shape (branches, widths, figures, counts, counts)."""
-        own = [where.of_branch(int(width), aside) for width in widths]
-        return np.stack([[self._row(block.branches[c], one) for one in own] for c in branches])
+        own = where.of_branch(self._widths[-1], aside)
+        return np.stack([self._row(block.branches[c], own)[: len(widths)] for c in branches])
 
     def _row(self, row: Row, where: _Where) -> np.ndarray:
-        """Figures of a branch by devices before and behind it."""
+        """Figures of a branch by devices before and behind it, on each number of devices that there may be for it; shape (widths,
+        figures, counts, counts)."""
         key = (id(row), where)
         if key not in self._rows:
             found: np.ndarray | None = None
-            for unit, step in self._row_steps(row, where):
+            for k, block in enumerate(row.blocks):
+                step = self._each_width(block, _part(row, k, where))
                 found = step if found is None else self._least_sums(found, step)
-                if unit is not None:
-                    found = found + self._within(unit, where.budget)[:, None]
+                if k < len(row.units):
+                    found = found + self._on_widths(row.units[k])
             assert found is not None
             self._rows[key] = found
         return self._rows[key]
 
-    def _within(self, unit: int, budget: int) -> np.ndarray:
-        """A unit's own figures on at most so many devices."""
-        found = self._own[unit].copy()
-        found[0, self.costs.counts > budget] = np.inf
-        return found
+    def _each_width(self, block: Block, where: _Where) -> np.ndarray:
+        """Figures of a block in a branch; shape (widths, figures, counts, counts), or 1 for widths where all are the same."""
+        if not block.branches:
+            return self._block(block, where)[None]
+        return np.stack([self._block(block, replace(where, budget=width)) for width in self._widths])
+
+    def _on_widths(self, unit: int) -> np.ndarray:
+        """A unit's own figures on at most so many devices; shape (widths, figures, 1, counts)."""
+        if unit not in self._units:
+            found = np.repeat(self._own[unit][None, :, None], len(self._widths), axis=0)
+            for w, width in enumerate(self._widths):
+                found[w, 0, 0, self.costs.counts > width] = np.inf
+            self._units[unit] = found
+        return self._units[unit]
 
     def _row_steps(self, row: Row, where: _Where) -> Iterator[tuple[int | None, np.ndarray]]:
         """Each block's figures, and the unit behind it, None for the last."""
@@ -279,7 +315,7 @@ class BurstSearch:
         for unit, step in self._row_steps(row, where):
             cost, at = self._forward(cost, step)
             if unit is not None:
-                cost = cost + self._cost(self._within(unit, where.budget))
+                cost = cost + self._cost(self._on_widths(unit)[self._widths.index(where.budget)])[0]
             came.append(at)
         return _back(came, pair[1])
 
@@ -290,17 +326,26 @@ class BurstSearch:
         return np.take_along_axis(sums, at[None], axis=0)[0], at
 
     def _least_sums(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
-        """Figures of first[i, k] + second[k, j] for the k of the least cost."""
-        left, right = self._cost(first), self._cost(second)
-        if left.shape[0] * right.size > _CELLS:
-            at = np.stack([(row[:, None] + right).argmin(axis=0) for row in left])
-        elif len(first) == 1:
-            least: np.ndarray = (left[:, :, None] + right[None]).min(axis=1)[None]
-            return least
+        """Figures of first[i, k] + second[k, j] for the k of the least cost, for each width."""
+        widths, kinds, n = max(len(first), len(second)), first.shape[1], first.shape[-1]
+        before, behind = self._cost(first)[..., None], self._cost(second)[:, None]
+        if widths * n**3 <= _CELLS:
+            at = (before + behind).argmin(axis=2)
         else:
-            at = (left[:, :, None] + right[None]).argmin(axis=1)
-        rows, columns = np.arange(len(left))[:, None], np.arange(right.shape[1])
-        return first[:, rows, at] + second[:, at, columns]
+            before, behind = (np.broadcast_to(one, (widths, *one.shape[1:])) for one in (before, behind))
+            at = np.empty((widths, n, n), dtype=np.int64)
+            for w, i in product(range(widths), range(n)):
+                at[w, i] = (before[w, i] + behind[w, 0]).argmin(axis=0)
+        width, kind, row, column = _grid(widths, kinds, n)
+        at = at[:, None]
+        sums: np.ndarray = first[width % len(first), kind, row, at] + second[width % len(second), kind, at, column]
+        return sums
+
+
+@lru_cache(maxsize=64)
+def _grid(widths: int, kinds: int, n: int) -> tuple[np.ndarray, ...]:
+    """Indices along each axis of figures by width."""
+    return tuple(np.ogrid[:widths, :kinds, :n, :n])
 
 
 def _part(row: Row, k: int, where: _Where) -> _Where:
@@ -312,6 +357,12 @@ def _part(row: Row, k: int, where: _Where) -> _Where:
         aside_in=where.aside_in and k == 0,
         aside_out=where.aside_out and last,
     )
+
+
+@lru_cache(maxsize=1024)
+def _shared(parts: int, widths: tuple[int, ...], budget: int) -> np.ndarray:
+    """All divisions of a budget; shape (divisions, parts)."""
+    return np.array(list(_divisions(parts, list(widths), budget)), dtype=np.int64).reshape(-1, parts)
 
 
 def _divisions(parts: int, widths: list[int], budget: int) -> Iterator[tuple[int, ...]]:
