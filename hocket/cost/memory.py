@@ -137,10 +137,13 @@ class Memory:
         columns: figures of the profile.
         cuts: the stages.
         samples: of each microbatch of a batch.
+        swaps: every value has memory of its own, whatever the stash keeps, and gives it back: it may be swapped.
     """
 
-    def __init__(self, columns: Columns, cuts: tuple[StageCut, ...], samples: tuple[int, ...] = (1,)) -> None:
-        self._columns, self._cuts, self.bundles = columns, cuts, Bundles(cuts, samples)
+    def __init__(
+        self, columns: Columns, cuts: tuple[StageCut, ...], samples: tuple[int, ...] = (1,), swaps: bool = False
+    ) -> None:
+        self._columns, self._cuts, self.bundles, self._swaps = columns, cuts, Bundles(cuts, samples), swaps
         profile = columns.profile
         self._borders = crossing(profile, cuts)
         self._batch = batch_tensors(profile, cuts)
@@ -168,6 +171,8 @@ class Memory:
                 return stage.optimizer_bytes
             case What.SQUARES | What.NORM:
                 return NORM_BYTES
+            case What.MARK:
+                return 0.0
             case What.SHARD:
                 return stage.shard_bytes
             case What.GATHERED:
@@ -215,6 +220,8 @@ class Memory:
         if value.what not in BORDER:
             return self.value_bytes(value, samples)
         indices = self._borders[(value.stage, value.part)]
+        if value.copy:
+            return self.value_bytes(value, samples)
         copied = self.bundles.split(value) or self.bundles.joined(value, device)
         if copied or not self._makes(value, device) or self._packed(value, device):
             return self.value_bytes(value, samples) + _ALIGNMENT_BYTES * len(indices) * (len(indices) > 1)
@@ -243,7 +250,7 @@ class Memory:
     def _loose_bytes(self, value: Value, samples: int) -> float:
         """Bytes of an activation's or gradient's own tensors, on the device that makes them, besides what the stash keeps."""
         maker = self._cuts[value.stage]
-        if value.what is What.GRADIENT or maker.recompute:
+        if value.what is What.GRADIENT or maker.recompute or self._swaps:
             return self.value_bytes(value, samples)
         tensors, own = self._columns.profile.tensors, set(maker.layers)
         sizes, indices = self._columns.at(samples).tensor_bytes, self._borders[(value.stage, value.part)]
@@ -251,6 +258,8 @@ class Memory:
 
     def pooled(self, value: Value) -> bool:
         """Whether the memory of such values is never given back, but kept for the next ones: versions, flat buckets."""
+        if self._swaps:
+            return False
         if value.what in (What.ACCUMULATOR, What.REDUCED):
             return self.stages[value.stage].summed[value.part] and not self.stages[value.stage].gathers
         return value.what in (What.WEIGHTS, What.SHARD) and not self.stages[value.stage].gathers
@@ -313,7 +322,9 @@ class Memory:
 
     def _sum(self, instruction: Instruction, values: Iterable[Value], samples: int) -> float:
         return sum(
-            self.held_bytes(v, instruction.device, self.bundles.samples_in(instruction, v, samples)) for v in values
+            self.held_bytes(v, instruction.device, self.bundles.samples_in(instruction, v, samples))
+            for v in values
+            if not v.on_host
         )
 
     def _new(self, instruction: Instruction) -> list[Value]:

@@ -13,7 +13,7 @@ from hocket.errors import InputError
 from hocket.hardware.cluster import Cluster
 from hocket.passes.borders import StageCut, check_cuts, ties_of
 from hocket.profile.model import ModelProfile
-from hocket.program.instruction import COLLECTIVES, Instruction, Kind, Value, What
+from hocket.program.instruction import COLLECTIVES, SWAPS, Instruction, Kind, Value, What
 
 _COMPUTE = frozenset({Kind.FORWARD, Kind.BACKWARD, Kind.NORM, Kind.STEP})
 
@@ -31,6 +31,7 @@ class CostModel:
         samples: samples of each microbatch of one batch; microbatch m has samples[m % len(samples)].
         factors: seconds on a device type per profiled second, by name; goes before the quotient of peak rates.
         columns: the profile's figures, to share among many plans; made when not given.
+        swaps: whether values are swapped, and so have memory of their own.
     """
 
     profile: ModelProfile
@@ -39,6 +40,7 @@ class CostModel:
     samples: tuple[int, ...]
     factors: Mapping[str, float] = field(default_factory=dict)
     columns: Columns | None = field(default=None, repr=False, compare=False)
+    swaps: bool = False
 
     def __post_init__(self) -> None:
         if not self.samples or min(self.samples) < 1:
@@ -68,7 +70,7 @@ class CostModel:
         match instruction.kind:
             case Kind.LOAD | Kind.FORWARD | Kind.BACKWARD:
                 return self.cuts[instruction.stage].merged
-            case Kind.SEND | Kind.RECEIVE:
+            case Kind.SEND | Kind.RECEIVE | Kind.SWAP_IN | Kind.SWAP_OUT:
                 return self.merged_of((instruction.reads or instruction.writes)[0])
         return 1
 
@@ -90,7 +92,7 @@ class CostModel:
     @cached_property
     def memory(self) -> Memory:
         """Bytes of values and instructions."""
-        return Memory(self._columns, self.cuts, self.samples)
+        return Memory(self._columns, self.cuts, self.samples, self.swaps)
 
     @cached_property
     def _overlaps(self) -> Overlaps:
@@ -179,7 +181,8 @@ class CostModel:
     def _copies(self, instruction: Instruction) -> bool:
         """Whether a step copies the weights first, or a backward its gradients into flat tensors."""
         if instruction.kind is Kind.STEP:
-            return Value(What.WEIGHTS, instruction.stage, instruction.index) not in instruction.frees
+            own = (What.WEIGHTS, instruction.stage, instruction.index)
+            return all(value[:3] != own for value in instruction.frees)
         if instruction.kind is Kind.BACKWARD and self.cuts[instruction.stage].replicated:
             return all(value.what is not What.ACCUMULATOR for value in instruction.frees)
         return False
@@ -242,7 +245,7 @@ class CostModel:
             time = collective(self.cluster, instruction.kind, members, size_bytes, threads)
             # Startup contends as well (equations 8 to 11 of LIBRA).
             return time if self._overlaps.uses(instruction) is None else TransferTime(0.0, sum(time))
-        if instruction.kind in (Kind.SWAP_IN, Kind.SWAP_OUT):
+        if instruction.kind in SWAPS:
             return swap(self.cluster, instruction.device, self.carried_bytes(instruction, size))
         return TransferTime(0.0, 0.0)
 
@@ -253,6 +256,8 @@ class CostModel:
         its size as there are members.
         """
         values, parts = instruction.reads or instruction.writes, 1
+        if instruction.kind in SWAPS:
+            return self.bytes_of(instruction.reads[:1], samples)
         if instruction.kind is Kind.ALL_GATHER:
             parts = self.cuts[instruction.stage].replicas
         elif instruction.kind is Kind.SEND and any(map(self.memory.own, values)):

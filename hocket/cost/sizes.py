@@ -44,7 +44,7 @@ class PlanSizes:
 
     def resident(self, device: int) -> float:
         """What is there from the first instruction to the last: optimizer state, buffers, and pools at their largest."""
-        initial = (v for v in self.program.initial(device) if not self.pooled(v))
+        initial = (v for v in self.program.initial(device) if not (self.pooled(v) or v.on_host))
         state = sum(self.value(v, device) for v in initial)
         return self.costs.buffers_bytes(device) + state + self._pools[device]
 

@@ -39,17 +39,21 @@ def check(
     *,
     value_bytes: Callable[[Value], float] | Sizes | None = None,
     capacity_bytes: Mapping[int, float] | None = None,
+    host_bytes: Mapping[int, float] | None = None,
 ) -> tuple[Problem, ...]:
     """Everything that is wrong with a program, as far as one step of the proof can say; empty when it is legal.
 
     Arguments:
-        value_bytes: bytes of a value; capacity_bytes: of each device. Without both, memory is not asked about.
+        value_bytes: bytes of a value; capacity_bytes: of each device, host_bytes: of the memory on its host that holds its copies.
+            Without the first and one of the others, memory is not asked about.
     """
     found = structure_problems(program) or instruction_problems(program) or count_problems(program)
     found = found or [problem for part in PARTS for problem in meeting_problems(program, part)]
     found = found or _run(program)
     if not found and value_bytes is not None and capacity_bytes is not None:
         found = memory_problems(program, value_bytes, capacity_bytes)
+    if not found and value_bytes is not None and host_bytes is not None:
+        found = memory_problems(program, value_bytes, host_bytes, host=True)
     return tuple(found)
 
 
@@ -58,13 +62,14 @@ def prove(
     *,
     value_bytes: Callable[[Value], float] | Sizes | None = None,
     capacity_bytes: Mapping[int, float] | None = None,
+    host_bytes: Mapping[int, float] | None = None,
 ) -> None:
     """Refuse a program that is not legal.
 
     Raises:
         ProgramError: names every problem, the first of them shown in the staircase.
     """
-    found = check(program, value_bytes=value_bytes, capacity_bytes=capacity_bytes)
+    found = check(program, value_bytes=value_bytes, capacity_bytes=capacity_bytes, host_bytes=host_bytes)
     if found:
         raise ProgramError(f"program {program.name}", report(program, found), "a legal program")
 

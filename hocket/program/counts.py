@@ -14,6 +14,7 @@ from hocket.program.instruction import (
     COMPUTE,
     GATHER,
     REDUCE,
+    SWAPS,
     UPDATE_KINDS,
     Instruction,
     Kind,
@@ -26,6 +27,7 @@ from hocket.program.order import norm_summed, piece, scattered, stages_on, sum_o
 from hocket.program.problem import Place, Problem, problem_at
 from hocket.program.program import Lanes, Program
 
+_ANY_TIMES = SWAPS | {Kind.DROP}
 _REDUCTIONS = frozenset({Kind.ALL_REDUCE, Kind.REDUCE_SCATTER})
 
 
@@ -75,7 +77,7 @@ def _sum_of(value: Value) -> tuple[str, int]:
 
 def _tasks(program: Program, part: str) -> Iterator[_Task]:
     lanes: Lanes = getattr(program, part)
-    return (_task(i) for lane in lanes.values() for i in lane if i.kind is not Kind.DROP)
+    return (_task(i) for lane in lanes.values() for i in lane if i.kind not in _ANY_TIMES)
 
 
 def _moved(program: Program, task: _Task) -> _Task:
@@ -178,7 +180,7 @@ def _find(program: Program, task: _Task, parts: tuple[str, str]) -> tuple[Place,
         for (device, lane), instructions in lanes.items():
             for position in reversed(range(len(instructions))):
                 one = instructions[position]
-                if device == task.device and one.kind is not Kind.DROP:
+                if device == task.device and one.kind not in _ANY_TIMES:
                     own = _task(one)
                     if own == task or (part == "epilogue" and parts[0] == "period" and _moved(program, own) == task):
                         return Place(part, device, lane, position), one

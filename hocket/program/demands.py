@@ -10,6 +10,8 @@ from hocket.program.instruction import (
     COMPUTE,
     GATHER,
     REDUCE,
+    SWAP_LANES,
+    SWAPS,
     Instruction,
     Kind,
     Value,
@@ -21,6 +23,7 @@ from hocket.program.order import (
     demanded,
     first_of_round,
     gather_values,
+    heir_of,
     last_in_update,
     norm_group,
     norm_summed,
@@ -34,19 +37,10 @@ from hocket.program.problem import Place, Problem, problem_at
 from hocket.program.program import Lanes, Program
 
 PARTS = ("prologue", "period", "epilogue")
-# Kinds that programs have today; the others gain their rules here with the first strategy that needs them.
-_KNOWN = COLLECTIVES | {
-    Kind.LOAD,
-    Kind.FORWARD,
-    Kind.BACKWARD,
-    Kind.SEND,
-    Kind.RECEIVE,
-    Kind.NORM,
-    Kind.STEP,
-    Kind.DROP,
-}
 _ON_A_REPLICA = frozenset({Kind.LOAD, Kind.FORWARD, Kind.BACKWARD})
 _TRANSFERS = frozenset({Kind.SEND, Kind.RECEIVE})
+_OF_ANY_STAGE = _TRANSFERS | SWAPS | {Kind.DROP}  # whatever is there can be moved or dropped
+_BORDER = frozenset({What.ACTIVATION, What.GRADIENT})
 
 Wrong = tuple[str, str, str, str]  # code, found, expected, how to mend it
 
@@ -86,8 +80,8 @@ def _place(program: Program, i: Instruction, device: int, lane: str) -> Wrong | 
     if i.device != device or i.lane != lane:
         return "place", f"says device {i.device}, lane {i.lane}", "the device and lane where it stands", ""
     kind = i.kind
-    if kind not in _KNOWN:
-        return "kind", f"is a {kind}", f"one of {', '.join(sorted(_KNOWN))}: no other kind has a rule yet", ""
+    if kind in SWAPS and not program.swaps:
+        return "kind", f"is a {kind}", "no swaps in a program that keeps all on its devices", ""
     if not 0 <= i.stage < len(program.stages):
         return "values", f"names stage {i.stage}", f"a stage from 0 to {len(program.stages) - 1}", ""
     if i.index < 0:
@@ -96,7 +90,7 @@ def _place(program: Program, i: Instruction, device: int, lane: str) -> Wrong | 
         return "place", f"has peer {i.peer} and group {list(i.group)}", "peers in transfers, groups in collectives", ""
     if i.again and kind is not Kind.FORWARD:
         return "values", "is marked as done again", "that of forwards only", ""
-    if kind not in _TRANSFERS and kind is not Kind.DROP:
+    if kind not in _OF_ANY_STAGE:
         shape = program.stages[i.stage]
         if device not in shape.devices:
             return "place", f"is of stage {i.stage}", f"one of that stage's devices {list(shape.devices)}", ""
@@ -121,6 +115,8 @@ def _lane(i: Instruction) -> Wrong | None:
             if i.lane.startswith(f"{prefix}@"):
                 return None
             expected = f"{prefix}@..."
+        case Kind.SWAP_IN | Kind.SWAP_OUT if i.lane == SWAP_LANES[i.kind]:
+            return None
         case _:
             expected = COMPUTE
     return None if i.lane == expected else ("lane", "stands in a wrong lane", f"lane {expected}", "Move it there.")
@@ -128,7 +124,12 @@ def _lane(i: Instruction) -> Wrong | None:
 
 def _values(program: Program, i: Instruction) -> Wrong | None:
     """What is wrong with what an instruction reads, writes or frees."""
+    wrong = _copies(program, i) if program.swaps else None
+    if wrong:
+        return wrong
     match i.kind:
+        case Kind.SWAP_IN | Kind.SWAP_OUT:
+            wrong = _swap(program, i)
         case Kind.SEND | Kind.RECEIVE:
             wrong = _transfer(program, i)
         case Kind.ALL_REDUCE | Kind.REDUCE_SCATTER:
@@ -148,6 +149,39 @@ def _values(program: Program, i: Instruction) -> Wrong | None:
     return None
 
 
+def _copies(program: Program, i: Instruction) -> Wrong | None:
+    """What is wrong with the copies that an instruction names: all but swaps, drops and transfers work on the device."""
+    if i.kind in _OF_ANY_STAGE:
+        return None
+    odd = next((v for v in i.reads if v.on_host), None)
+    if odd is not None:
+        return "values", f"reads {odd}, which lies on the host", "a copy on the device", "Let a swap_in read it first."
+    odd = next((v for v in i.writes if v.copy), None)
+    if odd is not None:
+        return "values", f"writes {odd}", f"{odd.plain}: copies are made by swaps", ""
+    return None
+
+
+def _swap(program: Program, i: Instruction) -> Wrong | None:
+    """What is wrong with a swap: one copy becomes a later one on the other side, and may take an older one's buffer."""
+    inwards = i.kind is Kind.SWAP_IN
+    reads, writes = ([v for v in row if v.what is not What.MARK] for row in (i.reads, i.writes))
+    if not reads or len(writes) != 1:
+        return "values", f"reads {_list(i.reads)} and writes {_list(i.writes)}", "one copy to be made of another", ""
+    source, made, *rest = reads[0], writes[0], *reads[1:]
+    if (source.stage, source.index) != (i.stage, i.index):
+        return "values", f"moves {source}", f"a value of stage {i.stage} with the index {i.index}", ""
+    sides = "from host to device" if inwards else "from device to host"
+    if source.plain != made.plain or source.on_host != inwards or made.on_host == inwards or made.copy <= source.copy:
+        return "values", f"makes {made} of {source}", f"a later copy of the same value, {sides}", ""
+    if rest and (inwards or len(rest) > 1 or not rest[0].on_host or heir_of(i, made) != rest[0]):
+        return "values", f"reads {_list(rest)} as well", "nothing but an older copy whose buffer it takes and frees", ""
+    ends = transfer_ends(program, source) if source.what in _BORDER else None
+    if not inwards and made.copy == 1 and ends is not None and ends[0] != i.device:
+        return "values", f"makes {made}", f"{source.plain}~3 or later: ~1 is what is received on the host", ""
+    return None
+
+
 def _transfer(program: Program, i: Instruction) -> Wrong | None:
     sends = i.kind is Kind.SEND
     carried = i.reads if sends else i.writes
@@ -155,6 +189,8 @@ def _transfer(program: Program, i: Instruction) -> Wrong | None:
     if len(carried) != 1 or rest:
         return "values", f"reads {_list(i.reads)} and writes {_list(i.writes)}", "one value, sent or received", ""
     value = carried[0]
+    if value.copy > program.swaps:
+        return "values", f"carries {value}", f"{value.plain} or its first copy on the host", ""
     ends = transfer_ends(program, value)
     if (value.stage, value.index) != (i.stage, i.index) or ends is None:
         return "values", f"carries {value}", f"an activation or gradient of stage {i.stage}, microbatch {i.index}", ""
@@ -217,7 +253,9 @@ def _norm(program: Program, i: Instruction) -> Wrong | None:
 
 def _differ(program: Program, i: Instruction, reads: tuple[Value, ...], writes: tuple[Value, ...]) -> Wrong | None:
     """How the values of an instruction differ from those that are demanded; their order is free."""
-    for verb, has, should in (("read", i.reads, reads), ("write", i.writes, writes)):
+    strip = program.swaps and i.kind is not Kind.DROP
+    for verb, names, should in (("read", i.reads, reads), ("write", i.writes, writes)):
+        has = tuple(v.plain for v in names if v.what is not What.MARK) if strip else names
         if len(has) == len(should) and set(has) == set(should):
             continue
         odd, missing = [v for v in has if v not in should], [v for v in should if v not in has]

@@ -22,6 +22,7 @@ from hocket.units import show_bytes
 
 _Happened = tuple[int, Place, Instruction]  # an event, and what one device did in it
 _BLOCK = 64  # devices whose clocks are kept at a time
+_MEND = "Recompute, use smaller microbatches or more stages, or admit fewer inputs."
 _LARGEST = 4  # values named in a message
 
 
@@ -29,7 +30,7 @@ class Sizes(Protocol):
     """Bytes, as a cost model knows them."""
 
     def value(self, value: Value, device: int) -> float:
-        """Of a value on a device."""
+        """Of a value on a device, or on its host."""
 
     def held(self, instruction: Instruction) -> float:
         """The most that a compute instruction adds while it runs, pooled values that it writes left out."""
@@ -53,7 +54,8 @@ class Plain:
 
     def held(self, instruction: Instruction) -> float:
         """What it writes."""
-        return sum(self.value_bytes(v) for v in instruction.writes if heir_of(instruction, v) is None)
+        new = (v for v in instruction.writes if not v.on_host and heir_of(instruction, v) is None)
+        return sum(map(self.value_bytes, new))
 
     def pooled(self, value: Value) -> bool:
         """None is."""
@@ -92,11 +94,20 @@ class _Stretch:
 
 
 def memory_problems(
-    program: Program, value_bytes: Callable[[Value], float] | Sizes, capacity_bytes: Mapping[int, float]
+    program: Program,
+    value_bytes: Callable[[Value], float] | Sizes,
+    capacity_bytes: Mapping[int, float],
+    host: bool = False,
 ) -> list[Problem]:
-    """Devices that a legal program can ask for more memory than they have."""
+    """Devices that a legal program can ask for more memory than they have.
+
+    Arguments:
+        host: it is asked of the memory on the host that holds their copies.
+    """
     found = []
-    for device, footprint in footprints(program, value_bytes).items():
+    where = "the host of device" if host else "device"
+    mend = "Take a host with more memory, or recompute." if host else _MEND
+    for device, footprint in footprints(program, value_bytes, host).items():
         capacity = capacity_bytes.get(device)
         if capacity is not None and footprint.bytes > capacity:
             largest = ", ".join(f"{value} {show_bytes(size)}" for value, size in footprint.largest)
@@ -105,16 +116,22 @@ def memory_problems(
                     footprint.place,
                     footprint.place.instruction(program),
                     "memory",
-                    f"may run when device {device} holds up to {show_bytes(footprint.bytes)} (largest: {largest})",
+                    f"may run when {where} {device} holds up to {show_bytes(footprint.bytes)} (largest: {largest})",
                     f"at most {show_bytes(capacity)}",
-                    "Recompute, use smaller microbatches or more stages, or admit fewer inputs.",
+                    mend,
                 )
             )
     return found
 
 
-def footprints(program: Program, value_bytes: Callable[[Value], float] | Sizes) -> dict[int, Footprint]:
-    """The bound for every device of a legal program that has compute instructions."""
+def footprints(
+    program: Program, value_bytes: Callable[[Value], float] | Sizes, host: bool = False
+) -> dict[int, Footprint]:
+    """The bound for every device of a legal program that has compute instructions.
+
+    Arguments:
+        host: of what lies on the host for it, instead of what is on the device.
+    """
     sizes = Plain(value_bytes) if callable(value_bytes) else value_bytes
     run = Untimed.start(program)
     for part, repetition in unlike_parts(program, run.windows):
@@ -125,7 +142,7 @@ def footprints(program: Program, value_bytes: Callable[[Value], float] | Sizes) 
         behind, ahead = clocks(run, devices)
         happened = _by_device(run, devices)
         for column, device in enumerate(devices):
-            footprint = _footprint(run, device, happened[device], sizes, behind[:, column], ahead[:, column])
+            footprint = _footprint(run, device, happened[device], sizes, behind[:, column], ahead[:, column], host)
             if footprint:
                 found[device] = footprint
     return found
@@ -169,12 +186,22 @@ def clocks(run: Untimed, devices: tuple[int, ...]) -> tuple[np.ndarray, np.ndarr
 
 
 def _footprint(
-    run: Untimed, device: int, happened: list[_Happened], sizes: Sizes, behind: np.ndarray, ahead: np.ndarray
+    run: Untimed,
+    device: int,
+    happened: list[_Happened],
+    sizes: Sizes,
+    behind: np.ndarray,
+    ahead: np.ndarray,
+    host: bool = False,
 ) -> Footprint | None:
     """The bound for one device, given its column of the two clocks."""
     places: list[Place] = []
     held: list[float] = []
-    there = {value: _Stretch(value, sizes.value(value, device), 0, -1) for value in run.program.initial(device)}
+
+    def size(value: Value) -> float:
+        return sizes.value(value, device) if value.on_host == host else 0.0
+
+    there = {value: _Stretch(value, size(value), 0, -1) for value in run.program.initial(device)}
     stretches = list(there.values())
     numbers: dict[str, int] = {}
     for event, place, instruction in happened:
@@ -190,14 +217,15 @@ def _footprint(
             there.pop(value).end = start if value in heirs else end
         for value in instruction.writes:
             # Pooled memory is taken when the instruction begins, all other is what `held` counts until it is over.
-            early = place.lane == COMPUTE and sizes.pooled(value) and heir_of(instruction, value) is None
-            there[value] = _Stretch(value, sizes.value(value, device), start - early, -1)
+            # So are buffers of the host.
+            early = place.lane == COMPUTE and (host or sizes.pooled(value)) and heir_of(instruction, value) is None
+            there[value] = _Stretch(value, size(value), start - early, -1)
             stretches.append(there[value])
         if place.lane == COMPUTE:
-            held.append(sizes.held(instruction))
+            held.append(0.0 if host else sizes.held(instruction))
     if not places:
         return None
-    level = np.full(2 * len(places), float(sizes.besides(device)))
+    level = np.full(2 * len(places), 0.0 if host else float(sizes.besides(device)))
     level[1::2] += held
     for pooled, own in _pools(stretches, sizes):
         change = np.zeros(2 * len(places) + 3)

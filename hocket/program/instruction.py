@@ -47,24 +47,48 @@ class What(StrEnum):
     NORM = "norm"  # the same over all devices: update, -
     SHARD = "shard"  # the part of weights after `index` updates that this device's step makes: version, -
     GATHERED = "full"  # whole weights for one round of the replicas: its first microbatch, 0 for the forward or 1 for the backward
+    MARK = "mark"  # no bytes: that an instruction of another lane is over: the period's first microbatch, a number of its own
 
 
 # Values whose index counts updates; the index of all others counts microbatches.
 COUNTS_UPDATES = frozenset({What.WEIGHTS, What.REDUCED, What.OPTIMIZER, What.SQUARES, What.NORM, What.SHARD, What.PART})
 COLLECTIVES = frozenset({Kind.ALL_REDUCE, Kind.REDUCE_SCATTER, Kind.ALL_GATHER})
+# Between a device and its host; what such an instruction moves or drops says what its index counts.
+SWAPS = frozenset({Kind.SWAP_OUT, Kind.SWAP_IN})
+_AS_THEIR_VALUE = SWAPS | {Kind.DROP}
+_NAMED_AS_WRITTEN = SWAPS | COLLECTIVES
 # Kinds whose index counts updates (but for gathers for one round: see `Instruction.counts_updates`).
 UPDATE_KINDS = COLLECTIVES | {Kind.STEP, Kind.NORM}
 
 
 class Value(NamedTuple):
-    """One value on the device (or its host) where the instruction that names it runs."""
+    """One value on the device (or its host) where the instruction that names it runs.
+
+    `copy` tells the copies of a value that is swapped from each other: 0 is what its maker wrote, on the device; odd ones lie on the
+    host, other even ones on the device again. Each is written once.
+    """
 
     what: What
     stage: int
     index: int  # type: ignore[assignment]  # hides tuple.index, which nobody asks a value for
     part: int = -1
+    copy: int = 0
+
+    @property
+    def plain(self) -> "Value":
+        """The value itself, whichever copy of it this is."""
+        return self if self.copy == 0 else self._replace(copy=0)
+
+    @property
+    def on_host(self) -> bool:
+        """Whether this copy lies on the host."""
+        return self.copy % 2 == 1
 
     def __str__(self) -> str:
+        return f"{self._plainly}~{self.copy}" if self.copy else self._plainly
+
+    @property
+    def _plainly(self) -> str:
         match self.what:
             case What.ACTIVATION | What.GRADIENT:
                 return f"{self.what}.{self.stage}>{self.part}#{self.index}"
@@ -76,12 +100,14 @@ class Value(NamedTuple):
                 return f"{self.what}.{self.stage}u{self.index}b{self.part}"
             case What.ACCUMULATOR:
                 return f"{self.what}.{self.stage}#{self.index}b{self.part}"
-            case What.GATHERED:
+            case What.GATHERED | What.MARK:
                 return f"{self.what}.{self.stage}#{self.index}.{self.part}"
         return f"{self.what}.{self.stage}#{self.index}"
 
 
 COMPUTE = "compute"
+SWAP_LANES = {Kind.SWAP_IN: "swap_in", Kind.SWAP_OUT: "swap_out"}
+"""Lanes of swaps that run beside compute; others stand in the compute lane."""
 REDUCE = "reduce"
 GATHER = "gather"
 RECEIVE = "receive"
@@ -113,7 +139,7 @@ class Instruction:
     Attributes:
         kind, stage: what, and of which stage (for send and receive: the stage that made the value).
         index: microbatch, or update for norm, step, all_reduce and reduce_scatter, or version of the weights for an all_gather
-            that makes one.
+            that makes one; of a swap or a drop the index of the value that it reads first.
         device, lane: where; instructions of one lane run one after the other.
         reads, writes, frees: values on this device. `frees` is a subset of what is read (drop: all of it).
         peer: the other device of a send or receive, else -1.
@@ -138,6 +164,8 @@ class Instruction:
         """Whether its index counts updates, or versions, and not microbatches."""
         if self.kind is Kind.ALL_GATHER:
             return not (self.writes and self.writes[0].what is What.GATHERED)
+        if self.kind in _AS_THEIR_VALUE:
+            return bool(self.reads) and self.reads[0].what in COUNTS_UPDATES
         return self.kind in UPDATE_KINDS
 
     @property
@@ -146,10 +174,8 @@ class Instruction:
         counter = "u" if self.counts_updates else "#"
         again = " again" if self.again else ""
         what = ""
-        if self.kind in (Kind.SEND, Kind.RECEIVE, Kind.SWAP_IN, Kind.SWAP_OUT, Kind.DROP) and (
-            self.reads or self.writes
-        ):
+        if self.kind in (Kind.SEND, Kind.RECEIVE, Kind.DROP) and (self.reads or self.writes):
             what = f" {(self.reads or self.writes)[0]}"
-        elif self.kind in COLLECTIVES and self.writes:
+        elif self.kind in _NAMED_AS_WRITTEN and self.writes:
             what = f" {self.writes[0]}"
         return f"{self.kind}{again} {self.stage} {counter}{self.index}{what}"

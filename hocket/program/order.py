@@ -10,7 +10,8 @@ Rules of this file: simulator, engines, builder and `check` all ask here, and no
    of the compute lane begins.
 4. A collective runs when all members of its group have reached it; the k-th of a lane meets the k-th of the others'.
 5. What it frees is gone when it finishes; of a send, when the compute instruction that then runs on its device finishes, or
-   before the next one begins. A value that takes the place of a freed one (see `heir_of`) uses its memory.
+   before the next one begins. A value that takes the place of a freed one (see `heir_of`) uses its memory. Copies on the host
+   take none of the device's.
 6. A receive, or a gather of weights for one round, is posted, and has its memory from then on, as soon as fewer messages of its lane than the lane's window are
    posted and not consumed (see window.py); it can start no earlier.
 """
@@ -251,6 +252,7 @@ def heir_of(instruction: Instruction, written: Value) -> Value | None:
     """The freed value whose memory a written one takes over in place, if any (rule 5)."""
     ancestors = _HEIRS.get(written.what, ())
     for value in instruction.frees:
-        if value.what in ancestors and value.stage == written.stage and value.part == written.part:
+        same = value.what in ancestors and value.stage == written.stage and value.part == written.part
+        if same and value.on_host == written.on_host:
             return value
     return None

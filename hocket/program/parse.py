@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import NoReturn
 
 from hocket.errors import InputError, nearest
-from hocket.program.instruction import UPDATE_KINDS, Instruction, Kind, Value, What
+from hocket.program.instruction import SWAPS, UPDATE_KINDS, Instruction, Kind, Value, What
 from hocket.program.program import SHARDS, Lane, Program, StageShape, freeze
 from hocket.program.rule import Rule
 
@@ -25,15 +25,16 @@ _VALUE = re.compile(
     rf"|(?P<norm>sq|norm)\.({_NUMBER})u({_NUMBER})"
     rf"|(?P<sum>sum|part)\.({_NUMBER})u({_NUMBER})b({_NUMBER})"
     rf"|(?P<dw>dw)\.({_NUMBER})#({_NUMBER})b({_NUMBER})"
-    rf"|(?P<full>full)\.({_NUMBER})#({_NUMBER})\.({_NUMBER})"
-    rf"|(?P<plain>in|stash)\.({_NUMBER})#({_NUMBER}))"
+    rf"|(?P<full>full|mark)\.({_NUMBER})#({_NUMBER})\.({_NUMBER})"
+    rf"|(?P<plain>in|stash)\.({_NUMBER})#({_NUMBER}))(?:~(?P<copy>[1-9][0-9]{{0,8}}))?"
 )
 _INSTRUCTION = re.compile(
     rf"(?P<kind>[a-z_]+)(?P<again> again)? (?P<stage>{_NUMBER}) (?P<counter>[#u])(?P<index>{_NUMBER})"
     rf"(?: (?P<way>[<>])(?P<peer>{_NUMBER}))?(?: @(?P<group>{_NUMBERS}))?"
 )
-_LANE = re.compile(r"[a-z]+(?:[<>@][0-9,/]+)?")
+_LANE = re.compile(r"[a-z_]+(?:[<>@][0-9,/]+)?")
 _KINDS = {str(kind): kind for kind in Kind}
+_OPEN = SWAPS | {Kind.ALL_GATHER, Kind.DROP}  # their values say what they count
 _COUNTERS = dict.fromkeys(Kind, "#") | dict.fromkeys(UPDATE_KINDS, "u")
 _WAYS = {Kind.SEND: ">", Kind.RECEIVE: "<"}
 _EXAMPLE = "a line such as 'forward 1 #3 : act.0>1#3 w.1v0 -> act.1>2#3 stash.1#3'"
@@ -74,11 +75,11 @@ class _Reader:
         match = _VALUE.fullmatch(word)
         if not match:
             self.fail(repr(word), "a value such as act.0>1#3, stash.0#3, w.0v1, dw.0#3b0, sum.0u1b0 or opt.0v1")
-        what, *numbers = [group for group in match.groups() if group is not None]
+        what, *numbers = [group for group in match.groups()[:-1] if group is not None]
         first, *rest = map(int, numbers)
         if match["pair"]:
-            return Value(What(what), first, rest[1], rest[0])
-        return Value(What(what), first, *rest)
+            rest.reverse()
+        return Value(What(what), first, *rest)._replace(copy=int(match["copy"] or 0))
 
 
 def parse_program(text: str, place: str = "program") -> Program:
@@ -103,6 +104,9 @@ def parse_program(text: str, place: str = "program") -> Program:
     stages: list[StageShape] = []
     updates: list[tuple[int, int]] = []
     line = reader.next()
+    swaps = line == "swaps"
+    if swaps:
+        line = reader.next()
     while line and line.startswith("stage "):
         if len(stages) == MAX_STAGES:
             reader.fail("one more stage", f"at most {MAX_STAGES} stages")
@@ -116,8 +120,8 @@ def parse_program(text: str, place: str = "program") -> Program:
         rule = Rule(kind, tuple(u for u, _ in updates), tuple(d for _, d in updates))
     except InputError as error:
         raise InputError(f"{place}, {error.place}", error.found, error.expected) from None
-    parts = _parts(reader, line)
-    return Program(name, tuple(stages), rule, stride, admitted, *(freeze(part) for part in parts))
+    prologue, period, epilogue = map(freeze, _parts(reader, line))
+    return Program(name, tuple(stages), rule, stride, admitted, prologue, period, epilogue, swaps)
 
 
 def _header(reader: _Reader, key: str) -> str:
@@ -228,12 +232,14 @@ def _instruction(reader: _Reader, line: str, device: int, lane: str) -> Instruct
     kind = _KINDS.get(match["kind"])
     if kind is None:
         reader.fail(repr(match["kind"]), f"one of {', '.join(_KINDS)}", nearest(match["kind"], _KINDS))
-    if kind is not Kind.ALL_GATHER and match["counter"] != _COUNTERS[kind]:
+    if kind not in _OPEN and match["counter"] != _COUNTERS[kind]:
         reader.fail(repr(head), f"'{_COUNTERS[kind]}' before the index of a {kind}")
     if match["way"] and match["way"] != _WAYS.get(kind):
         reader.fail(repr(head), "'>PEER' in a send, '<PEER' in a receive, no peer elsewhere")
-    writes, tilde, frees = after.partition("~")
-    if tilde and not frees.split():
+    words = after.split()
+    behind = words.index("~") if "~" in words else len(words)
+    writes, frees = words[:behind], words[behind + 1 :]
+    if behind < len(words) and not frees:
         reader.fail(repr(line), "a value behind '~', or no '~'")
     found = Instruction(
         kind,
@@ -242,14 +248,15 @@ def _instruction(reader: _Reader, line: str, device: int, lane: str) -> Instruct
         device,
         lane,
         tuple(map(reader.value, before.split())),
-        tuple(map(reader.value, writes.split())),
-        tuple(map(reader.value, frees.split())),
+        tuple(map(reader.value, writes)),
+        tuple(map(reader.value, frees)),
         peer=int(match["peer"]) if match["peer"] else -1,
         group=tuple(map(int, match["group"].split(","))) if match["group"] else (),
         again=bool(match["again"]),
     )
     if found.counts_updates != (match["counter"] == "u"):
         reader.fail(
-            repr(head), f"'{'u' if found.counts_updates else '#'}' before the index of a {kind} of {found.writes[0]}"
+            repr(head),
+            f"'{'u' if found.counts_updates else '#'}' before the index of a {kind} of {(found.writes or found.reads or ('nothing',))[0]}",
         )
     return found

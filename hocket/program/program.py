@@ -103,6 +103,7 @@ class Program:
         stride: microbatches admitted in one period.
         admitted: microbatches admitted outside of the period, in prologue and epilogue.
         prologue, period, epilogue: instructions by (device, lane).
+        swaps: whether all that a device keeps between periods lies on its host, as copies ~1 (passes/swaps.py).
     """
 
     name: str
@@ -113,6 +114,7 @@ class Program:
     prologue: Lanes
     period: Lanes
     epilogue: Lanes
+    swaps: bool = False
 
     @cached_property
     def devices(self) -> tuple[int, ...]:
@@ -161,7 +163,7 @@ class Program:
     def _moved(self, value: Value, by: int) -> Value:
         if value.what in COUNTS_UPDATES:
             by //= self.rule.batch[value.stage]
-        return Value(value.what, value.stage, value.index + by, value.part)
+        return Value(value.what, value.stage, value.index + by, value.part, value.copy)
 
     def moved(self, value: Value, repeats: int) -> Value:
         """The value's name after some repetitions of the period."""
@@ -179,8 +181,8 @@ class Program:
         """What a device keeps of its stages between segments."""
         for s, stage in enumerate(self.stages):
             if device in stage.devices:
-                yield Value(What.SHARD if stage.gathers else What.WEIGHTS, s, version(s))
-                yield Value(What.OPTIMIZER, s, version(s))
+                yield Value(What.SHARD if stage.gathers else What.WEIGHTS, s, version(s), copy=int(self.swaps))
+                yield Value(What.OPTIMIZER, s, version(s), copy=int(self.swaps))
 
     def instructions(self) -> Iterator[tuple[str, Instruction]]:
         """Every instruction with the name of its part, lane by lane."""

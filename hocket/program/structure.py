@@ -133,6 +133,10 @@ def _rounds(program: Program) -> Iterator[Problem]:
             yield _wrong(
                 f"{program.admitted} microbatches admitted; expected whole updates of {batch} microbatches on stage {s}."
             )
+    if program.swaps and not rule.synchronous:
+        yield _wrong(
+            "it swaps, and its updates are late; expected a synchronous rule: between periods all lies on the host."
+        )
     delays = set(rule.delay)
     if (rule.kind == "sync" and delays != {0}) or (rule.kind == "vertical" and len(delays) > 1):
         expected = "no delay" if rule.kind == "sync" else "one delay for all stages"

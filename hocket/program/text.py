@@ -21,7 +21,8 @@ of a value or an instruction are those of their own `__str__` and `name`.
       send 0 #0 >1 : act.0>1#0 -> ~ act.0>1#0
 
 A line is kind, stage and index (`#` counts microbatches, `u` updates), peer (`>` to, `<` from) or group (`@`); then, after
-the colon, what it reads, after `->` what it writes, after `~` what it frees.
+the colon, what it reads, after `->` what it writes, after `~` what it frees. Of a program that swaps a line `swaps` stands before the
+stages, and `w.0v1~2` is the second copy of `w.0v1`.
 """
 
 from collections.abc import Iterator
@@ -71,6 +72,8 @@ def _lines(program: Program) -> Iterator[str]:
     yield f"rule {program.rule.kind}"
     yield f"stride {program.stride}"
     yield f"admitted {program.admitted}"
+    if program.swaps:
+        yield "swaps"
     for s, stage in enumerate(program.stages):
         yield _stage_line(s, stage, program.rule.batch[s], program.rule.delay[s])
     for part in PARTS:

@@ -14,32 +14,47 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from hocket.program.instruction import COMPUTE, GATHER, Instruction, Kind, Value, What, group_lane, receive_lane
+from hocket.program.instruction import (
+    COMPUTE,
+    GATHER,
+    SWAP_LANES,
+    Instruction,
+    Kind,
+    Value,
+    What,
+    group_lane,
+    receive_lane,
+)
 from hocket.program.program import Lane, Program
 
 UNLIMITED = 1 << 30
 """The window of a lane with messages that compute does not consume as often as they come; no legal program has one."""
 
 _Key = tuple[What, int, int, int]
+_BORDER = frozenset({What.ACTIVATION, What.GRADIENT})
+_CONSUMING = frozenset({COMPUTE, SWAP_LANES[Kind.SWAP_IN]})
 
 
 def consumed(program: Program, instruction: Instruction) -> Iterator[tuple[Lane, Value]]:
-    """The messages that a compute instruction is the first to read, each with the lane that it comes by; and the gathered weights
-    that it is the last to read."""
+    """The messages that a compute instruction (or, where they come to the host, a swap) is the first to read, each with the lane that
+    it comes by; and the gathered weights that it is the last to read."""
     here, shape = instruction.device, program.stages[instruction.stage]
     if shape.gathers and (
         instruction.kind is Kind.BACKWARD or (instruction.kind is Kind.FORWARD and not instruction.again)
     ):
         lane = (here, group_lane(GATHER, tuple(sorted(shape.devices))))
         yield from ((lane, value) for value in instruction.reads if value.what is What.GATHERED)
+    copy = 0
     if instruction.kind is Kind.FORWARD and not instruction.again:
         what = What.ACTIVATION
     elif instruction.kind is Kind.BACKWARD:
         what = What.GRADIENT
+    elif instruction.kind is Kind.SWAP_IN and (first := instruction.reads[0]).copy == 1 and first.what in _BORDER:
+        what, copy = first.what, 1
     else:
         return
     for value in instruction.reads:
-        if value.what is what:
+        if value.what is what and value.copy == copy:
             sender = value.stage if what is What.ACTIVATION else value.part
             source = program.stages[sender].device(value.index)
             if source != here:
@@ -93,7 +108,7 @@ def windows(program: Program) -> dict[Lane, int]:
     counts: dict[Lane, list[int]] = {lane: [0, 0, 0] for lane in orders}
     for number, part in enumerate(("prologue", "period", "epilogue")):
         for (_, name), instructions in getattr(program, part).items():
-            if name != COMPUTE:
+            if name not in _CONSUMING:
                 continue
             for instruction in instructions:
                 over: Counter[Lane] = Counter()  # of the lane's messages those that this instruction has

@@ -36,7 +36,7 @@ class Behind:
 
     def _value(self, value: Value) -> Value:
         by = self.updates[value.stage] if value.what in COUNTS_UPDATES else self.microbatches
-        return Value(value.what, value.stage, value.index + by, value.part)
+        return Value(value.what, value.stage, value.index + by, value.part, value.copy)
 
 
 class Recording:

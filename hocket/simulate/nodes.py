@@ -13,6 +13,7 @@ from hocket.errors import ProgramError
 from hocket.program.instruction import (
     COLLECTIVES,
     COUNTS_UPDATES,
+    SWAPS,
     Instruction,
     Kind,
     Value,
@@ -25,10 +26,11 @@ from hocket.program.program import Lane, Lanes, Program
 from hocket.program.window import consumed
 
 KINDS = tuple(Kind)
-_NAMED = frozenset({Kind.SEND, Kind.RECEIVE, Kind.SWAP_IN, Kind.SWAP_OUT, Kind.DROP})  # by their value
+_NAMED = frozenset({Kind.SEND, Kind.RECEIVE, Kind.DROP})  # by their value
+_NAMED_AS_WRITTEN = SWAPS | COLLECTIVES
 _KIND_NUMBER = {kind: number for number, kind in enumerate(KINDS)}
 _MARK = 8_888_888_888  # stands for the index while a label is made
-_KIND_OF_VALUE = itemgetter(0, 1, 3)  # what, stage and part of a value: all but its index
+_KIND_OF_VALUE = itemgetter(0, 1, 3, 4)  # what, stage, part and copy of a value: all but its index
 PROLOGUE, PERIOD, EPILOGUE = range(3)
 
 
@@ -125,12 +127,12 @@ class Nodes:
 
     def folded(self, value: Value) -> tuple[object, int]:
         """The value's name in the period before it, and after how many repetitions it has its own."""
-        what, stage, index, part = value
+        what, stage, index, part, copy = value
         stride = self._updates[stage] if what in COUNTS_UPDATES else self.program.stride
         if stride == 0:
             raise IrregularError(f"{value} stays the same in all repetitions")
         rounds, first = divmod(index, stride)
-        return (what, stage, first, part), rounds
+        return (what, stage, first, part, copy), rounds
 
     def _find_watched(self) -> frozenset[tuple[int, int, int, int]]:
         """Accumulators that another lane reads: (device, stage, bucket, microbatch within the period)."""
@@ -273,9 +275,9 @@ class Nodes:
         part.rows.append((self.number[lane], first, last, _KIND_NUMBER[i.kind], i.stage, i.index, label, batch))
 
     def _label(self, i: Instruction) -> int:
-        named = i.writes if i.kind in COLLECTIVES else (i.reads or i.writes) if i.kind in _NAMED else ()
+        named = i.writes if i.kind in _NAMED_AS_WRITTEN else (i.reads or i.writes) if i.kind in _NAMED else ()
         value = named[0] if named else None
-        shown = (value.what, value.stage, value.part, value.index - i.index) if value is not None else ()
+        shown = (value.what, value.stage, value.part, value.copy, value.index - i.index) if value is not None else ()
         key = (i.kind, i.stage, i.again, shown)
         found = self._label_of.get(key)
         if found is None:
@@ -284,7 +286,7 @@ class Nodes:
                 i, index=_MARK, reads=tuple(mark[v] for v in i.reads), writes=tuple(mark[v] for v in i.writes)
             )
             text = marked.name.replace(str(_MARK), "{}")
-            if shown and shown[3] and self.program.period:
+            if shown and shown[4] and self.program.period:
                 raise IrregularError(f"{i.name} names a value of another index")
             found = self._label_of[key] = self.labels.setdefault(text, len(self.labels))
         return found

@@ -11,7 +11,7 @@ from math import gcd
 import numpy as np
 
 from hocket.cost.transfer import ring_bytes, ring_hops
-from hocket.program.instruction import COLLECTIVES, COMPUTE, Kind, What
+from hocket.program.instruction import COLLECTIVES, COMPUTE, SWAPS, Kind, What
 from hocket.program.order import heir_of
 from hocket.program.program import Program
 from hocket.simulate.nodes import EPILOGUE, KINDS, PERIOD
@@ -169,19 +169,19 @@ def most_alive(program: Program, what: What) -> tuple[int, ...]:
     for device in program.devices:
         alive = [0] * len(program.stages)
         for value in program.initial(device):
-            if value.what in whats:
+            if value.what in whats and not value.on_host:
                 alive[value.stage] += 1
                 most[value.stage] = max(most[value.stage], alive[value.stage])
         lane = (device, COMPUTE)
         for part in (program.prologue, program.period, program.epilogue):
             for instruction in part.get(lane, ()):
                 for value in instruction.writes:
-                    if value.what in whats and heir_of(instruction, value) is None:
+                    if value.what in whats and not value.on_host and heir_of(instruction, value) is None:
                         alive[value.stage] += 1
                         most[value.stage] = max(most[value.stage], alive[value.stage])
                 inherited = {heir_of(instruction, value) for value in instruction.writes}
                 for value in instruction.frees:
-                    if value.what in whats and value not in inherited:
+                    if value.what in whats and not value.on_host and value not in inherited:
                         alive[value.stage] -= 1
     return tuple(most)
 
@@ -218,7 +218,7 @@ def _traffic(outcome: Outcome, members: int, copies: int) -> tuple[dict[str, flo
             elif one.kind in COLLECTIVES:
                 hops, each = ring_hops(one.group), members * ring_bytes(one.kind, len(one.group), size)
             else:
-                swapped += size if one.kind in (Kind.SWAP_IN, Kind.SWAP_OUT) else 0.0
+                swapped += size if one.kind in SWAPS else 0.0
                 continue
             for hop in hops:
                 levels[cluster.levels[cluster.level_between(*hop)].name] += each

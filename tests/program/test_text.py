@@ -55,7 +55,7 @@ def values(draw: st.DrawFn) -> Value:
     what = draw(st.sampled_from(list(What)))
     whole = (What.INPUT, What.STASH, What.WEIGHTS, What.OPTIMIZER, What.SHARD, What.SQUARES, What.NORM)
     part = -1 if what in whole else draw(NUMBERS)
-    return Value(what, draw(NUMBERS), draw(NUMBERS), part)
+    return Value(what, draw(NUMBERS), draw(NUMBERS), part, draw(st.integers(0, 3)))
 
 
 @st.composite
@@ -93,7 +93,7 @@ def programs(draw: st.DrawFn) -> Program:
         for _ in range(draw(st.integers(0, 3))):
             device, lane = (
                 draw(DEVICES),
-                draw(st.sampled_from([COMPUTE, "send>3", "receive<0", "reduce@0,1", "gather@0,1"])),
+                draw(st.sampled_from([COMPUTE, "send>3", "receive<0", "reduce@0,1", "gather@0,1", "swap_in"])),
             )
             kind = draw(st.sampled_from(list(Kind)))
             one = Instruction(
@@ -104,7 +104,7 @@ def programs(draw: st.DrawFn) -> Program:
             part.setdefault((device, lane), []).append(one)
         parts.append(freeze(part))
     name = draw(st.lists(st.text("abc-2", min_size=1, max_size=4), min_size=1, max_size=3).map(" ".join))
-    return Program(name, stages, rule, draw(st.integers(1, 99)), draw(NUMBERS), *parts)
+    return Program(name, stages, rule, draw(st.integers(1, 99)), draw(NUMBERS), *parts, draw(st.booleans()))
 
 
 @given(programs())
