@@ -4,6 +4,7 @@ HocketError
  |- InputError          what you gave is wrong: exit code 2
  |   |- CaptureError    a model that cannot be split, with the module's name
  |   |- RefusedError    a strategy does not support this job on this cluster, with the reason
+ |   |- MemoryExceeded  a value does not fit in the memory that a plan allows, with its name
  |   `- ProgramError    a program that is not legal, with the place of each problem: exit code 1 from `hocket check`
  |- WorkerLost          a worker died or went silent while training: exit code 3
  `- InternalError       our bug: please report it
@@ -50,6 +51,18 @@ class CaptureError(InputError):
 
 class RefusedError(InputError):
     """A strategy that does not support this job on this cluster."""
+
+
+class MemoryExceeded(InputError):
+    """A value that does not fit beside others in the memory that a plan allows.
+
+    Attributes:
+        size_bytes: its own.
+    """
+
+    def __init__(self, place: str, found: str, expected: str, next_step: str, size_bytes: int) -> None:
+        super().__init__(place, found, expected, next_step)
+        self.size_bytes = size_bytes
 
 
 class ProgramError(InputError):

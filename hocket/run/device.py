@@ -10,6 +10,7 @@ instruction may start, is the engine's business. Objects behind the values:
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -20,7 +21,7 @@ from hocket.errors import InputError, InternalError, ProgramError
 from hocket.features import Feature
 from hocket.plan.plan import Plan
 from hocket.profile.capture import Captured
-from hocket.program.instruction import Instruction, Kind, Value, What
+from hocket.program.instruction import SWAPS, Instruction, Kind, Value, What
 from hocket.program.order import heir_of, piece
 from hocket.program.program import Program
 from hocket.run.buckets import Bucket
@@ -31,22 +32,14 @@ from hocket.run.scale import Scale
 from hocket.run.sharding import Gather, check_sharing
 from hocket.run.split import StagePart, split
 from hocket.run.stage_runner import StageRunner
+from hocket.run.stash import Stash
+from hocket.run.swap_memory import MemoryManager
+from hocket.run.swapping import Swapping
 from hocket.run.weights import MASTER
 
 Store = MutableMapping[Value, Any]
 Publish = Callable[[Value, Any], None]
 OnLoss = Callable[[int, Tensor, int], None]
-
-
-class Stash:
-    """What a forward keeps for its backward: input leaves, and where gradients enter the graph (not the outputs' data)."""
-
-    __slots__ = ("edges", "leaves", "loss")
-
-    def __init__(self) -> None:
-        self.leaves: dict[str, Tensor] = {}
-        self.edges: dict[str, GradientEdge] = {}
-        self.loss: GradientEdge | None = None
 
 
 class Device:
@@ -60,6 +53,7 @@ class Device:
         number: int,
         device: torch.device | str = "cpu",
         on_loss: OnLoss | None = None,
+        memory: MemoryManager | None = None,
     ) -> None:
         """Make the device's stages.
 
@@ -67,6 +61,10 @@ class Device:
             number: which device of the program.
             device: where its tensors live.
             on_loss: called with microbatch, mean loss (a detached scalar, still on the device) and samples.
+            memory: holds values to budgets; a program that swaps has one without any if none is given.
+
+        Raises:
+            MemoryExceeded: the weights do not fit.
         """
         self.number, self.device = number, torch.device(device)
         self.program, self.plan, self.captured = program, plan, captured
@@ -78,12 +76,16 @@ class Device:
         way = Feature.SHARD_FULL if plan.shard == "full" else Feature.SHARD_OPTIMIZER
         for replicas in {len(part.shape.devices) for part in parts if part.shape.sharded}:
             check_sharing(captured.job, replicas, way)
-        self.stages = {
-            part.number: StageRunner(
-                captured, part, self._sizes(part), self.device, number, plan.stages[part.number].compile
-            )
-            for part in parts
-        }
+        self.swapping: Swapping | None = None
+        if memory is not None or program.swaps:
+            self.swapping = Swapping(memory or MemoryManager(number, self.device), program.swaps)
+        self.stages: dict[int, StageRunner] = {}
+        for part in parts:
+            compile = plan.stages[part.number].compile
+            runner = StageRunner(captured, part, self._sizes(part), self.device, number, compile)
+            self.stages[part.number] = runner
+            if self.swapping is not None:
+                self.swapping.settle(part.number, runner)
         self._pieces = {
             (part.number, other): Pieces(captured, names, flowing[other], self._unlike(part, other))
             for part in parts
@@ -101,6 +103,8 @@ class Device:
             Kind.NORM: self._norm,
             Kind.STEP: self._step,
             Kind.DROP: lambda instruction, store, publish: None,
+            Kind.SWAP_OUT: self._swap,
+            Kind.SWAP_IN: self._swap,
         }
 
     def _sizes(self, part: StagePart) -> tuple[int, ...]:
@@ -123,7 +127,14 @@ class Device:
         for value in self.program.initial(self.number):
             weights = self.stages[value.stage].weights
             found[value] = weights.newest if value.what is What.WEIGHTS else weights  # a part is told by whose it is
+            if self.swapping is not None:
+                found[value] = self.swapping.begin(value, self.stages[value.stage])
         return found
+
+    def end(self, store: Mapping[Value, Any]) -> None:
+        """End a segment with these values, of which `tensors`, `state` and the next segment tell."""
+        if self.swapping is not None:
+            self.swapping.end(store)
 
     def execute(self, instruction: Instruction, store: Store, publish: Publish | None = None) -> None:
         """Run one instruction whose reads are all in the store: put what it writes there and remove what it frees.
@@ -135,10 +146,34 @@ class Device:
         if handler is None:
             raise ProgramError(f"device {self.number}: {instruction.name}", "on the compute lane", "compute only")
         handler(instruction, store, publish)
-        self.free(instruction, store)
+        if instruction.kind not in SWAPS:
+            self.made(instruction, store)
+            self.free(instruction, store)
+
+    def made(self, instruction: Instruction, store: Store) -> None:
+        """An instruction has made what it writes on this device."""
+        if self.swapping is not None:
+            self.swapping.written(instruction, store)
+
+    def came(self, value: Value, thing: Any) -> Any:
+        """What a transfer has brought, as it is to be in the store."""
+        return thing if self.swapping is None else self.swapping.came(value, thing)
+
+    def gave(self, value: Value) -> None:
+        """A value was handed to a transfer, and is not in the store any more."""
+        if self.swapping is not None:
+            self.swapping.memory.left(value)
 
     def free(self, instruction: Instruction, store: Store) -> None:
-        """Remove what an instruction frees, and hand its memory on where nobody inherited it (rule 5)."""
+        """Remove what an instruction frees, and hand its memory on where nobody inherited it (rule 5).
+
+        Where values are held to a budget no memory is kept for later ones.
+        """
+        if self.swapping is not None:
+            self.swapping.freed(instruction)
+            for value in instruction.frees:
+                del store[value]
+            return
         inherited = {heir_of(instruction, written) for written in instruction.writes}
         for value in instruction.frees:
             found = store.pop(value)
@@ -156,8 +191,9 @@ class Device:
     def _load(self, instruction: Instruction, store: Store, publish: Publish | None) -> None:
         part = self.stages[instruction.stage].part
         batch = self.stream.batch(instruction.index, part.shape.merged)
+        own = self.swapping is not None  # memory that others look into cannot be emptied
         for value in instruction.writes:
-            store[value] = {name: batch[key].to(self.device) for name, key in part.batch}
+            store[value] = {name: batch[key].to(self.device, copy=own) for name, key in part.batch}
 
     def _forward(self, instruction: Instruction, store: Store, publish: Publish | None) -> None:
         microbatch, runner = instruction.index, self.stages[instruction.stage]
@@ -179,14 +215,19 @@ class Device:
             raise InternalError(f"{instruction.name} reads no weights")
         samples = self.stream.samples(microbatch, part.shape.merged)
         seed_of = self.stream.seed_of(microbatch)
-        with torch.set_grad_enabled(stashes):
+        watching: AbstractContextManager[None] = nullcontext()
+        if self.swapping is not None and stashes:
+            watching = stash.watching((*slot.data, *runner.fixed(), *values.values()))
+        with torch.set_grad_enabled(stashes), watching:
             made = runner.run(samples, slot, values, seed_of, instruction.again)
         if part.makes_loss:
             loss = made[self.captured.loss_tensor]
             if stashes and loss.requires_grad:
                 stash.loss = get_gradient_edge(loss)
             if self.on_loss is not None and not instruction.again:
-                self.on_loss(microbatch, loss.detach(), samples)
+                # The memory of the loss may be swapped out with the stash before somebody looks.
+                own = loss.detach() if self.swapping is None else loss.detach().clone()
+                self.on_loss(microbatch, own, samples)
         if stashes:
             for names in part.leaving_gradients.values():
                 stash.edges.update({n: get_gradient_edge(made[n]) for n in names if made[n].requires_grad})
@@ -271,7 +312,8 @@ class Device:
     def _step(self, instruction: Instruction, store: Store, publish: Publish | None) -> None:
         stage, update = instruction.stage, instruction.index
         weights = self.stages[stage].weights
-        old = Value(What.SHARD if weights.gathers else What.WEIGHTS, stage, update)
+        what = What.SHARD if weights.gathers else What.WEIGHTS
+        old = next(value for value in instruction.reads if value.what is what)
         buckets = [store[v] for v in instruction.reads if v.what in (What.ACCUMULATOR, What.REDUCED, What.PART)]
         factor: float | Tensor = self._scale.gradient(stage, update)
         for value in instruction.reads:
@@ -282,12 +324,18 @@ class Device:
         for value in instruction.writes:
             store[value] = weights if value.what is What.OPTIMIZER or weights.gathers else slot
 
+    def _swap(self, instruction: Instruction, store: Store, publish: Publish | None) -> None:
+        if self.swapping is None:
+            raise ProgramError(f"device {self.number}: {instruction.name}", "a swap", "none: the program says no swaps")
+        self.swapping.swap(instruction, store)
+
     # -- between segments
 
     def tensors(self, gathers: Mapping[int, Gather] | None = None) -> dict[str, Tensor]:
         """The newest weights by global name (not copied); `gathers` as for `state`."""
         found = [r.weights.whole((gathers or {}).get(s)) for s, r in sorted(self.stages.items())]
-        return {name: tensor for own in found for name, tensor in own.items()}
+        tensors = {name: tensor for own in found for name, tensor in own.items()}
+        return tensors if self.swapping is None else self.swapping.readable(tensors)
 
     def described(self) -> dict[str, Tensor]:
         """What the whole newest weights are, by global name, on meta: nobody else is asked for parts."""
@@ -317,6 +365,8 @@ class Device:
         """
         states = [r.weights.state((gathers or {}).get(s)) for s, r in sorted(self.stages.items())]
         optimizer = {name: dict(entries) for state in states for name, entries in state.items()}
+        if self.swapping is not None:
+            optimizer = {name: self.swapping.readable(entries) for name, entries in optimizer.items()}
         masters = {name: entries.pop(MASTER) for name, entries in optimizer.items() if MASTER in entries}
         return {"weights": {**self.tensors(gathers), **masters}, "buffers": self.buffers(), "optimizer": optimizer}
 
@@ -326,11 +376,12 @@ class Device:
         Raises:
             InputError: a weight of this device is missing.
         """
-        for runner in self.stages.values():
+        for stage, runner in self.stages.items():
             for name in runner.weights.slots[0].leaves:
                 if name not in state["weights"]:
                     raise InputError(f"state: {name}", "no such weight", "every weight of the stage")
-            runner.weights.load(state["weights"], state["optimizer"])
+            with nullcontext() if self.swapping is None else self.swapping.at_hand(stage, runner):
+                runner.weights.load(state["weights"], state["optimizer"])
             for name, tensor in runner.buffers.items():
                 if name in state["buffers"]:
                     tensor.copy_(state["buffers"][name])

@@ -78,6 +78,14 @@ class StageRunner:
             for stage in stages:
                 yield from (*stage.parameters().values(), *stage.buffers().values(), *stage.constants())
 
+    def fixed(self) -> Iterator[Tensor]:
+        """What stays and nobody steps: buffers, weights that are not trained, and constants."""
+        trained = self.weights.slots[0].leaves
+        for stages in self._runs.values():
+            for stage in stages:
+                yield from (tensor for name, tensor in stage.parameters().items() if name not in trained)
+                yield from (*stage.buffers().values(), *stage.constants())
+
     def run(
         self, size: int, slot: Slot, values: dict[str, Tensor], seed_of: Callable[[int], int], again: bool
     ) -> dict[str, Tensor]:

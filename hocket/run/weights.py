@@ -208,6 +208,10 @@ class StageWeights:
     def resident(self) -> Iterator[Tensor]:
         """The newest weights, as compute and the optimizer have them, and the optimizer's state."""
         yield from (*self._current.leaves.values(), *self._current.parts)
+        yield from self.apart()
+
+    def apart(self) -> Iterator[Tensor]:
+        """What the optimizer has besides the weights: its state, and masters of them."""
         if self._apart:
             yield from self._masters.values()
         if self.optimizer is not None:

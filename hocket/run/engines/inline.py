@@ -15,7 +15,7 @@ from torch import Tensor
 from hocket.errors import ProgramError
 from hocket.plan.plan import Plan
 from hocket.profile.capture import Captured
-from hocket.program.instruction import COLLECTIVES, COMPUTE, Instruction, Kind, Value, receive_lane, send_lane
+from hocket.program.instruction import COLLECTIVES, COMPUTE, SWAPS, Instruction, Kind, Value, receive_lane, send_lane
 from hocket.program.program import Lane, Program
 from hocket.program.window import consumed, windows
 from hocket.run.buckets import Bucket
@@ -114,6 +114,7 @@ class Interpreter:
             if odd:
                 found = f"{', '.join(map(str, sorted(odd)))} left or missing"
                 raise ProgramError(f"device {device}: after the epilogue", found, "the newest weights and nothing else")
+            self.devices[device].end(store)
 
     def _head(self, lane: Lane) -> Instruction | None:
         instructions, position = self.lanes.get(lane, ()), self.next.get(lane, 0)
@@ -127,7 +128,7 @@ class Interpreter:
         """Run an instruction if it may start (rule 1); transfers with their partners (rules 3 and 4)."""
         if self._missing(instruction):
             return False
-        if lane[1] == COMPUTE:
+        if lane[1] == COMPUTE or instruction.kind in SWAPS:
             self._written(instruction)
             self.devices[instruction.device].execute(instruction, self.stores[instruction.device])
             self.next[lane] += 1
@@ -152,12 +153,18 @@ class Interpreter:
         self._written(receive)
         source, target = self.stores[send.device], self.stores[send.peer]
         for value in send.reads:
-            target[value] = source[value]
+            target[value] = self._brought(send.peer, value, source[value])
         self._free(send)
         self.room[there] -= 1
         self.next[lane] += 1
         self.next[there] += 1
         return True
+
+    def _brought(self, device: int, value: Value, thing: Any) -> Any:
+        """What a device receives: where it swaps, in memory of its own."""
+        if self.devices[device].swapping is not None:
+            thing = tuple(tensor.clone() for tensor in thing)
+        return self.devices[device].came(value, thing)
 
     def _collective(self, lane: Lane, instruction: Instruction) -> bool:
         heads = []
@@ -182,6 +189,7 @@ class Interpreter:
                 self.room[head.device, lane[1]] -= 1
             over(head, part)
             self.stores[head.device][head.writes[0]] = part
+            self.devices[head.device].made(head, self.stores[head.device])
             self._free(head)
             self.next[(head.device, lane[1])] += 1
         return True

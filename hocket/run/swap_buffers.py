@@ -1,0 +1,56 @@
+"""Host buffers: memory on the host for what was swapped out, used again by size, within a budget.
+
+Rules of this file: on CUDA buffers are page-locked, which is dear to make: none is given back while the budget holds.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+Refuse = Callable[[int, int], Exception]
+"""Makes the error of a buffer of so many bytes that does not fit beside so many."""
+
+
+class HostBuffers:
+    """See the head of this file.
+
+    Attributes:
+        used_bytes: of buffers that are taken; held_bytes: with those that wait to be used again; peak_bytes: the most that were taken.
+    """
+
+    def __init__(self, pinned: bool, budget_bytes: float = float("inf")) -> None:
+        self._pinned, self._budget_bytes = pinned, budget_bytes
+        self._free: dict[int, list[Tensor]] = {}
+        self.used_bytes = self.held_bytes = self.peak_bytes = 0
+
+    def take(self, size_bytes: int, refuse: Refuse) -> Tensor:
+        """A buffer of exactly so many bytes, with anything in it.
+
+        Raises:
+            what `refuse` makes: the budget does not allow it.
+        """
+        if self.used_bytes + size_bytes > self._budget_bytes:
+            raise refuse(size_bytes, self.used_bytes)
+        free = self._free.get(size_bytes)
+        if free:
+            buffer = free.pop()
+        else:
+            self._make_room(size_bytes)
+            buffer = torch.empty(size_bytes, dtype=torch.uint8, pin_memory=self._pinned)
+            self.held_bytes += size_bytes
+        self.used_bytes += size_bytes
+        self.peak_bytes = max(self.peak_bytes, self.used_bytes)
+        return buffer
+
+    def give_back(self, buffer: Tensor) -> None:
+        """Nobody needs what is in a buffer any more."""
+        self._free.setdefault(buffer.nbytes, []).append(buffer)
+        self.used_bytes -= buffer.nbytes
+
+    def _make_room(self, size_bytes: int) -> None:
+        """Let buffers go that wait, the largest first, until so many bytes fit in the budget."""
+        for size in sorted(self._free, reverse=True):
+            while self._free[size] and self.held_bytes + size_bytes > self._budget_bytes:
+                self._free[size].pop()
+                self.held_bytes -= size

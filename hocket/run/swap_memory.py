@@ -1,0 +1,308 @@
+"""MemoryManager: what of a device's values is on the device and what on its host, within hard budgets.
+
+Rules of this file: what is to be swapped or dropped says the program; here it is done, counted and held to the budgets. A storage
+that several values lie in leaves the device with the last of them. Memory counts until its storage is gone, whoever holds it.
+"""
+
+import threading
+import weakref
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hocket.errors import InternalError, MemoryExceeded
+from hocket.program.instruction import Value, What
+from hocket.run.swap_buffers import HostBuffers
+from hocket.run.swap_extents import Extent, Pace, buffer_bytes, clear, copy_in, copy_out, extents_of, on_host
+from hocket.run.swap_states import Held, HostCopy, State
+from hocket.units import show_bytes
+
+_SHOWN = 4  # of what is there, in an error
+
+
+@dataclass
+class _Block:
+    """One storage: its bytes when it is whole, and those that it has now; the values that need it on the device."""
+
+    whole_bytes: int
+    there_bytes: int = 0
+    users: set[Value] = field(default_factory=set)
+    fixed: bool = False
+
+
+class MemoryManager:
+    """See the head of this file.
+
+    Attributes:
+        out_bytes, in_bytes: swapped so far, by kind of value.
+        device_bytes: of values on the device now; device_peak_bytes: the most so far.
+        host: the buffers.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        device: torch.device | str,
+        device_budget_bytes: float = float("inf"),
+        host_budget_bytes: float = float("inf"),
+        pace_out: Pace | None = None,
+        pace_in: Pace | None = None,
+    ) -> None:
+        """No values yet.
+
+        Arguments:
+            number: the device's, for errors.
+            pace_out, pace_in: called with bytes that were moved; they return when a link would have moved them.
+        """
+        self._number, self._device = number, torch.device(device)
+        self._budget_bytes, self._host_budget_bytes = device_budget_bytes, host_budget_bytes
+        self._pace_out, self._pace_in = pace_out, pace_in
+        self.host = HostBuffers(self._device.type == "cuda", host_budget_bytes)
+        self._held: dict[Value, Held] = {}
+        self._blocks: dict[int, tuple[weakref.ref[torch.UntypedStorage], _Block]] = {}
+        self._lock = threading.RLock()  # a storage may die, and call back, anywhere
+        self.out_bytes: Counter[What] = Counter()
+        self.in_bytes: Counter[What] = Counter()
+        self.device_bytes = self.device_peak_bytes = 0
+
+    # -- values come and go
+
+    def keep(self, tensors: Iterable[Tensor]) -> None:
+        """Tensors that are no values and stay: their memory is never emptied, whatever value lies in it as well."""
+        for tensor in tensors:
+            storage = tensor.untyped_storage()
+            if storage.device == self._device:
+                self._block(Extent(storage, 0, storage.nbytes())).fixed = True
+
+    def wrote(self, value: Value, thing: Any) -> None:
+        """A value has been made on the device, or has come from another one.
+
+        Raises:
+            MemoryExceeded: with it there is more than the budget allows.
+        """
+        extents = extents_of(thing, self._device)
+        with self._lock:
+            before = self._held.get(value.plain)
+            if before is not None:
+                raise InternalError(f"{value} is written, and {before.value} is {before.state}")
+            held = Held(value.plain, thing, extents, on_device={value.copy})
+            self._held[value.plain] = held
+            for extent in extents:
+                self._block(extent).users.add(value.plain)
+            self._check(held, 0)
+
+    def left(self, value: Value) -> None:
+        """A value now belongs to a transfer: what becomes of it is no business of this device's compute."""
+        with self._lock:
+            held = self._known(value)
+            self._forget_users(held)
+            held.turn(State.DROPPED)
+            del self._held[value.plain]
+
+    def freed(self, value: Value, inherited: bool = False) -> None:
+        """A copy is not needed any more; the device's memory of a value that is on the host as well is emptied with the last.
+
+        Arguments:
+            inherited: another value was written into its memory.
+        """
+        with self._lock:
+            held = self._known(value)
+            names = held.on_host if value.on_host else held.on_device
+            if value.copy not in names:
+                raise InternalError(f"{value} is freed, and {held.value} is {held.state}, not under that name")
+            names.discard(value.copy)
+            held.inherited |= inherited
+            if not names and value.on_host:
+                self._drop_buffer(held)
+            elif not names:
+                gone = self._forget_users(held)
+                held.turn(State.HOST if held.on_host else State.DROPPED)
+                if held.on_host:
+                    self._empty(gone)
+            if not held.on_host and not held.on_device:
+                held.thing = None
+                del self._held[value.plain]
+
+    def swap_out(self, value: Value, copy: Value, frees: Iterable[Value] = (), counted: bool = True) -> HostCopy:
+        """Write a value that is on the device to the host, and free what the swap frees.
+
+        Arguments:
+            copy: the name of the copy. counted: not where it is no part of a program.
+
+        Raises:
+            MemoryExceeded: the host's budget does not allow it.
+        """
+        with self._lock:
+            held = self._known(value)
+            gone = tuple(frees)
+            for one in gone:  # first, so that the new copy takes the old one's buffer
+                if one.on_host:
+                    self.freed(one)
+            held.turn(State.OUTGOING)
+            if held.buffer is None:
+                held.buffer = self.host.take(
+                    buffer_bytes(held.extents), lambda size, there: self._no_room(held, size, there)
+                )
+        copy_out(held.extents, held.buffer, self._pace_out if counted else None)
+        with self._lock:
+            if counted:
+                self.out_bytes[value.what] += held.nbytes
+            held.turn(State.BOTH)
+            held.on_host.add(copy.copy)
+            for one in gone:
+                if not one.on_host:
+                    self.freed(one)
+        return HostCopy(held)
+
+    def swap_in(self, copy: Value, value: Value, frees: Iterable[Value] = (), counted: bool = True) -> Any:
+        """Bring a value back from the host: the very thing that was swapped out, in the same storages.
+
+        Arguments:
+            copy: the name of the copy; value: of what is on the device then. counted: not where it is no part of a program.
+
+        Raises:
+            MemoryExceeded: the device's budget does not allow it.
+        """
+        with self._lock:
+            held = self._known(copy)
+            if copy.copy not in held.on_host or held.buffer is None:
+                raise InternalError(f"{copy} is read, and {held.value} is {held.state}, not under that name")
+            held.turn(State.INCOMING)
+            blocks = {extent.key: self._block(extent) for extent in held.extents}
+            self._check(held, sum(block.whole_bytes - block.there_bytes for block in blocks.values()))
+            self._fill(held, blocks)
+            for block in blocks.values():
+                block.users.add(value.plain)
+        copy_in(held.extents, held.buffer, self._pace_in if counted else None)
+        with self._lock:
+            if counted:
+                self.in_bytes[value.what] += held.nbytes
+            held.turn(State.BOTH)
+            held.on_device.add(value.copy)
+            for one in frees:
+                self.freed(one)
+        return held.thing
+
+    # -- between segments
+
+    def rename(self, copy: HostCopy, value: Value) -> None:
+        """A copy on the host that stays from segment to segment gets the name that it has in the next."""
+        held = copy.held
+        with self._lock:
+            if held.state is not State.HOST:
+                raise InternalError(f"{held.value} is {held.state}, and not {State.HOST}, between segments")
+            self._held.pop(held.value, None)
+            held.value, held.on_host = value.plain, {value.copy}
+            self._held[value.plain] = held
+
+    def readable(self, tensor: Tensor) -> Tensor:
+        """A tensor, or a view of the host buffer where its numbers are while its own memory is empty."""
+        if tensor.numel() == 0 or tensor.untyped_storage().nbytes():
+            return tensor
+        with self._lock:
+            for held in self._held.values():
+                if held.state is State.HOST and held.buffer is not None and not held.inherited:
+                    found = on_host(tensor, held.extents, held.buffer)
+                    if found is not None:
+                        return found
+        raise InternalError("a tensor without memory that is in no value on the host")
+
+    def state(self, value: Value) -> State:
+        """Where a value is; DROPPED if it is nowhere, or never was."""
+        held = self._held.get(value.plain)
+        return State.DROPPED if held is None else held.state
+
+    # -- storages
+
+    def _known(self, value: Value) -> Held:
+        held = self._held.get(value.plain)
+        if held is None:
+            raise InternalError(f"device {self._number}: {value} is {State.DROPPED}, or was never made")
+        return held
+
+    def _block(self, extent: Extent) -> _Block:
+        if extent.key not in self._blocks:
+            key, size = extent.key, extent.storage.nbytes()
+            # The storage's Python object lives as long as the storage itself, so its end is the storage's end.
+            reference = weakref.ref(extent.storage, lambda _, key=key: self._died(key))  # type: ignore[misc]
+            self._blocks[key] = reference, _Block(size)
+            self._changed(self._blocks[key][1], size)
+        return self._blocks[extent.key][1]
+
+    def _died(self, key: int) -> None:
+        with self._lock:
+            self._changed(self._blocks.pop(key)[1], 0)
+
+    def _changed(self, block: _Block, there_bytes: int) -> None:
+        self.device_bytes += there_bytes - block.there_bytes
+        block.there_bytes = there_bytes
+        self.device_peak_bytes = max(self.device_peak_bytes, self.device_bytes)
+
+    def _forget_users(self, held: Held) -> list[Extent]:
+        """A value does not need its storages any more; returns those that no value needs."""
+        alone = {}
+        for extent in held.extents:
+            block = self._block(extent)
+            block.users.discard(held.value)
+            if not block.users and not block.fixed:
+                alone[extent.key] = extent
+        return list(alone.values())
+
+    def _empty(self, extents: Iterable[Extent]) -> None:
+        for extent in extents:
+            if not extent.storage.resizable():
+                raise InternalError("memory that is not this device's own cannot be swapped")
+            extent.storage.resize_(0)
+            self._changed(self._block(extent), 0)
+
+    def _fill(self, held: Held, blocks: dict[int, _Block]) -> None:
+        for extent in held.extents:
+            block = blocks[extent.key]
+            if block.there_bytes < block.whole_bytes:
+                extent.storage.resize_(block.whole_bytes)
+                if sum(e.nbytes for e in held.extents if e.key == extent.key) < block.whole_bytes:
+                    clear(extent.storage)  # nothing is known of what lies between
+                self._changed(block, block.whole_bytes)
+
+    def _drop_buffer(self, held: Held) -> None:
+        if held.buffer is not None:
+            self.host.give_back(held.buffer)
+        held.buffer = None
+        held.turn(State.DEVICE if held.on_device else State.DROPPED)
+
+    # -- budgets
+
+    def _check(self, held: Held, more_bytes: int) -> None:
+        if self.device_bytes + more_bytes > self._budget_bytes:
+            there_bytes = self.device_bytes - (0 if more_bytes else held.nbytes)
+            own = [one for one in self._held.values() if one is not held and one.on_device]
+            raise MemoryExceeded(
+                f"device {self._number}: {held.value}",
+                f"{show_bytes(held.nbytes)}, beside {show_bytes(there_bytes)} that are there{_largest(own)}",
+                f"at most {show_bytes(self._budget_bytes)} on the device",
+                "Allow more bytes on the device, cut smaller stages, or take smaller microbatches.",
+                held.nbytes,
+            )
+
+    def _no_room(self, held: Held, size_bytes: int, there_bytes: int) -> Exception:
+        own = [one for one in self._held.values() if one is not held and one.buffer is not None]
+        return MemoryExceeded(
+            f"host of device {self._number}: {held.value}",
+            f"{show_bytes(size_bytes)}, beside {show_bytes(there_bytes)} that are there{_largest(own)}",
+            f"at most {show_bytes(self._host_budget_bytes)} on the host",
+            "Allow more bytes on the host, or plan for more devices.",
+            size_bytes,
+        )
+
+
+def _largest(there: list[Held]) -> str:
+    """What takes most, for people."""
+    if not there:
+        return ""
+    most = sorted(there, key=lambda one: (-one.nbytes, one.value))[:_SHOWN]
+    named = ", ".join(f"{one.value} {show_bytes(one.nbytes)}" for one in most)
+    return f" ({named}{', ...' if len(there) > _SHOWN else ''})"

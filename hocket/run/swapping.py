@@ -1,0 +1,146 @@
+"""Swapping: what a device does with values between its memory and its host's.
+
+Rules of this file: it knows instructions and stages, and tells the memory manager (swap_memory.py) of every value that comes, goes or
+moves. Where nothing is swapped and no budget is set there is none of it, and nothing is told.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
+from contextlib import contextmanager
+from typing import Any
+
+from torch import Tensor
+
+from hocket.program.instruction import Instruction, Kind, Value, What
+from hocket.program.order import heir_of
+from hocket.run.stage_runner import StageRunner
+from hocket.run.swap_memory import MemoryManager
+from hocket.run.swap_states import HostCopy
+
+Store = MutableMapping[Value, Any]
+_STATE = (What.WEIGHTS, What.OPTIMIZER)
+
+
+class Swapping:
+    """See the head of this file.
+
+    Attributes:
+        memory: of the device.
+    """
+
+    def __init__(self, memory: MemoryManager, rests: bool) -> None:
+        """Nothing is there yet.
+
+        Arguments:
+            rests: whether weights and optimizer state lie on the host between segments.
+        """
+        self.memory, self._rests = memory, rests
+        self._resting: dict[tuple[int, What], HostCopy] = {}
+
+    # -- between segments
+
+    def settle(self, stage: int, runner: StageRunner) -> None:
+        """A stage has been made, or has new weights: they go to the host with the optimizer's state, if that is their place.
+
+        Raises:
+            MemoryExceeded: not even one stage's weights fit.
+        """
+        self.memory.keep(runner.fixed())
+        for what in _STATE if self._rests else ():
+            value = Value(what, stage, 0)
+            self.memory.wrote(value, _thing(runner, what))
+            copy = self.memory.swap_out(value, value._replace(copy=1), (value,), counted=False)
+            self._resting[stage, what] = copy
+
+    @contextmanager
+    def at_hand(self, stage: int, runner: StageRunner) -> Iterator[None]:
+        """Inside, one stage's weights and optimizer state are on the device, to be changed."""
+        for what in _STATE if self._rests else ():
+            copy, device = Value(what, stage, 0, copy=1), Value(what, stage, 0, copy=2)
+            self.memory.rename(self._resting.pop((stage, what)), copy)
+            self.memory.swap_in(copy, device, (copy,), counted=False)
+            self.memory.freed(device, inherited=True)
+        yield
+        self.settle(stage, runner)
+
+    def begin(self, value: Value, runner: StageRunner) -> Any:
+        """What the store holds for a value that is there before a segment.
+
+        Raises:
+            MemoryExceeded: it does not fit.
+        """
+        if value.on_host:
+            copy = self._resting.pop((value.stage, value.what))
+            self.memory.rename(copy, value)
+            return copy
+        thing = _thing(runner, value.what)
+        self.memory.wrote(value, thing)
+        return thing
+
+    def end(self, store: Mapping[Value, Any]) -> None:
+        """After a segment: what is left rests until the next."""
+        for value, thing in store.items():
+            if isinstance(thing, HostCopy):
+                self._resting[value.stage, value.what] = thing
+            else:
+                self.memory.freed(value)
+
+    def readable(self, tensors: Mapping[str, Any]) -> dict[str, Any]:
+        """Tensors by name, those whose numbers lie on the host as views of them there; other things as they are."""
+        return {n: self.memory.readable(t) if isinstance(t, Tensor) else t for n, t in tensors.items()}
+
+    # -- while a segment runs
+
+    def swap(self, instruction: Instruction, store: Store) -> None:
+        """Do a swap: what it writes is in the store then, and what it frees is gone.
+
+        Raises:
+            MemoryExceeded: there is no room where it goes.
+        """
+        # A swap may read what it frees beside what it moves: the copy on the host of what stood in the same memory.
+        comes_in = instruction.kind is Kind.SWAP_IN
+        sources = [value for value in _moved(instruction.reads) if value.on_host == comes_in]
+        for value, written in zip(sources, _moved(instruction.writes), strict=True):
+            own = [one for one in instruction.frees if one.what is value.what and one.stage == value.stage]
+            own = [one for one in own if one.part == value.part]
+            move = self.memory.swap_in if comes_in else self.memory.swap_out
+            store[written] = move(value, written, own)
+        for value in instruction.writes:
+            if value.what is What.MARK:
+                store[value] = None
+        for value in instruction.frees:
+            del store[value]
+
+    def written(self, instruction: Instruction, store: Mapping[Value, Any]) -> None:
+        """An instruction has made values on the device.
+
+        Raises:
+            MemoryExceeded: they do not fit.
+        """
+        for value in _moved(instruction.writes):
+            self.memory.wrote(value, store[value])
+
+    def freed(self, instruction: Instruction) -> None:
+        """What an instruction frees is not needed any more."""
+        inherited = {heir_of(instruction, written) for written in instruction.writes}
+        for value in _moved(instruction.frees):
+            self.memory.freed(value, value in inherited)
+
+    def came(self, value: Value, thing: Any) -> Any:
+        """A value has come from a transfer; returns it in memory of its own.
+
+        Raises:
+            MemoryExceeded: it does not fit.
+        """
+        if isinstance(thing, tuple) and not all(tensor.untyped_storage().resizable() for tensor in thing):
+            thing = tuple(tensor.clone() for tensor in thing)
+        if value.what is not What.MARK:
+            self.memory.wrote(value, thing)
+        return thing
+
+
+def _moved(values: Iterable[Value]) -> list[Value]:
+    return [value for value in values if value.what is not What.MARK]
+
+
+def _thing(runner: StageRunner, what: What) -> Any:
+    return runner.weights.newest if what is What.WEIGHTS else runner.weights
