@@ -16,16 +16,15 @@ from hocket.cost.contention import collective_uses, host_of
 from hocket.cost.model import CostModel
 from hocket.cost.transfer import collective
 from hocket.errors import InputError
-from hocket.hardware.cluster import Cluster
+from hocket.hardware.cluster import Cluster, Link
 from hocket.hardware.overlap import OverlapModel, Rate
 from hocket.passes.borders import StageCut
 from hocket.passes.gradients import DEFAULT_BUCKET_BYTES
 from hocket.plan.amplification import device_s
-from hocket.plan.candidates import Candidate
+from hocket.plan.candidates import NEAR, Candidate
 from hocket.plan.fusion import Fusion, Gradients
 from hocket.plan.fusion_threads import WORTH, taken_buckets, taken_threads
-from hocket.plan.hunt import NEAR
-from hocket.plan.plan import Plan, PlanStage
+from hocket.plan.plan import Plan, PlanStage, Predicted
 from hocket.plan.predict import predict_iteration, profile_of_group, proven_peaks
 from hocket.plan.tolerance import Tolerance, held_s
 from hocket.profile.model import CPU, ModelProfile
@@ -42,10 +41,16 @@ MOST_LAYERS, LEAST_LAYERS = 96, 20  # of all stages, and of one, that are told a
 
 @dataclass(frozen=True)
 class Rebucketed:
-    """A plan with other buckets, or threads; `text` says what they gain."""
+    """A plan with other buckets, or threads.
+
+    Attributes:
+        plan: with its prediction. text: what they gain. used_s: device-seconds of an iteration; 0 where nobody asked.
+    """
 
     plan: Plan
+    predicted: Predicted
     text: str
+    used_s: float
 
 
 def best_few(
@@ -64,20 +69,22 @@ def best_few(
     first = {found[k].strategy: k for k in reversed(near)}
     chosen = {*near[:FINALISTS], *first.values()}
     for k in summing:
+        if found[k].buckets:  # without which it would use too much of devices
+            continue
         if k not in chosen:
             found[k] = replace(found[k], default_buckets=True)
             continue
         better = rebucketed(found[k].plan, profile, tolerance)
-        if better is not None and (predicted := better.plan.predicted) is not None:
+        if better is not None:
             found[k] = replace(
                 found[k],
                 plan=better.plan,
                 buckets=better.text,
-                amplification=_used_s(better.plan, profile) / tolerance.alone_s if tolerance else None,
-                iteration_s=predicted.iteration_s,
-                samples_per_s=predicted.samples_per_s,
-                peak_memory_bytes=predicted.peak_memory_bytes,
-                bubble_fraction=predicted.bubble_fraction,
+                amplification=better.used_s / tolerance.alone_s if tolerance else None,
+                iteration_s=better.predicted.iteration_s,
+                samples_per_s=better.predicted.samples_per_s,
+                peak_memory_bytes=better.predicted.peak_memory_bytes,
+                bubble_fraction=better.predicted.bubble_fraction,
             )
     return found
 
@@ -104,7 +111,7 @@ def rebucketed(plan: Plan, profile: ModelProfile, tolerance: Tolerance | None = 
     if not _sums(plan):
         return None
     before_s = (plan.predicted or predict_iteration(plan, profile)).iteration_s
-    best, least_s = None, before_s / (1 + WORTH)
+    best, least_s, used_s = None, before_s / (1 + WORTH), 0.0
     for stages in dict.fromkeys(_ways(plan, profile)):
         if stages == plan.stages:
             continue
@@ -113,10 +120,29 @@ def rebucketed(plan: Plan, profile: ModelProfile, tolerance: Tolerance | None = 
         if predicted.iteration_s >= least_s or not _fits(other, profile, predicted.peak_memory_bytes):
             continue
         other = replace(other, predicted=predicted)
-        # Who lends devices may use more of them in less time: a sum by fewer threads lasts longer.
-        if tolerance is None or not tolerance.refusal(_used_s(other, profile)):
-            best, least_s = other, predicted.iteration_s
-    return None if best is None else Rebucketed(best, _text(plan, best, before_s / least_s - 1))
+        if tolerance is not None:
+            # Who lends devices may use more of them in less time: a sum by fewer threads lasts longer.
+            other_s = _used_s(other, profile)
+            if tolerance.refusal(other_s):
+                continue
+            used_s = other_s
+        best, least_s = other, predicted.iteration_s
+    if best is None or best.predicted is None:
+        return None
+    return Rebucketed(best, best.predicted, _text(plan, best, before_s / least_s - 1), used_s)
+
+
+def kept_by_buckets(plan: Plan, profile: ModelProfile, tolerance: Tolerance) -> Rebucketed | None:
+    """A plan that uses too much of devices, with buckets with which it does not; None where there are none.
+
+    They are looked for only where the plan would keep the limit if sums of gradients took no time and nothing from others.
+    """
+    if not _sums(plan):
+        return None
+    free = tuple(replace(level, all_reduce=Link(inf), overlap=None) for level in plan.cluster.levels)
+    bare = replace(plan, cluster=replace(plan.cluster, levels=free), predicted=None)
+    bare = replace(bare, predicted=predict_iteration(bare, profile))
+    return None if tolerance.refusal(_used_s(bare, profile)) else rebucketed(plan, profile, tolerance)
 
 
 def _sums(plan: Plan) -> bool:

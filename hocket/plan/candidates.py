@@ -7,6 +7,7 @@ from hocket.errors import RefusedError
 from hocket.plan.plan import Plan
 from hocket.plan.updates import Updates
 
+NEAR = 0.85  # share of a device's memory from which a plan's proven need is looked at, and not only the simulated one
 TIE = 0.01  # plans within this share of the best count as equal (section 2.5.2: plain data parallelism when it is as good)
 
 

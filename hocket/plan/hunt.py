@@ -12,7 +12,8 @@ from math import inf
 
 from hocket.errors import RefusedError
 from hocket.plan.bound import Bounds
-from hocket.plan.candidates import TIE, Candidate, Refused
+from hocket.plan.buckets import Rebucketed
+from hocket.plan.candidates import NEAR, TIE, Candidate, Refused
 from hocket.plan.plan import Plan, PlanStage
 from hocket.plan.predict import predict_choice, proven_peaks, trace_of_choice
 from hocket.plan.tolerance import Tolerance, held_s
@@ -24,7 +25,6 @@ from hocket.trace.active import active_s
 from hocket.units import show_bytes, show_count
 
 SIMULATED_PER_STRATEGY = 4  # of those that cannot be the best of all any more, but may be the best of their strategy
-NEAR = 0.85  # share of a device's memory from which a plan's proven need is looked at, and not only the simulated one
 
 
 @dataclass
@@ -35,12 +35,13 @@ class Hunt:
         waiting: (bound in seconds, number, strategy, choice, whether the bound is the tight one).
         best_s: of all candidates, and of those of each strategy; kept: how many each strategy has, simulated ones that use
             too much of devices counted.
-        tolerance: what a choice may use of devices.
+        tolerance: what a choice may use of devices. rebucket: a plan that uses more, with buckets with which it does not.
     """
 
     situation: Situation
     profile_path: str
     tolerance: Tolerance | None = None
+    rebucket: Callable[[Plan], Rebucketed | None] = lambda plan: None
     candidates: list[Candidate] = field(default_factory=list)
     refused: list[Refused] = field(default_factory=list)
     considered: int = 0
@@ -152,22 +153,27 @@ class Hunt:
     def _simulate(self, name: str, shapes: tuple[StageShape, ...], choice: Choice) -> "_Reason | None":
         """Add a candidate, or say why it is none."""
         predicted = predict_choice(self.situation, name, choice)
+        plan = replace(make_plan(self.situation, name, choice, self.profile_path), predicted=predicted)
         reason = self._too_large(predicted.peak_memory_bytes, "")
-        amplification = None
+        amplification, better = None, None
         if reason is None and self.tolerance is not None:
             used_s = self._used_s(name, choice, predicted.iteration_s, self.tolerance)
-            amplification = used_s / self.tolerance.alone_s
-            if text := self.tolerance.refusal(used_s):
+            text = self.tolerance.refusal(used_s)
+            better = self.rebucket(plan) if text else None
+            if text and better is None:
                 self.kept[name] += 1
                 return _Reason(text)
+            if better is not None:
+                predicted, used_s = better.predicted, better.used_s
+                plan = replace(plan, stages=better.plan.stages, predicted=predicted)
+            amplification = used_s / self.tolerance.alone_s
         promising = predicted.iteration_s <= self.best_s[name] * (1 + TIE)
-        if reason is None and promising and self._is_near(predicted.peak_memory_bytes):
+        if reason is None and better is None and promising and self._is_near(predicted.peak_memory_bytes):
             # Other timing may take more than the simulated one, and `check` takes no risk. What is not among the best of its
             # strategy is not worth the proof.
             reason = self._too_large(proven_peaks(self.situation, name, choice), "up to ")
         if reason is not None:
             return reason
-        plan = replace(make_plan(self.situation, name, choice, self.profile_path), predicted=predicted)
         seconds = predicted.iteration_s
         self.candidates.append(
             Candidate(
@@ -180,6 +186,7 @@ class Hunt:
                 predicted.peak_memory_bytes,
                 predicted.bubble_fraction,
                 amplification,
+                better.text if better else "",
             )
         )
         self.best_s[name] = min(self.best_s[name], seconds)

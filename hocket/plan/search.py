@@ -15,7 +15,7 @@ from hocket.errors import InputError, nearest
 from hocket.hardware.cluster import Cluster
 from hocket.hardware.groups import grouped
 from hocket.plan.amplification import alone_s as alone_of
-from hocket.plan.buckets import AUTO, best_few, check_buckets
+from hocket.plan.buckets import AUTO, Rebucketed, best_few, check_buckets, kept_by_buckets
 from hocket.plan.candidates import Candidate, Search, joined, ordered
 from hocket.plan.compiling import compiled, told
 from hocket.plan.hunt import Hunt
@@ -91,7 +91,13 @@ def search(
         tolerance = Tolerance(amplification_limit, alone_s, profile.tensor)
         own_s = alone_of((situation.profile,), situation.cluster, batch_size)
         situation = replace(situation, amplification_limit=amplification_limit * alone_s / own_s)
-    hunt = Hunt(situation, profile_path, tolerance)
+
+    def rebucket(plan: Plan) -> Rebucketed | None:
+        if buckets != AUTO or tolerance is None:
+            return None
+        return kept_by_buckets(_of_group(plan, profile, cluster), profile, tolerance)
+
+    hunt = Hunt(situation, profile_path, tolerance, rebucket)
     for name in chosen:
         hunt.offer(name)
     hunt.run(progress)
@@ -134,14 +140,18 @@ def _of_groups(candidates: list[Candidate], profile: ModelProfile, cluster: Clus
     """Candidates whose plans name the members' profile and the whole cluster."""
     if profile.tensor == 1:
         return candidates
-    tensor, along, digest = profile.tensor, profile.sequence_parallel, profile.digest
+    config = f"t{profile.tensor}{'s' if profile.sequence_parallel else ''}"
+    return [
+        replace(one, config=f"{one.config} {config}", plan=_of_group(one.plan, profile, cluster)) for one in candidates
+    ]
 
-    def named(plan: Plan) -> Plan:
-        whole = replace(plan, cluster=cluster, tensor=tensor, profile_digest=digest)
-        return replace(whole, slices=not along, sequence_parallel=along)
 
-    config = f"t{tensor}{'s' if along else ''}"
-    return [replace(one, config=f"{one.config} {config}", plan=named(one.plan)) for one in candidates]
+def _of_group(plan: Plan, profile: ModelProfile, cluster: Cluster) -> Plan:
+    if profile.tensor == 1:
+        return plan
+    along = profile.sequence_parallel
+    whole = replace(plan, cluster=cluster, tensor=profile.tensor, profile_digest=profile.digest)
+    return replace(whole, slices=not along, sequence_parallel=along)
 
 
 def note_of_types(profile: ModelProfile, cluster: Cluster) -> Iterator[str]:

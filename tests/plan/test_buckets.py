@@ -15,7 +15,8 @@ from hocket.hardware.cluster import Cluster, Level
 from hocket.hardware.overlap import OverlapModel, Rate
 from hocket.passes.borders import StageCut
 from hocket.plan.amplification import alone_s, amplification_of, device_s
-from hocket.plan.buckets import FINALISTS, REACH, best_few, gradients_of, rebucketed
+from hocket.plan.buckets import FINALISTS, REACH, best_few, gradients_of, kept_by_buckets, rebucketed
+from hocket.plan.candidates import Candidate
 from hocket.plan.fusion_threads import WORTH
 from hocket.plan.open import Opened, problems_of
 from hocket.plan.plan import Plan, PlanStage
@@ -178,8 +179,50 @@ def test_under_a_limit_of_amplification() -> None:
     for share, kept in ((1.001, True), (0.999, False)):
         limit = share * used_s / alone
         again = rebucketed(plan, MANY, Tolerance(limit, alone))
-        assert (again == better) == kept
+        assert (again is not None and again.plan == better.plan) == kept
         assert again is None or device_s(again.plan, MANY) <= limit * alone
+
+
+@pytest.mark.parametrize("tensor", [1, 2])
+@pytest.mark.parametrize("name", ["data_parallel", "burst_parallel"])
+def test_what_keeps_a_limit_with_other_buckets_alone_is_found(name: str, tensor: int) -> None:
+    """Of a plan on all devices that uses less with the buckets that serve it best: a limit between the two refuses it with `default`; with
+    `auto` it is offered, and says what buckets gain."""
+    on, profile = cluster(overlap=KNOWN), replace(MANY, tensor=tensor)
+    options = {"strategies": (name,), "shard": "none", "microbatch_sizes": (1,)}
+
+    def offered(word: str, limit: float) -> Candidate | None:
+        found = search(profile, on, 8, buckets=word, amplification_limit=limit, **options)
+        return next((one for one in found.candidates if len(one.plan.stages[0].devices) == 8 // tensor), None)
+
+    before, after = (offered(word, 1e3) for word in ("default", "auto"))
+    assert before is not None
+    assert before.amplification is not None
+    assert after is not None
+    assert after.amplification is not None
+    limit = (before.amplification + after.amplification) / 2
+    assert after.amplification < 0.99 * before.amplification
+    assert offered("default", limit) is None
+    found = offered("auto", limit)
+    assert found is not None
+    assert found.buckets == after.buckets
+    assert (found.plan, found.iteration_s, found.amplification) == (after.plan, after.iteration_s, after.amplification)
+    assert offered("auto", 0.99 * after.amplification) is None
+
+
+def test_buckets_are_looked_for_only_where_they_can_change_a_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not where a plan would be above the limit even if its sums took no time, nor where nothing is summed."""
+    asked = list[Plan]()
+    monkeypatch.setattr("hocket.plan.buckets.rebucketed", lambda plan, *_: asked.append(plan))
+    plan = replicated(MANY, cluster(overlap=KNOWN))
+    alone = alone_s((MANY,), plan.cluster, 8) / 2  # so that limits are above 1
+    least = sum(layer.forward_s[0] + layer.backward_s[0] + layer.step_s for layer in MANY.layers) * 8 / alone
+    for limit, looked in ((0.999 * least, False), (1.001 * least, True)):
+        kept_by_buckets(plan, MANY, Tolerance(limit, alone))
+        assert bool(asked) == looked
+    asked.clear()
+    kept_by_buckets(replicated(MANY, plan.cluster, shard="optimizer"), MANY, Tolerance(1e3, alone))
+    assert not asked
 
 
 def test_however_it_is_asked() -> None:
