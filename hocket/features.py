@@ -29,6 +29,7 @@ class Feature(StrEnum):
     TIED = "weights tied across stages"
     CLIP = "clip_grad_norm"
     PRECISION = "precision"
+    SUBTASKS = "subtask_bytes"
     SHORT_WEIGHTS = "weights as short as that"
     UNLIKE_WEIGHTS = "weights of several types"
     COMPILE = "compile"
@@ -83,6 +84,10 @@ REFUSED: dict[tuple[Feature, Feature], str] = {
     ),
     (Feature.SHARD_OPTIMIZER, Feature.WHOLE_STEPS): _in_parts("a device steps a part", "shard: none"),
     (Feature.SHARD_FULL, Feature.WHOLE_STEPS): _in_parts("a device steps a part", "shard: none"),
+    (Feature.SUBTASKS, Feature.TENSOR): (
+        "members of a group have parts of the same weights already; leave subtask_bytes out of the job, or take tensor: 1"
+    ),
+    (Feature.SUBTASKS, Feature.WHOLE_STEPS): _in_parts("a subtask steps its rows", "no subtask_bytes in its job"),
     (Feature.TENSOR, Feature.WHOLE_STEPS): _in_parts("a member steps its part", "tensor: 1"),
 }
 

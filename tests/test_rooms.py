@@ -46,6 +46,7 @@ TORCH = (
             "stage",
             "steps",
             "storage",
+            "subtasks",
             "tensor/along",
             "tensor/divided",
             "tensor/draws",

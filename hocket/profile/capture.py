@@ -18,6 +18,7 @@ from hocket.profile.layers import Graph, Segment, choose, group, pieces
 from hocket.profile.operations import Trace
 from hocket.profile.precision import computed
 from hocket.profile.stage import Stage
+from hocket.profile.subtasks import Part, decomposed, parts_of
 from hocket.profile.trace import all_modules, record
 
 __all__ = ["Captured", "CapturedLayer", "CapturedTensor", "Stage", "capture"]
@@ -140,6 +141,11 @@ class Captured:
         return self._sizes[microbatch_size]
 
     @cached_property
+    def parts(self) -> dict[str, Part]:
+        """Parameters that are a part of one of the job's, by name."""
+        return parts_of(self.job.model)
+
+    @cached_property
     def tensor(self) -> dict[str, CapturedTensor]:
         """Tensors by name."""
         return {tensor.name: tensor for tensor in self.tensors}
@@ -182,7 +188,7 @@ def capture(
         raise InputError(
             "Job.model", f"{numberless!r} on `meta`, where it has no numbers", "weights with numbers", hint
         )
-    job = computed(job)
+    job = computed(decomposed(job))
     choices = Choices(max_layers) if like is None else like.choices
     while True:
         try:

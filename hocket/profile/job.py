@@ -49,6 +49,7 @@ class Job:
             above it they are scaled down before the step, as `torch.nn.utils.clip_grad_norm_` does.
         precision: the type that compute works in, "bfloat16", where it is shorter than the model's: weights and their gradients
             are added up, stepped and saved in the model's own (see `hocket.profile.precision`).
+        subtask_bytes: a linear layer with larger weights is computed in subtasks of at most so many bytes (`hocket.profile.subtasks`).
         path: the file that it came from, when `load_job` loaded it: another process can load the same.
         makers: who was at work when it was made, from where `origin` knows how another process can make the same.
         own: of a job as compute sees it in another precision, the job itself, whose model keeps the weights.
@@ -64,6 +65,7 @@ class Job:
     inputs: int = 1
     clip_grad_norm: float | None = None
     precision: str | None = None
+    subtask_bytes: float | None = None
     path: Path | None = field(default=None, init=False)
     makers: tuple[Maker, ...] = field(default=(), init=False, repr=False)
     own: "Job | None" = field(default=None, init=False, repr=False)
@@ -85,6 +87,8 @@ class Job:
             raise InputError("Job.precision", found, expected, hint)
         if self.clip_grad_norm is not None and not _positive(self.clip_grad_norm):
             raise InputError("Job.clip_grad_norm", repr(self.clip_grad_norm), "a number > 0, or None for no clipping")
+        if self.subtask_bytes is not None and not _positive(self.subtask_bytes):
+            raise InputError("Job.subtask_bytes", repr(self.subtask_bytes), "bytes > 0, or None for no subtasks")
         if self.inputs < 1:
             raise InputError("Job.inputs", str(self.inputs), ">= 1")
         if not hasattr(self.data, "__len__") or not hasattr(self.data, "__getitem__"):

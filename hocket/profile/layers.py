@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from hocket.errors import CaptureError
 from hocket.profile.operations import LOSS, Node, Trace
+from hocket.profile.subtasks import Subtask
 from hocket.profile.tensor.along import enter, leave
 
 # What moving one byte costs in floating point operations: the balance of common devices is between 5 and 20.
@@ -215,7 +216,7 @@ def choose(graph: Graph, segments: list[Segment], max_layers: int) -> tuple[int,
 
     Neighbours are joined step by step, all pairs of the same kinds of modules in one step: first where that hides
     neither a branch nor a join, the deepest in the module tree first, then the cheapest; layers of more than four times
-    the mean cost, and the loss, last.
+    the mean cost, subtasks, and the loss, last.
     """
     counts = [1] * len(segments)
     segments = list(segments)
@@ -230,7 +231,7 @@ def choose(graph: Graph, segments: list[Segment], max_layers: int) -> tuple[int,
         best = min(
             classes,
             key=lambda c: (
-                max(cost[k] + cost[k + 1] for k in classes[c]) > 4 * mean or c[1].startswith("loss:"),
+                max(cost[k] + cost[k + 1] for k in classes[c]) > 4 * mean or c[1].startswith("loss:") or _subtasks(c),
                 not c[2],
                 -max(_common(segments[k], segments[k + 1]) for k in classes[c]),
                 max(cost[k] + cost[k + 1] for k in classes[c]),
@@ -266,6 +267,11 @@ def _links(graph: Graph, segments: list[Segment]) -> tuple[list[set[int]], list[
 def _pattern(segment: Segment) -> str:
     """What equal layers of a repeated block have in common."""
     return re.sub(r"\d+", "*", segment.path) + ":" + segment.kind
+
+
+def _subtasks(patterns: tuple[str, str, bool]) -> bool:
+    """Whether two subtasks of a layer, which was decomposed so that they need not be together, would be joined."""
+    return all(Subtask.__name__ in pattern.rpartition(":")[2].split("+") for pattern in patterns[:2])
 
 
 def _common(first: Segment, second: Segment) -> int:

@@ -151,12 +151,20 @@ def names_in(folder: Path) -> list[str]:
     return sorted(names, key=lambda name: int(name.removeprefix("step-")))
 
 
-def save(folder: Path, position: Position, state: State, board: Board, keep: int = 3) -> Path:
+def save(
+    folder: Path,
+    position: Position,
+    state: State,
+    board: Board,
+    keep: int = 3,
+    wholes: Mapping[str, tuple[int, ...]] | None = None,
+) -> Path:
     """Write one checkpoint; every worker calls this with the part of the state that it holds.
 
     Arguments:
         folder: of all checkpoints, which all workers see.
         keep: how many of the newest stay; the others are removed once the new one is there.
+        wholes: whole shapes of tensors of which `state` has parts, named as storage.py says.
 
     Returns:
         The checkpoint's folder.
@@ -174,7 +182,7 @@ def save(folder: Path, position: Position, state: State, board: Board, keep: int
     lower = {name for fact in held[: board.rank] for name in fact["names"]}
     own = {name: value for name, value in state.items() if name not in lower}
     # Round 2: everybody has written and synced, or says why not.
-    written = board.share(_write(part, own, board.rank))
+    written = board.share(_write(part, own, board.rank, wholes or {}))
     problem = next((fact["problem"] for fact in written if fact["problem"]), "")
     if board.rank == 0:
         files = tuple(StoredFile(**fact["file"]) for fact in written if fact["file"])
@@ -248,7 +256,7 @@ def _prepare(folder: Path, part: Path) -> str:
     return ""
 
 
-def _write(part: Path, own: State, rank: int) -> dict[str, Any]:
+def _write(part: Path, own: State, rank: int, wholes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
     """Write one worker's share; what there is to tell the others."""
     tensors = {name: value for name, value in own.items() if isinstance(value, Tensor)}
     values = {name: value for name, value in own.items() if not isinstance(value, Tensor)}
@@ -258,7 +266,7 @@ def _write(part: Path, own: State, rank: int) -> dict[str, Any]:
         return fact | {"problem": f"{odd} is a {type(values[odd]).__name__}, neither tensor nor number"}
     if not tensors:
         return fact | {"values": values}
-    writer = TensorWriter(part / f"worker-{rank}.safetensors")
+    writer = TensorWriter(part / f"worker-{rank}.safetensors", wholes)
     try:
         with _dcp():
             state_dict_saver.save(tensors, storage_writer=writer, no_dist=True)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from hocket.errors import InputError
 from hocket.plan.plan import Plan
 from hocket.profile.job import Job
+from hocket.profile.subtasks import Part
 from hocket.run.board import Board
 from hocket.run.checkpoint import Checkpoint, Position, names_in, newest, save
 from hocket.run.engines.torch_dist import Worker
@@ -42,7 +43,8 @@ class Keeper:
             return 0
         self.path, self._versions = found.path, _versions(found.position, len(self._plan.stages))
         held = engine.described()
-        state = nested(found.load(wanted(held)), held)
+        parts = engine.device.captured.parts
+        state = nested(in_parts(found.load(wanted(held, parts)), held, parts), held)
         _check_optimizer(self._job, found.path, state)
         engine.load(state)
         return _first_step(found, self._job, self._plan)
@@ -61,7 +63,8 @@ class Keeper:
             rule=program.rule.kind,
             weight_versions=self._versions,
         )
-        self.path = save(self._folder, position, flat(engine.state(to_save=True)), self._board, self._keep)
+        state, wholes = flat(engine.state(to_save=True), engine.device.captured.parts)
+        self.path = save(self._folder, position, state, self._board, self._keep, wholes)
         return self.path
 
     def _found(self, speak: Report) -> Checkpoint | None:
@@ -134,20 +137,53 @@ def plan_digest(plan: Plan) -> str:
     return hashlib.sha256(plan.to_yaml().encode()).hexdigest()
 
 
-def flat(state: Mapping[str, Any]) -> dict[str, Any]:
-    """An engine's state under the names of a checkpoint."""
-    found: dict[str, Any] = {f"model.{name}": tensor for name, tensor in state["weights"].items()}
-    found.update({f"model.{name}": tensor for name, tensor in state["buffers"].items()})
-    for name, entries in state["optimizer"].items():
-        found.update({f"optimizer.{name}.{key}": value for key, value in entries.items()})
-    return found
+def flat(state: Mapping[str, Any], parts: Mapping[str, Part]) -> tuple[dict[str, Any], dict[str, tuple[int, ...]]]:
+    """An engine's state under the names of a checkpoint, and the whole shapes of what it has rows of.
+
+    Arguments:
+        parts: parameters that are rows of a whole one, and so is what the optimizer keeps of the same shape.
+    """
+    found: dict[str, Any] = {f"model.{name}": tensor for name, tensor in state["buffers"].items()}
+    wholes: dict[str, tuple[int, ...]] = {}
+    for name, tensor in state["weights"].items():
+        optimizer = {f"optimizer.{{}}.{key}": value for key, value in state["optimizer"].get(name, {}).items()}
+        for form, value in ({"model.{}": tensor} | optimizer).items():
+            if name not in parts:
+                found[form.format(name)] = value
+                continue
+            key = form.format(parts[name].name)
+            if isinstance(value, Tensor) and value.shape == tensor.shape:
+                wholes[key] = parts[name].shape
+                key = f"{key}@{','.join(map(str, (parts[name].first, *(0,) * (tensor.dim() - 1))))}"
+            found[key] = value
+    return found, wholes
 
 
-def wanted(held: Mapping[str, Any]) -> Callable[[str], bool]:
+def wanted(held: Mapping[str, Any], parts: Mapping[str, Part]) -> Callable[[str], bool]:
     """Which of a checkpoint's names belong to what a worker holds."""
-    model = {f"model.{name}" for part in ("weights", "buffers") for name in held[part]}
-    optimizer = {f"optimizer.{name}" for name in held["weights"]}
+    weights = {parts[name].name if name in parts else name for name in held["weights"]}
+    model = {f"model.{name}" for name in (*weights, *held["buffers"])}
+    optimizer = {f"optimizer.{name}" for name in weights}
     return lambda name: name in model or name.rpartition(".")[0] in optimizer
+
+
+def in_parts(found: Mapping[str, Any], held: Mapping[str, Any], parts: Mapping[str, Part]) -> dict[str, Any]:
+    """A checkpoint's entries, of whole weights those rows that are held, under the names of the parts."""
+    out = dict(found)
+    for name, part in ((name, parts[name]) for name in held["weights"] if name in parts):
+        rows = slice(part.first, part.first + len(held["weights"][name]))
+        for key, value in found.items():
+            if _weight_of(key) == part.name:
+                own = value[rows] if isinstance(value, Tensor) and value.shape == part.shape else value
+                out[key.replace(part.name, name, 1)] = own
+    wholes = {part.name for part in parts.values()}
+    return {k: v for k, v in out.items() if _weight_of(k) not in wholes}
+
+
+def _weight_of(key: str) -> str:
+    """Whose entry this is."""
+    kind, _, name = key.partition(".")
+    return name if kind == "model" else name.rpartition(".")[0]
 
 
 def nested(found: Mapping[str, Any], held: Mapping[str, Any]) -> dict[str, Any]:

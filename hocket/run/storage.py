@@ -12,7 +12,7 @@ header's `__metadata__` holds the whole tensor's shape under `name`. Everything 
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -95,8 +95,9 @@ class TensorWriter(StorageWriter):
         stored: the file, once written.
     """
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, path: Path, wholes: Mapping[str, Sequence[int]] | None = None) -> None:
+        """`wholes`: whole shapes of tensors of which parts are given under names as in the file."""
+        self._path, self._wholes = path, wholes or {}
         self.stored: StoredFile | None = None
 
     def reset(self, checkpoint_id: Any = None) -> None:
@@ -120,7 +121,7 @@ class TensorWriter(StorageWriter):
             OSError: no room, or no permission.
         """
         items = sorted(plan.items, key=lambda item: _key(item))
-        header, end = _header(items)
+        header, end = _header(items, self._wholes)
         sha, size = hashlib.sha256(), 0
         with self._path.open("wb") as stream:
             for block in (len(header).to_bytes(8, "little"), header, *_blocks(items, planner)):
@@ -219,7 +220,7 @@ def _key(item: WriteItem) -> str:
     return f"{item.index.fqn}@{','.join(map(str, data.chunk.offsets))}"
 
 
-def _header(items: Sequence[WriteItem]) -> tuple[bytes, int]:
+def _header(items: Sequence[WriteItem], given: Mapping[str, Sequence[int]]) -> tuple[bytes, int]:
     """The JSON header, and how many bytes of numbers follow."""
     entries: dict[str, Any] = {}
     wholes: dict[str, str] = {}
@@ -234,6 +235,9 @@ def _header(items: Sequence[WriteItem]) -> tuple[bytes, int]:
         entries[_key(item)] = {"dtype": _NAMES[data.properties.dtype], "shape": shape, "data_offsets": [at, at + size]}
         if _key(item) != item.index.fqn:
             wholes[item.index.fqn] = json.dumps(list(data.size))
+        name = item.index.fqn.rpartition("@")[0]
+        if name in given:
+            wholes[name] = json.dumps(list(given[name]))
         at += size
     text = json.dumps({"__metadata__": wholes, **entries} if wholes else entries, separators=(",", ":")).encode()
     return text + b" " * (-len(text) % _ALIGNMENT), at

@@ -16,6 +16,7 @@ import torch.distributed as dist
 from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]
 
 from hocket.errors import InputError, InternalError, RefusedError
+from hocket.features import Feature, check_together
 from hocket.files import write_atomic
 from hocket.plan.plan import Plan
 from hocket.plan.updates import Updates, updates_of
@@ -28,6 +29,7 @@ from hocket.program.check import prove
 from hocket.program.program import Program
 from hocket.run.board import Board
 from hocket.run.division import Division, divided_tensors, split_of
+from hocket.run.elementwise import check_optimizer
 from hocket.run.engines.torch_dist import Worker
 from hocket.run.loop import Options, check_workers, devices_of
 from hocket.run.measured import MAX_EVENTS, write_trace
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
     from hocket.run.keeper import Keeper
 
 Report = Callable[[dict[str, Any]], None]
+_TRIED = 8  # rows and features of the weight on which an optimizer is tried
 
 
 @dataclass(frozen=True)
@@ -73,6 +76,8 @@ def work(job: Job, plan: Plan, options: Options, seat: Seat, progress: Progress,
     device = device_of(plan, number, options.device, seat.local_rank)
     board = Board(PrefixStore("board", seat.store), seat.rank, seat.workers)
     captured, division = capture(job, plan.microbatch_size), None
+    if captured.parts:
+        check_subtasks(job, plan)
     if plan.tensor > 1:
         division = Division(job, _agreed_split(job, plan, board), member)
         captured = capture(division.job, plan.microbatch_size, like=captured)
@@ -233,6 +238,13 @@ def _check_model(job: Job, plan: Plan) -> None:
             f"the model that was profiled ({plan.model_digest[:12]}...)",
             "Profile the job and plan again, or change the model back.",
         )
+
+
+def check_subtasks(job: Job, plan: Plan) -> None:
+    """Refuse what cannot be done with some rows of a weight."""
+    if plan.tensor > 1:
+        check_together("Job.subtask_bytes", Feature.SUBTASKS, Feature.TENSOR)
+    check_optimizer(job, ((_TRIED, _TRIED), (_TRIED,)), lambda whole: whole.chunk(2), Feature.SUBTASKS)
 
 
 def _keeper(job: Job, plan: Plan, options: Options, board: Board) -> "Keeper | None":

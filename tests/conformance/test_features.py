@@ -98,6 +98,7 @@ ASKS: dict[Feature, dict[str, Any]] = {
     Feature.TIED: {"tied": True},
     Feature.CLIP: {"job": {"clip_grad_norm": 0.05}},
     Feature.PRECISION: {"job": {"precision": "bfloat16"}},
+    Feature.SUBTASKS: {"job": {"subtask_bytes": 100.0}},
     Feature.COMPILE: {"compile": "aot_eager"},
 }
 
@@ -135,7 +136,8 @@ def features_of(plan: Plan, graph: Captured) -> frozenset[Feature]:
     shapes, options = plan.shapes(graph), complete(plan.strategy, plan.options)
     rule = strategy(plan.strategy).rule(shapes, plan.microbatches, options)
     precise = {Feature.PRECISION} if graph.job.precision else set()
-    return plan.features | in_use(shapes, rule, options) | precise
+    subtasks = {Feature.SUBTASKS} if graph.parts else set()
+    return plan.features | in_use(shapes, rule, options) | precise | subtasks
 
 
 def pairs() -> Iterator[tuple[Feature, Feature]]:
@@ -337,6 +339,7 @@ def test_every_refusal_is_tried() -> None:
     """By one of the tests above, or where another file says so."""
     others = {(one, other) for one, other in REFUSED if other in UNFIT}
     others |= {(Feature.SLICES, Feature.SEQUENCE_PARALLEL), (Feature.COMPILE, Feature.TENSOR)}
+    others.add((Feature.SUBTASKS, Feature.TENSOR))  # tests/profile/test_subtasks.py
     assert set(REFUSED) == {*REFUSED_ALONE, *others}
     assert all(re.search(r"; (take|put|give|leave) ", text) for text in REFUSED.values()), "with what to do instead"
 
