@@ -20,7 +20,6 @@ import selectors
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -31,13 +30,13 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-import hocket
 from hocket.documents import parse_json
 from hocket.errors import InputError, InternalError, WorkerLost
 from hocket.files import write_atomic
 from hocket.plan.plan import Plan
 from hocket.profile.companions import usable_cores
 from hocket.profile.job import Job
+from hocket.run import nursery
 from hocket.run.collect import Collector
 from hocket.run.cores import cores_of
 from hocket.run.failure import Failure, first_cause, understand
@@ -48,7 +47,6 @@ from hocket.run.progress import Progress, State, hold_all
 
 MAX_LOCAL_WORKERS = 64
 _LOOK_S = 0.1
-_PATH = "PYTHONPATH"
 # How long to look for the cause when all that is known is that connections broke.
 _GRACE_S = 5.0
 _MAX_LINE_BYTES = 2**20
@@ -96,7 +94,7 @@ class _Worker:
 
     rank: int
     called: str
-    process: "subprocess.Popen[bytes]"
+    process: "nursery.Child | subprocess.Popen[bytes]"
     page: Progress
     reports: int
     control: int
@@ -111,7 +109,7 @@ class _Worker:
     @property
     def name(self) -> str:
         """For people."""
-        return f"{self.called} (pid {self.process.pid})"
+        return f"{self.called} (pid {self.process.pid})" if self.process.pid else self.called
 
 
 def _start(
@@ -128,30 +126,19 @@ def _start(
             rank=rank,
             workers=workers,
             options=options,
-            parent=os.getpid(),
-            report_to=report_to,
-            control_from=control_from,
             cores=cores,
         )
         path = folder / f"orders-{rank}.json"
         write_atomic(path, json.dumps(asdict(orders)))
-        # What the watcher can import, and the package that it runs, also where it is not installed.
-        paths = os.pathsep.join([*filter(None, sys.path), str(Path(hocket.__file__).parent.parent)])
-        environment = {**os.environ, "OMP_NUM_THREADS": str(options.threads), _PATH: paths}
+        environment = {**os.environ, "OMP_NUM_THREADS": str(options.threads)}
         if loopback := next((name for _, name in socket.if_nameindex() if name in ("lo", "lo0")), ""):
             # Without it gloo looks up this machine's own name, which need not resolve to anything.
             environment.setdefault("GLOO_SOCKET_IFNAME", loopback)
         with log.open("wb") as out:
             # What the first worker prints is shown (on standard error: standard output is for results).
-            process = subprocess.Popen(
-                [sys.executable, "-m", "hocket.run.worker_main", str(path)],
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=2 if rank == 0 else out,
-                stderr=None if rank == 0 else out,
-                pass_fds=(report_to, control_from),
-                start_new_session=True,
-            )
+            shown = 2 if rank == 0 else out.fileno()
+            handles = (report_to, control_from)
+            process = nursery.start("hocket.run.worker_main", path, environment, f"hocket-{rank}", handles, shown)
     except BaseException:
         for handle in (reports, control):
             os.close(handle)
@@ -281,7 +268,8 @@ class _Watch:
         since_s, self._looked_s = min(now_s - self._looked_s, 5 * _LOOK_S), now_s
         for worker in self.workers:
             beats = worker.page.beats
-            alive = beats != worker.beats or worker.process.poll() is not None
+            # One that has not begun is silent, too: its nursery loads torch.
+            alive = beats != worker.beats or worker.process.pid is None or worker.process.poll() is not None
             worker.beats, worker.silent_s = beats, 0.0 if alive else worker.silent_s + since_s
         silent = max(self.workers, key=lambda worker: worker.silent_s)
         if silent.silent_s > self.options.silence_s:

@@ -58,7 +58,6 @@ class Orders:
 
     Attributes:
         folder: the run's private folder, with the plan, the progress pages and the meeting file.
-        parent: process id of the watcher; report_to: file handle for reports; control_from: file handle that ends with the watcher.
         cores: to stay on; none: wherever the system puts it.
     """
 
@@ -67,9 +66,6 @@ class Orders:
     rank: int
     workers: int
     options: Options
-    parent: int
-    report_to: int
-    control_from: int
     cores: tuple[int, ...] = ()
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}

@@ -1,4 +1,4 @@
-"""`python -m hocket.run.worker_main ORDERS.json`: one local worker, started by launch.py and not outliving it.
+"""One local worker, started by launch.py and not outliving it: in the nursery, or `python -m hocket.run.worker_main ORDERS.json ...`.
 
 When the watcher dies without a word, the first worker removes the run's folder and ends, as soon as it sees the end of a
 pipe; the kernel kills the others, which a thread that holds the interpreter could keep from seeing it.
@@ -13,6 +13,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from math import isfinite
 from pathlib import Path
@@ -29,16 +30,20 @@ _PR_SET_PDEATHSIG = 1
 _TRIES = 10
 
 
-def main(path: str) -> None:
-    """Do what the orders say and leave the process, with the error's exit code if there is one."""
-    orders = Orders.read(path)
-    _die_with(orders)
+def main(path: str, handles: Sequence[int], parent: int) -> None:
+    """Do what the orders say and leave the process, with the error's exit code if there is one.
+
+    Arguments:
+        handles: open files, for reports and one that ends with the watcher. parent: id of the process that this one ends with.
+    """
+    orders, (report_to, control_from) = Orders.read(path), handles
+    _die_with(parent, orders)
     # The watcher decides when to stop; a Ctrl-C meant for it shall not reach the worker as well.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     stay_on(orders.cores or None)
     progress = Progress.open(Path(orders.folder, f"progress-{orders.rank}"))
-    report = PipeReport(orders.report_to)
-    threading.Thread(target=_beat, args=(progress, orders), daemon=True).start()
+    report = PipeReport(report_to)
+    threading.Thread(target=_beat, args=(progress, control_from, orders), daemon=True).start()
     code = 0
     try:
         _work(orders, progress, report)
@@ -46,7 +51,7 @@ def main(path: str) -> None:
     except BaseException as error:
         code = error.exit_code if isinstance(error, HocketError) else WorkerLost.exit_code
         report.send(describe(error, time.monotonic(), progress.place, orders.options.debug))
-    if os.getppid() != orders.parent:  # this worker may have lost its peers before its heart saw the pipe's end
+    if _closed(control_from, 0):  # this worker may have lost its peers before its heart saw the pipe's end
         _leave_nothing(orders)
     sys.stdout.flush()
     sys.stderr.flush()
@@ -89,20 +94,25 @@ def to_line(event: dict[str, Any]) -> bytes:
     return json.dumps(plain, allow_nan=False).encode() + b"\n"
 
 
-def _die_with(orders: Orders) -> None:
+def _die_with(parent: int, orders: Orders) -> None:
     """Have the kernel say when this process's parent ends, where the kernel can."""
     if sys.platform == "linux":
         # The first worker has to tidy up, for which it must run and not be stopped.
         number = signal.SIGCONT if orders.rank == 0 else signal.SIGKILL
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0)
-    if os.getppid() != orders.parent:  # it was gone before the kernel was told
+    if os.getppid() != parent:  # it was gone before the kernel was told
         _leave_nothing(orders)
         os._exit(1)
 
 
-def _beat(progress: Progress, orders: Orders) -> None:
+def _closed(pipe: int, wait_s: float) -> bool:
+    """Whether the other end of a pipe that carries nothing closes within so long."""
+    return bool(select.select([pipe], [], [], wait_s)[0])
+
+
+def _beat(progress: Progress, control_from: int, orders: Orders) -> None:
     """Show that this process is alive; end it when the other end of the pipe closes."""
-    while not select.select([orders.control_from], [], [], _BEAT_S)[0]:
+    while not _closed(control_from, _BEAT_S):
         progress.beats += 1
     _leave_nothing(orders)
     os._exit(1)
@@ -117,4 +127,4 @@ def _leave_nothing(orders: Orders) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1], [int(number) for number in sys.argv[3:]], int(sys.argv[2]))

@@ -54,6 +54,15 @@ def test_losses_pace_and_trace(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.glob(".*")] == []
 
 
+def test_workers_that_are_no_forks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where systems do not fork what has loaded torch, each worker is a process of its own, and does the same."""
+    job, chosen = write_job(tmp_path), plan("gpipe", (7, (0,)))
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "platform", "elsewhere")
+        listener = run(job, chosen, steps=2)
+    assert listener.losses == reference(job, chosen, 2)
+
+
 def test_the_trace_is_of_every_segment(tmp_path: Path) -> None:
     """With a checkpoint after every second step the trace has every step's instructions, once, in the order of the run."""
     job, trace = write_job(tmp_path), tmp_path / "trace.json"

@@ -139,20 +139,15 @@ class Recorder:
 
 def worker_of(rank: int, parent: int | None = None) -> psutil.Process:
     """The process of one local worker."""
-    for child in psutil.Process(parent or os.getpid()).children():
-        if any(part.endswith(f"orders-{rank}.json") for part in _command(child)):
-            return child
-    raise AssertionError(f"no worker {rank}")
+    return next(child for child in _workers_of(parent or os.getpid()) if child.name() == f"hocket-{rank}")
 
 
 def workers_left() -> list[psutil.Process]:
     """Local workers that still run."""
-    return [c for c in psutil.Process().children() if any("worker_main" in part for part in _command(c))]
+    return _workers_of(os.getpid())
 
 
-def _command(process: psutil.Process) -> list[str]:
-    """What it was started with; nothing of one that has ended."""
-    try:
-        return process.cmdline()
-    except psutil.NoSuchProcess:  # zombies are such, too
-        return []
+def _workers_of(parent: int) -> list[psutil.Process]:
+    """Processes that what was started by this one calls its workers."""
+    below = psutil.Process(parent).children(recursive=True)
+    return [child for child in below if child.is_running() and child.name().startswith("hocket-")]
