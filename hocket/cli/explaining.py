@@ -1,7 +1,7 @@
 """Why a plan is as it is: what limits it, what would help, and what was refused."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -83,6 +83,7 @@ class Explained:
         yield self.verdict.text
         if self.verdict.stale:
             yield self.verdict.stale_text
+        yield from self.verdict.waves
         yield f"limits: of the critical path {', '.join(parts)}; memory {share:.0%} of {what} {device}"
 
     def _spent(self) -> str:
@@ -109,6 +110,7 @@ class Explained:
         }
         kinds = {"winner": self.verdict.winner, "other": self.verdict.other, "loses": self.verdict.loses}
         kinds |= {"stale": self.verdict.stale, "stale_gains": self.verdict.stale_gains}
+        kinds |= {"waves": list(self.verdict.waves)}
         verdict = {**kinds, "reason": self.verdict.why, "text": self.verdict.text}
         told = {
             "verdict": verdict,
@@ -209,12 +211,14 @@ def explained_sizes(found: Any, options: Mapping[str, Any]) -> Explained:
 def explained_profile(profiles: "Mapping[str, ModelProfile]", found: Any, options: Mapping[str, Any]) -> Explained:
     """Of the best plan of a profiled job."""
     from hocket.plan.verdict import of_profile, with_stale
+    from hocket.plan.wave_verdict import why_not
     from hocket.plan.what_if import ask_profile, usual
 
     plan = found.best.plan
     profile = next(one for one in profiles.values() if one.digest == plan.profile_digest)
     answers = [ask_profile(profiles, found, question, options, search=False) for question in usual(plan.cluster)]
     verdict = with_stale(of_profile(found), profiles, found, options)
+    verdict = replace(verdict, waves=tuple(why_not(found, profiles)))
     amplification = None
     if found.best.amplification is not None:
         limit, second = options["amplification_limit"], found.candidates[1:2]

@@ -15,20 +15,21 @@ from hocket.plan.search import search_widths
 from hocket.plan.sized import SizedSearch, asked
 from hocket.plan.updates import Updates, synchronous_strategies
 from hocket.profile.model import ModelProfile
-from hocket.strategies._common import lends, members
+from hocket.strategies._common import lends, members, ring_of
 from hocket.units import show_bytes, show_gap
 
-PLAIN, SHARDED, TENSOR, PIPELINE, BURST, ALONE = (
+PLAIN, SHARDED, TENSOR, PIPELINE, BURST, WAVES, ALONE = (
     "plain data parallelism",
     "sharded data parallelism",
     "tensor parallelism",
     "a pipeline",
     "burst parallelism",
+    "model parallelism in waves",
     "one device alone",
 )
 
 _OTHERS = {
-    PIPELINE: ("nothing without stages", "the best without stages"),
+    PIPELINE: ("nothing without a pipeline", "the best without a pipeline"),
     ALONE: ("nothing on several devices", "the best on several devices"),
 }
 
@@ -38,11 +39,12 @@ class Verdict:
     """Which kind wins.
 
     Attributes:
-        winner: PLAIN, SHARDED, TENSOR, PIPELINE, BURST or ALONE.
+        winner: PLAIN, SHARDED, TENSOR, PIPELINE, BURST, WAVES or ALONE.
         other: the best of the other kind, pipelines or not, and beside one device alone the best on several; empty where there is none.
         loses: by what share of the winner's seconds it takes longer. why: there is none of the other kind.
         stale, stale_gains, stale_updates: the best of the strategies that compute with old weights, where nobody asked for them and it is
             quicker: by what share of the winner's seconds, and how its updates differ, in a sentence.
+        waves: why waves are not taken, a line for each kind of them that was looked at (wave_verdict.py).
     """
 
     winner: str
@@ -52,6 +54,7 @@ class Verdict:
     stale: str = ""
     stale_gains: float = 0.0
     stale_updates: str = ""
+    waves: tuple[str, ...] = ()
 
     @property
     def stale_text(self) -> str:
@@ -172,7 +175,10 @@ def _with(verdict: Verdict, name: str, gains: float, updates: Updates, strategy:
 
 
 def _kind_of(one: Candidate) -> str:
-    if len({stage.devices for stage in one.plan.stages}) > 1:
+    devices = [stage.devices for stage in one.plan.stages]
+    if len(set(devices)) > 1:
+        if len(devices[0]) > 1 and ring_of(devices) is not None:
+            return WAVES
         return BURST if lends(one.strategy) else PIPELINE
     if one.plan.shard != "none" and any(len(stage.devices) > 1 for stage in one.plan.stages):
         return SHARDED

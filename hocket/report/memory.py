@@ -9,6 +9,7 @@ from markupsafe import Markup
 from hocket.report.svg import box, byte_ticks, num, show_bytes_short, svg, text
 from hocket.report.window import Window
 from hocket.trace.trace import Trace
+from hocket.trace.usage import held_in
 from hocket.units import show_bytes
 
 NEAR = 0.3  # the capacity line is drawn when the highest peak comes up to this share of it
@@ -143,10 +144,5 @@ def _columns(
     """The most that was held in each column of pixels that the window fills, and what was held at its end."""
     filled = max(1, min(columns, round(columns * window.seconds / span_s)))
     edges = window.start_s + np.arange(filled + 1) * (span_s / columns)
-    after = np.searchsorted(seconds, edges, side="right")
-    entering = np.where(after > 0, held[np.maximum(after - 1, 0)], held[0])
-    high = entering[:-1].astype(float).copy()
-    inside = np.searchsorted(edges, seconds, side="right") - 1
-    mask = (inside >= 0) & (inside < filled)
-    np.maximum.at(high, inside[mask], held[mask])
-    return high, float(entering[-1])
+    last = held[max(int(np.searchsorted(seconds, edges[-1], side="right")) - 1, 0)]
+    return held_in(seconds, held, edges), float(last)

@@ -1,6 +1,6 @@
 """What all strategies share: their options, the checks that every one makes, and the names of the members."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import lcm
 from types import ModuleType
@@ -234,13 +234,17 @@ def rounds(stages: Stages) -> tuple[int, int]:
     return depth, len(stages) // depth if regular and len(set(places)) == len(places) else 0
 
 
-def ring_of(stages: Stages) -> tuple[int, ...] | None:
+def ring_of(stages: Sequence[tuple[int, ...]]) -> tuple[int, ...] | None:
     """Devices in the order in which waves go round them: replica r of stage s is on the (r + s)-th, and behind the last comes the
-    first again (Wavelet, figure 10). None where stages stand otherwise."""
-    ring = tuple(dict.fromkeys(device for stage in stages for device in stage.devices))
-    waves = len(stages[0].devices)
-    for s, stage in enumerate(stages):
-        if stage.devices != tuple(ring[(r + s) % len(ring)] for r in range(waves)):
+    first again (Wavelet, figure 10). None where stages stand otherwise.
+
+    Arguments:
+        stages: their devices.
+    """
+    ring = tuple(dict.fromkeys(device for devices in stages for device in devices))
+    waves = len(stages[0])
+    for s, devices in enumerate(stages):
+        if devices != tuple(ring[(r + s) % len(ring)] for r in range(waves)):
             return None
     return ring
 
@@ -256,7 +260,7 @@ def config(stages: Stages) -> str:
         return "-".join(str(len(stage.devices)) for stage in stages)
     depth, chunks = rounds(stages)
     if chunks == 0:
-        if len(stages[0].devices) > 1 and ring_of(stages) is not None:
+        if len(stages[0].devices) > 1 and ring_of([stage.devices for stage in stages]) is not None:
             return f"{len(stages[0].devices)} waves x {show_count(len(stages), 'partition')}"
         devices = {device for stage in stages for device in stage.devices}
         return f"{len(stages)} stages on {show_count(len(devices), 'device')}"

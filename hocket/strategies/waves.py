@@ -27,7 +27,7 @@ OPTIONS: dict[str, Option] = {}
 def supports(stages: Stages, microbatches: int, options: Options) -> str | None:
     """Wave r of partition s is on device (r + s) mod N, and every wave has as many microbatches."""
     waves = len(stages[0].devices)
-    if ring_of(stages) is None:
+    if ring_of([stage.devices for stage in stages]) is None:
         return (
             "the devices of a stage are not those of the stage before, each moved on by one; with N devices wave r of stage s belongs "
             "on device (r + s) mod N"

@@ -22,20 +22,20 @@ def active_s(trace: Trace) -> dict[int, float]:
     An iteration ends with the last step of its update, on whatever device. Of a run without two such ends in one segment it is the
     whole trace.
     """
-    windows = _windows(trace)
-    start_s = _met(trace)
+    windows = iterations(trace)
+    start_s = met(trace)
     found: dict[int, float] = {}
     device, works = trace.device, np.isin(trace.kind, _WORK)
     for one in trace.devices:
         own = works & (device == one)
-        spans = _joined(start_s[own], trace.end_s[own])
+        spans = joined(start_s[own], trace.end_s[own])
         inside = [np.minimum(spans[1], end) - np.maximum(spans[0], begin) for begin, end in windows]
         found[one] = sum(float(np.maximum(each, 0.0).sum()) for each in inside) / len(windows)
     return found
 
 
-def _windows(trace: Trace) -> list[tuple[float, float]]:
-    """Begin and end of the iterations that are looked at."""
+def iterations(trace: Trace) -> list[tuple[float, float]]:
+    """Begin and end of the iterations of the later half of a run; where it has no two ends of updates in one segment, of all of it."""
     steps = trace.kind == _STEP
     index, end_s = trace.index[steps], trace.end_s[steps]
     ends = np.array([end_s[index == u].max() for u in np.unique(index)])
@@ -44,7 +44,7 @@ def _windows(trace: Trace) -> list[tuple[float, float]]:
     return whole[len(whole) // 2 :] or [(float(trace.start_s.min(initial=0.0)), trace.end)]
 
 
-def _met(trace: Trace) -> np.ndarray:
+def met(trace: Trace) -> np.ndarray:
     """When each event begins; a collective when its last member is there."""
     start_s = trace.start_s.copy()
     groups: dict[tuple[str, int, int], list[int]] = defaultdict(list)
@@ -55,7 +55,7 @@ def _met(trace: Trace) -> np.ndarray:
     return start_s
 
 
-def _joined(start_s: np.ndarray, end_s: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def joined(start_s: np.ndarray, end_s: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Spans of time as few that do not overlap; begins and ends."""
     order = np.argsort(start_s, kind="stable")
     start_s, end_s = start_s[order], np.maximum.accumulate(end_s[order])
