@@ -13,9 +13,10 @@ from hocket.errors import RefusedError
 class Feature(StrEnum):
     """What may be asked for, named as a user meets it."""
 
-    ASYNCHRONOUS = "pipedream or two_bw"
+    ASYNCHRONOUS = "pipedream, two_bw or tick_tock"
     PIPEDREAM = "pipedream"
     NAIVE = "naive"
+    WAVES = "tick_tock"
     VERTICAL_SYNC = "vertical_sync"
     ROUNDS = "several stages a device"
     RECOMPUTE = "recompute"
@@ -72,6 +73,12 @@ REFUSED: dict[tuple[Feature, Feature], str] = {
         "vertical_sync out"
     ),
     (Feature.SLICES, Feature.SEQUENCE_PARALLEL): "what goes between stages are slices already; leave slices out",
+    (Feature.WAVES, Feature.TENSOR): (
+        "members of a group sum up among themselves in the midst of layers, in one order, and two waves compute at once; take tensor: 1"
+    ),
+    (Feature.WAVES, Feature.COMPILE): (
+        "code would be made for two threads at once, which torch.compile does not promise to do; leave compile out"
+    ),
     (Feature.COMPILE, Feature.TENSOR): (
         "members sum up among themselves in the midst of a stage, which torch.compile cannot take whole; leave compile out, or take "
         "tensor: 1"

@@ -6,6 +6,8 @@ predictions err to the slow side). Rates change whenever a user comes or goes.
 
 - A shared level: all flows that leave one of its components share the component's bandwidth, and so do all that enter.
 - A level that is not shared: every pair of devices has its own link in each direction.
+- A device that computes for several waves at once: each of its instructions needs a share of it (demand.py), and all go on at
+  the same pace, 1 / (sum of shares), where that is more than the device has.
 - A device that runs a background job beside the foreground's: `Collocation`.
 - `host_cores`: compute on devices of one innermost component shares that many cores. A transfer in motion takes
   `transfer_cores` on both ends and is not slowed itself: operating systems prefer threads that mostly wait.
@@ -54,6 +56,11 @@ def host_of(cluster: Cluster, device: int) -> Resource:
 def compute_uses(cluster: Cluster, device: int) -> tuple[Use, ...]:
     """What a compute instruction uses beside its own device."""
     return () if cluster.host_cores is None else (Use(host_of(cluster, device), 1.0, Sharing.RATE),)
+
+
+def wave_use(device: int, share: float) -> Use:
+    """What a compute instruction uses of its own device, where others run beside it."""
+    return Use(("device", 0, device, 0), share, Sharing.RATE)
 
 
 def transfer_uses(cluster: Cluster, hops: tuple[tuple[int, int], ...], cores: bool = True) -> tuple[Use, ...]:

@@ -8,13 +8,16 @@ Source: Park et al., DeepPool (MLSys 2022), sections 2 and 5; that the share fol
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from hocket.cost.compute import Columns
-from hocket.cost.model import CostModel
+from hocket.profile.model import CPU
 from hocket.program.instruction import Instruction, Kind
+
+if TYPE_CHECKING:
+    from hocket.cost.model import CostModel
 
 
 class Work(NamedTuple):
@@ -51,7 +54,7 @@ def demands(columns: Columns, samples: int, memory_bandwidth_bytes_per_s: float)
 
 
 def works(
-    costs: CostModel, instruction: Instruction, samples: int, first: int = -1, last: int = -1
+    costs: "CostModel", instruction: Instruction, samples: int, first: int = -1, last: int = -1
 ) -> tuple[Work, ...]:
     """A compute instruction layer by layer, in the order of time; fractions sum to 1.
 
@@ -70,6 +73,16 @@ def works(
     begin = ready[first] if first >= 0 else 0.0
     end = ready[last] if last >= 0 else 1.0
     return _between(layers[::-1], figures.backward_s, shares[1], begin, end)
+
+
+def mean_demand(costs: "CostModel", instruction: Instruction) -> float:
+    """The share of its device that a compute instruction needs, on average over its time.
+
+    All of a processor's: what a small microbatch takes longer there, its threads are busy with.
+    """
+    if costs.cluster.type_of(instruction.device).name == CPU:
+        return 1.0
+    return sum(work.fraction * work.demand for work in works(costs, instruction, max(costs.samples)))
 
 
 def _between(

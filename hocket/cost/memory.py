@@ -20,6 +20,7 @@ from hocket.program.instruction import Instruction, Kind, Value, What
 from hocket.program.order import heir_of
 
 NORM_BYTES = 8.0  # of the squares of gradients, one number
+_SUMS = (What.ACCUMULATOR, What.REDUCED, What.LENT)
 _ALIGNMENT_BYTES = 64  # of tensors that share a message or a flat bucket
 
 
@@ -179,7 +180,9 @@ class Memory:
                 return stage.weights_bytes
             case What.PART:
                 return float(stage.bucket_bytes[value.part]) / stage.replicas
-            case What.ACCUMULATOR | What.REDUCED:
+            case What.ENDED:
+                return 0.0
+            case What.ACCUMULATOR | What.REDUCED | What.LENT:
                 return float(stage.bucket_bytes[value.part])
         figures = self._columns.at(samples)
         match value.what:
@@ -209,7 +212,7 @@ class Memory:
         until its backward is over, and so until every reader has it. Several tensors that come in one message, and
         gradients in a flat bucket, begin on boundaries.
         """
-        if value.what in (What.ACCUMULATOR, What.REDUCED):
+        if value.what in _SUMS:
             stage = self.stages[value.stage]
             return self.value_bytes(value, samples) + float(stage.summed[value.part] * stage.gaps_bytes[value.part])
         if value.what is What.PART:
@@ -260,7 +263,7 @@ class Memory:
         """Whether the memory of such values is never given back, but kept for the next ones: versions, flat buckets."""
         if self._swaps:
             return False
-        if value.what in (What.ACCUMULATOR, What.REDUCED):
+        if value.what in _SUMS:
             return self.stages[value.stage].summed[value.part] and not self.stages[value.stage].gathers
         return value.what in (What.WEIGHTS, What.SHARD) and not self.stages[value.stage].gathers
 

@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from hocket.cost.compute import Columns, copy_s, least_factor, ready_fractions, step_s, type_factor
-from hocket.cost.contention import Use, collective_uses, compute_uses, transfer_uses
+from hocket.cost.contention import Use, collective_uses, compute_uses, transfer_uses, wave_use
+from hocket.cost.demand import mean_demand
 from hocket.cost.memory import Memory
 from hocket.cost.overlaps import Overlaps
 from hocket.cost.transfer import TransferTime, collective, message, swap
@@ -298,7 +299,13 @@ class CostModel:
             return (*collective_uses(self.cluster, members, cores=speeds is None), *(speeds or ()))
         if instruction.kind not in _COMPUTE:
             return ()
-        return (*compute_uses(self.cluster, instruction.device), *self._overlaps.slowed(instruction.device))
+        beside = (wave_use(instruction.device, mean_demand(self, instruction)),) if self._waves else ()
+        return (*compute_uses(self.cluster, instruction.device), *beside, *self._overlaps.slowed(instruction.device))
+
+    @cached_property
+    def _waves(self) -> bool:
+        """Whether devices compute for several waves at once."""
+        return any(cut.wave for cut in self.cuts)
 
     def initial_bytes(self, device: int) -> float:
         """What a device holds before the first instruction: weights, optimizer state and buffers of its stages."""

@@ -6,7 +6,7 @@ from functools import cached_property
 
 from hocket.cost.model import CostModel
 from hocket.program.instruction import COMPUTE, Instruction, Value, What
-from hocket.program.order import heir_of
+from hocket.program.order import heir_of, waves
 from hocket.program.program import Program
 
 
@@ -54,6 +54,15 @@ class PlanSizes:
         return {device: self._pool_bytes(device) for device in self.program.devices}
 
     def _pool_bytes(self, device: int) -> float:
+        """What pools come to hold, as the compute lane fills and empties them.
+
+        A wave's sums go when the other wave has used them, after it has begun the next, or before: there are two for each bucket.
+        """
+        if waves(self.program.rule):
+            own = [(s, stage) for s, stage in enumerate(self.program.stages) if device in stage.devices]
+            weights = [Value(What.WEIGHTS, s, 0) for s, _ in own]
+            sums = [Value(What.LENT, s, 0, b) for s, stage in own for b in range(stage.buckets)] * 2
+            return sum(self.value(value, device) for value in filter(self.pooled, weights + sums))
         level: dict[tuple[int, int, bool], int] = {}
         most: dict[tuple[int, int, bool], float] = {}
         for values, count in self._changes(device):

@@ -11,7 +11,7 @@ from hocket.passes.gradients import gathers, norm_sum, reductions
 from hocket.passes.tasks import Order
 from hocket.passes.transfers import receive_of, sends
 from hocket.passes.versions import free_old_versions
-from hocket.program.instruction import COMPUTE, Instruction, Kind
+from hocket.program.instruction import Instruction, Kind
 from hocket.program.program import Lane, Program, StageShape, freeze
 from hocket.program.rule import Rule
 
@@ -66,7 +66,7 @@ def _parts(
             compute += found
             part_of += [part] * len(found)
         for instruction, part in zip(free_old_versions(compute), part_of, strict=True):
-            parts[part][(device, COMPUTE)].append(instruction)
+            parts[part][(device, instruction.lane)].append(instruction)
             for send in sends(stages, instruction):
                 receive = receive_of(send)
                 parts[part][(device, send.lane)].append(send)

@@ -39,6 +39,7 @@ class StageCut:
         beside: devices of the other columns, where one of several alike stands for all (plan/columns.py).
         shard: what of its state is divided among its replicas (program.SHARDS).
         merged: microbatches that one forward or backward runs together.
+        wave: which replica of the model it is of, of several on the same devices (program.StageShape).
     """
 
     layers: tuple[int, ...]
@@ -49,6 +50,7 @@ class StageCut:
     beside: tuple[int, ...] = ()
     shard: str = "none"
     merged: int = 1
+    wave: int = 0
 
     @property
     def replicated(self) -> bool:
@@ -85,15 +87,30 @@ class Tie:
 
 
 def check_cuts(graph: Graph, cuts: Sequence[StageCut]) -> None:
-    """Every layer in exactly one stage, every tensor forward.
+    """Every layer in exactly one stage of each wave, every tensor forward.
 
     Raises:
         InputError: names the layer, or the tensor, and the stages.
     """
-    stage_of: dict[int, int] = {}
     for s, cut in enumerate(cuts):
         if not cut.layers:
             raise InputError(f"stages.{s}.layers", "no layers", "at least one")
+    for wave in _waves(cuts):
+        _check_wave(graph, wave)
+
+
+Wave = Sequence[tuple[int, StageCut]]
+
+
+def _waves(cuts: Sequence[StageCut]) -> list[Wave]:
+    """The numbered stages of each replica of the model."""
+    numbers = sorted({cut.wave for cut in cuts})
+    return [[(s, cut) for s, cut in enumerate(cuts) if cut.wave == wave] for wave in numbers]
+
+
+def _check_wave(graph: Graph, wave: Wave) -> None:
+    stage_of: dict[int, int] = {}
+    for s, cut in wave:
         for layer in cut.layers:
             if layer in stage_of:
                 name = graph.layers[layer].name
@@ -119,39 +136,42 @@ def check_cuts(graph: Graph, cuts: Sequence[StageCut]) -> None:
 
 def ties_of(graph: Graph, cuts: Sequence[StageCut]) -> tuple[Tie, ...]:
     """Parameters on more than one stage, grouped by the set of stages that share them."""
-    where: dict[str, set[int]] = {}
-    for s, cut in enumerate(cuts):
-        for layer in cut.layers:
-            for parameter in graph.layers[layer].parameters:
-                where.setdefault(parameter, set()).add(s)
     groups: dict[tuple[int, ...], list[str]] = {}
-    for parameter, stages in where.items():
-        if len(stages) > 1:
-            groups.setdefault(tuple(sorted(stages)), []).append(parameter)
+    for wave in _waves(cuts):
+        where: dict[str, set[int]] = {}
+        for s, cut in wave:
+            for layer in cut.layers:
+                for parameter in graph.layers[layer].parameters:
+                    where.setdefault(parameter, set()).add(s)
+        for parameter, stages in where.items():
+            if len(stages) > 1:
+                groups.setdefault(tuple(sorted(stages)), []).append(parameter)
     return tuple(Tie(tuple(sorted(parameters)), stages) for stages, parameters in sorted(groups.items()))
 
 
 def crossing(graph: Graph, cuts: Sequence[StageCut]) -> dict[tuple[int, int], tuple[int, ...]]:
     """Indices of the tensors that go from one stage to another, by (source stage, target stage)."""
-    stage_of = {layer: s for s, cut in enumerate(cuts) for layer in cut.layers}
     found: dict[tuple[int, int], list[int]] = {}
-    for index, tensor in enumerate(graph.tensors):
-        if tensor.source < 0:
-            continue
-        source = stage_of[tensor.source]
-        for target in sorted({stage_of[t] for t in tensor.targets} - {source}):
-            found.setdefault((source, target), []).append(index)
+    for wave in _waves(cuts):
+        stage_of = {layer: s for s, cut in wave for layer in cut.layers}
+        for index, tensor in enumerate(graph.tensors):
+            if tensor.source < 0:
+                continue
+            source = stage_of[tensor.source]
+            for target in sorted({stage_of[t] for t in tensor.targets} - {source}):
+                found.setdefault((source, target), []).append(index)
     return {pair: tuple(indices) for pair, indices in sorted(found.items())}
 
 
 def batch_tensors(graph: Graph, cuts: Sequence[StageCut]) -> dict[int, tuple[int, ...]]:
     """Indices of the batch's own tensors that each stage reads."""
-    stage_of = {layer: s for s, cut in enumerate(cuts) for layer in cut.layers}
     found: dict[int, list[int]] = {}
-    for index, tensor in enumerate(graph.tensors):
-        if tensor.source < 0:
-            for stage in sorted({stage_of[t] for t in tensor.targets}):
-                found.setdefault(stage, []).append(index)
+    for wave in _waves(cuts):
+        stage_of = {layer: s for s, cut in wave for layer in cut.layers}
+        for index, tensor in enumerate(graph.tensors):
+            if tensor.source < 0:
+                for stage in sorted({stage_of[t] for t in tensor.targets}):
+                    found.setdefault(stage, []).append(index)
     return {stage: tuple(indices) for stage, indices in found.items()}
 
 
@@ -184,6 +204,7 @@ def stage_shapes(graph: Graph, cuts: Sequence[StageCut]) -> tuple[StageShape, ..
                 clips=graph.clip_grad_norm is not None,
                 shard=cut.shard if cut.replicated else "none",
                 merged=cut.merged,
+                wave=cut.wave,
                 threads=tuple(filter(None, map(cut.threads_of, range(own + len(mine))))),
             )
         )

@@ -4,25 +4,33 @@ The steps of a device follow its stages, and where gradients are clipped the nor
 """
 
 from hocket.passes.tasks import Task, Work
-from hocket.program.instruction import COMPUTE, Instruction, Kind, What
-from hocket.program.order import backward_values, forward_values, norm_of, norm_values, stages_on, step_values
+from hocket.program.instruction import Instruction, Kind, What
+from hocket.program.order import (
+    backward_values,
+    forward_values,
+    left_over,
+    norm_of,
+    norm_values,
+    stages_on,
+    step_values,
+)
 from hocket.program.program import StageShape
 from hocket.program.rule import Rule
 
 
 def expand(stages: tuple[StageShape, ...], rule: Rule, device: int, task: Task) -> list[Instruction]:
     """The compute instructions of one task on one device, without frees of weights and without transfers."""
-    s, i = task.stage, task.index
+    s, i, lane = task.stage, task.index, stages[task.stage].lane
     match task.work:
         case Work.FORWARD:
             forward = _forward(stages, rule, device, s, i, again=False)
             inputs = tuple(v for v in forward.reads if v.what is What.INPUT)
-            load = Instruction(Kind.LOAD, s, i, device, COMPUTE, writes=inputs)
+            load = Instruction(Kind.LOAD, s, i, device, lane, writes=inputs)
             return [load, forward] if inputs else [forward]
         case Work.BACKWARD:
             reads, writes = backward_values(stages, rule, s, i)
             frees = tuple(v for v in reads if v.what is not What.WEIGHTS)
-            backward = Instruction(Kind.BACKWARD, s, i, device, COMPUTE, reads, writes, frees)
+            backward = Instruction(Kind.BACKWARD, s, i, device, lane, reads, writes, frees)
             again = [_forward(stages, rule, device, s, i, again=True)] if stages[s].recompute else []
             return [*again, backward]
         case Work.UPDATE:
@@ -31,15 +39,18 @@ def expand(stages: tuple[StageShape, ...], rule: Rule, device: int, task: Task) 
             hosted = stages_on(stages, device)
             if stages[s].clips and s != hosted[-1]:
                 frees = tuple(v for v in frees if v != norm_of(stages, i, device))
-            step = Instruction(Kind.STEP, s, i, device, COMPUTE, reads, writes, frees)
+            step = Instruction(Kind.STEP, s, i, device, lane, reads, writes, frees)
             if stages[s].clips and s == hosted[0]:
-                norm = Instruction(Kind.NORM, s, i, device, COMPUTE, *norm_values(stages, rule, s, i, device))
+                norm = Instruction(Kind.NORM, s, i, device, lane, *norm_values(stages, rule, s, i, device))
                 return [norm, step]
             return [step]
+        case Work.DROP:
+            gone = left_over(stages, rule, i)
+            return [Instruction(Kind.DROP, s, i, device, stages[0].lane, gone, (), gone)]
 
 
 def _forward(stages: tuple[StageShape, ...], rule: Rule, device: int, s: int, i: int, again: bool) -> Instruction:
     reads, writes = forward_values(stages, rule, s, i, again)
     # Weights that were gathered for the forward are gathered again for the backward, and for what it makes again.
-    frees = () if again else tuple(v for v in reads if v.what is What.GATHERED)
-    return Instruction(Kind.FORWARD, s, i, device, COMPUTE, reads, writes, frees, again=again)
+    frees = () if again else tuple(v for v in reads if v.what in (What.GATHERED, What.ENDED))
+    return Instruction(Kind.FORWARD, s, i, device, stages[s].lane, reads, writes, frees, again=again)

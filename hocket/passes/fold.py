@@ -10,11 +10,13 @@ from itertools import pairwise
 
 from hocket.passes.closing import closed
 from hocket.passes.tasks import Order, Task, Work
+from hocket.program.order import twin, waves
 from hocket.program.program import StageShape
 from hocket.program.rule import Rule
 
 REPETITIONS = 3  # two shifts are compared, the third repetition stands before the epilogue
 _MAX_PERIODS = 1024
+_ALONE = -2  # in place of a version
 
 Entry = tuple[Task, int, bool]  # a task, the weight version that it reads, whether it is the last to read it
 
@@ -71,7 +73,7 @@ def _repeats(stages: tuple[StageShape, ...], rule: Rule, stride: int, edges: tup
     orders = orders_of(stages, order, before + REPETITIONS * stride + behind)
     ends = fronts(stages, rule, orders, [before + r * stride for r in range(REPETITIONS + 1)])
     for device, tasks in orders.items():
-        entries = list(_entries(rule, tasks))
+        entries = list(_entries(stages, rule, tasks))
         periods = [entries[front[device] : after[device]] for front, after in pairwise(ends)]
         for r, other in enumerate(periods[1:], start=1):
             if len(other) != len(periods[0]):
@@ -81,8 +83,8 @@ def _repeats(stages: tuple[StageShape, ...], rule: Rule, stride: int, edges: tup
     return True
 
 
-def _entries(rule: Rule, tasks: list[Task]) -> Iterator[Entry]:
-    versions = [_version(rule, task) for task in tasks]
+def _entries(stages: tuple[StageShape, ...], rule: Rule, tasks: list[Task]) -> Iterator[Entry]:
+    versions = [_ALONE if _alone(stages, rule, task) else _version(rule, task) for task in tasks]
     last = {
         (task.stage, version): position for position, (task, version) in enumerate(zip(tasks, versions, strict=True))
     }
@@ -102,6 +104,17 @@ def _version(rule: Rule, task: Task) -> int:
             return rule.backward_version(task.stage, task.index)
         case Work.UPDATE:
             return task.index
+        case Work.DROP:
+            return -1  # it reads no weights
+
+
+def _alone(stages: tuple[StageShape, ...], rule: Rule, task: Task) -> bool:
+    """Whether nothing of another wave comes before a task, as before the very first ones: later ones wait for it."""
+    if not waves(rule) or task.work is Work.DROP:
+        return False
+    if task.work is Work.UPDATE:
+        return rule.before(task.stage, task.index) is None
+    return twin(stages, rule, task.stage, task.index) is None
 
 
 def _moved(rule: Rule, entry: Entry, microbatches: int) -> Entry:

@@ -11,10 +11,11 @@ class Work(StrEnum):
     FORWARD = "F"
     BACKWARD = "B"
     UPDATE = "U"
+    DROP = "D"  # at the end of all: what the last wave leaves for the next
 
 
 class Task(NamedTuple):
-    """Forward or backward of one microbatch, or one update, of one stage."""
+    """Forward or backward of one microbatch, or one update, of one stage; or what is dropped behind the last microbatch of a wave."""
 
     work: Work
     stage: int

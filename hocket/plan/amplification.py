@@ -18,7 +18,7 @@ from hocket.profile.model import ModelProfile
 from hocket.program.instruction import Kind
 from hocket.program.program import replica
 from hocket.strategies._burst_cost import BurstCosts
-from hocket.strategies._common import lends, merged
+from hocket.strategies._common import lends, merged, waved
 from hocket.trace.active import active_s
 from hocket.trace.compare import update_s
 from hocket.trace.trace import KINDS, Trace
@@ -125,7 +125,8 @@ def work_of(plan: Plan) -> Work:
     found: Work = Counter()
     for stage in plan.stages:
         many = merged(plan.strategy, len(stage.devices), plan.microbatches)
-        for m in range(0, plan.microbatches, many):
+        count = plan.microbatches // 2 if waved(plan.strategy) else plan.microbatches
+        for m in range(stage.wave * count, (stage.wave + 1) * count, many):
             _count(found, plan, stage.layers, replica(stage.devices, m, many), plan.samples(m, many))
     return found
 

@@ -34,13 +34,15 @@ class Bounds:
             busy_s = by_device(choice, stages.batch_s / stages.widths)
             if _bundled(choice):
                 busy_s = self._stages.bundles_s(choice)
-            self._quick[key] = max(busy_s.values())
+            # Of waves each has its part of the batch, and all may compute at once.
+            count = 1 + max(cut.wave for cut in choice.stages)
+            self._quick[key] = max(busy_s.values()) / count**2
         return self._quick[key]
 
     def step_share(self, name: str, shapes: tuple[StageShape, ...], choice: Choice) -> float:
         """What a device would save of an iteration if replicas divided their steps, at most, by the seconds of compute alone. The
         strategy must support the choice."""
-        if not self._steps:
+        if not self._steps or _waved(choice):
             return 0.0
         stages = self._stages.of(choice)
         rule = strategy(name).rule(shapes, stages.microbatches, complete(name, choice.options))
@@ -57,8 +59,8 @@ class Bounds:
         return self._shapes[key][1]
 
     def seconds(self, name: str, shapes: tuple[StageShape, ...], choice: Choice) -> float:
-        """Everything that `bound_time` lists; of bundles compute alone. The strategy must support the choice."""
-        if _bundled(choice):
+        """Everything that `bound_time` lists; of bundles and waves compute alone. The strategy must support the choice."""
+        if _bundled(choice) or _waved(choice):
             return self.quick_s(choice)
         return self._time.seconds(name, shapes, choice)
 
@@ -70,3 +72,8 @@ class Bounds:
 def _bundled(choice: Choice) -> bool:
     """Whether microbatches run together, which takes less than one after the other."""
     return any(cut.merged > 1 for cut in choice.stages)
+
+
+def _waved(choice: Choice) -> bool:
+    """Whether devices compute for several waves at once."""
+    return any(cut.wave for cut in choice.stages)

@@ -36,10 +36,10 @@ def column_of(
     """The first column of a plan, or None where one does not stand for all.
 
     Stages of unlike numbers of replicas are as many columns as the greatest common divisor of these. One does not stand for all where
-    that is 1, or sizes of microbatches differ or some run together, and where columns are of unlike devices or share links or cores.
+    that is 1, or sizes of microbatches differ or some run together, where devices have several waves, and where columns are of unlike devices or share links or cores.
     """
     count = gcd(*(len(cut.devices) for cut in cuts))
-    if count == 1 or batch_size % (count * microbatch_size) or any(cut.merged > 1 for cut in cuts):
+    if count == 1 or batch_size % (count * microbatch_size) or any(cut.merged > 1 or cut.wave for cut in cuts):
         return None
     if cluster.host_cores is not None or not _alike(graph, cluster, cuts, count):
         return None

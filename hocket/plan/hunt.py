@@ -238,6 +238,7 @@ def make_plan(situation: Situation, name: str, choice: Choice, profile_path: str
             recompute=stage.recompute,
             buckets=tuple(tuple(layers[i].name for i in bucket) for bucket in stage.buckets),
             threads=stage.threads,
+            wave=stage.wave,
         )
         for stage in choice.stages
     )

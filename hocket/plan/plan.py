@@ -41,6 +41,8 @@ class PlanStage:
         compile: a backend of torch.compile, inductor or aot_eager, that makes code of the stage; none: it runs as it is written.
         threads: of each bucket, how many threads of a processor, or CTAs of NCCL on a GPU, move its gradients; (): what the
             library takes.
+        wave: which replica of the model it belongs to, where a strategy has several on the same devices (tick_tock); they have the
+            same layers.
     """
 
     layers: tuple[str, ...]
@@ -49,6 +51,7 @@ class PlanStage:
     buckets: tuple[tuple[str, ...], ...] = ()
     compile: str = ""
     threads: tuple[int, ...] = ()
+    wave: int = 0
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
 
@@ -181,6 +184,7 @@ class Plan:
         said = {
             Feature.TENSOR: self.tensor > 1,
             Feature.SLICES: self.slices,
+            Feature.WAVES: any(stage.wave for stage in self.stages),
             Feature.SEQUENCE_PARALLEL: self.sequence_parallel,
             Feature.COMPILE: any(stage.compile for stage in self.stages),
         }
@@ -227,6 +231,7 @@ class Plan:
                     threads=stage.threads,
                     shard=self.shard,
                     merged=merged(self.strategy, len(stage.devices), self.microbatches),
+                    wave=stage.wave,
                 )
             )
         return tuple(cuts)

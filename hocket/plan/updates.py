@@ -19,7 +19,7 @@ class Updates:
     """What one optimizer update of a plan is made of.
 
     Attributes:
-        kind: of the rule: sync, stashed, vertical, delayed or naive.
+        kind: of the rule: sync, stashed, vertical, delayed, naive or averaged.
         old: updates by which the weights of a gradient lag behind, on the stage with the least and the most lag, once warm.
         samples: how many samples one update averages, on the stage with the fewest and the most; the last microbatch of a
             batch may have fewer.
@@ -34,7 +34,12 @@ class Updates:
     @property
     def same(self) -> bool:
         """Whether the mathematics are those of one process."""
-        return self.old == (0, 0) and self.samples == (self.batch_size, self.batch_size)
+        return not self.shared and self.old == (0, 0) and self.samples == (self.batch_size, self.batch_size)
+
+    @property
+    def shared(self) -> bool:
+        """Whether two replicas step with each other's gradients, of which half were computed on the other's weights."""
+        return self.kind == "averaged"
 
     @property
     def age(self) -> str:
@@ -47,6 +52,8 @@ class Updates:
         """In a few words, for a column: "same", "1 update old", "up to 3 updates old, of 16"."""
         if self.same:
             return "same"
+        if self.shared:
+            return "half on the other wave's weights"
         if self.samples == (self.batch_size, self.batch_size):
             return self.age
         return f"{self.age}, of {_range(self.samples)}" if self.age else f"updates of {_range(self.samples)}"
@@ -56,6 +63,10 @@ class Updates:
         if self.same:
             return f"{name} has the mathematics of one process: each update averages the {self.batch_size} samples of a batch"
         parts = []
+        if self.shared:
+            parts.append(
+                "trains two replicas in turn, each with gradients of which half were computed on the other's weights"
+            )
         if self.age:
             newest = ", and the backward takes the newest" if self.kind == "naive" else ""
             parts.append(f"computes gradients on weights {self.age}{newest}")

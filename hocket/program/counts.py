@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 from hocket.program.demands import PARTS
 from hocket.program.instruction import (
-    COMPUTE,
     GATHER,
     REDUCE,
     SWAPS,
@@ -97,7 +96,7 @@ def _expected(program: Program, start: int, end: int) -> Iterator[_Task]:
         kinds = [(Kind.FORWARD, False), (Kind.BACKWARD, False)]
         kinds += [(Kind.LOAD, False)] if shape.batch else []
         kinds += [(Kind.FORWARD, True)] if shape.recompute else []
-        for m in range(start, end, shape.merged):
+        for m in (m for m in range(start, end, shape.merged) if rule.takes(s, m)):
             for kind, again in kinds:
                 yield _Task(shape.device(m), kind, again, s, m, "", -1, -1)
         for t in shape.targets:
@@ -158,7 +157,7 @@ def _missing(program: Program, task: _Task, when: str) -> Problem:
     elif task.kind is Kind.ALL_GATHER:
         what = What.WEIGHTS if _counts_updates(task) else What.GATHERED
         value = f" {Value(what, task.stage, task.number, task.part)}"
-    lane = COMPUTE
+    lane = program.stages[task.stage].lane
     if task.kind is Kind.SEND:
         lane = send_lane(task.peer)
     elif task.kind is Kind.RECEIVE:

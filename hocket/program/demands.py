@@ -7,7 +7,6 @@ from collections.abc import Iterable
 
 from hocket.program.instruction import (
     COLLECTIVES,
-    COMPUTE,
     GATHER,
     REDUCE,
     SWAP_LANES,
@@ -16,6 +15,7 @@ from hocket.program.instruction import (
     Kind,
     Value,
     What,
+    computes,
     receive_lane,
     send_lane,
 )
@@ -94,6 +94,8 @@ def _place(program: Program, i: Instruction, device: int, lane: str) -> Wrong | 
         shape = program.stages[i.stage]
         if device not in shape.devices:
             return "place", f"is of stage {i.stage}", f"one of that stage's devices {list(shape.devices)}", ""
+        if kind in _ON_A_REPLICA and not program.rule.takes(i.stage, i.index):
+            return "values", f"is of microbatch {i.index}", "one of its own wave", ""
         if kind in _ON_A_REPLICA and shape.device(i.index) != device:
             return "place", f"is of microbatch {i.index}", f"device {shape.device(i.index)}, whose turn that is", ""
         if kind in _ON_A_REPLICA and shape.first(i.index) != i.index:
@@ -101,10 +103,10 @@ def _place(program: Program, i: Instruction, device: int, lane: str) -> Wrong | 
             return "values", f"is of microbatch {i.index}", first, ""
         if kind is Kind.NORM and (not shape.clips or i.stage != stages_on(program.stages, device)[0]):
             return "values", f"names stage {i.stage}", "the first stage of a device of a program that clips", ""
-    return _lane(i)
+    return _lane(program, i)
 
 
-def _lane(i: Instruction) -> Wrong | None:
+def _lane(program: Program, i: Instruction) -> Wrong | None:
     match i.kind:
         case Kind.SEND:
             expected = send_lane(i.peer)
@@ -117,8 +119,10 @@ def _lane(i: Instruction) -> Wrong | None:
             expected = f"{prefix}@..."
         case Kind.SWAP_IN | Kind.SWAP_OUT if i.lane == SWAP_LANES[i.kind]:
             return None
+        case Kind.DROP if computes(i.lane):
+            return None
         case _:
-            expected = COMPUTE
+            expected = program.stages[i.stage].lane
     return None if i.lane == expected else ("lane", "stands in a wrong lane", f"lane {expected}", "Move it there.")
 
 

@@ -1,4 +1,4 @@
-"""The staircase: a program drawn as rows of devices and columns of time slots, for people and for golden files.
+"""The staircase: a program drawn as rows of devices (of waves, each has its own) and columns of time slots, for people and for golden files.
 
 Rules of this file: plain characters only, no colours; every row has the same columns; what is cut off is said.
 
@@ -11,10 +11,10 @@ Source: the figures of chapters 2 to 4 of the dissertation; there the colour tel
 
 from dataclasses import dataclass, field
 
-from hocket.program.instruction import COMPUTE, Instruction, Kind
+from hocket.program.instruction import COMPUTE, Instruction, Kind, computes
 from hocket.program.placement import Slot, place, shifted
 from hocket.program.problem import Place
-from hocket.program.program import Program
+from hocket.program.program import Lane, Program
 
 MAX_ROWS = 64
 MAX_BLOCKED = 6  # instructions a device that cannot start
@@ -52,23 +52,24 @@ def draw(
         mark: an instruction to point at; of other lanes than the compute lane, the compute instruction that it serves.
     """
     slots = place(program, repeats, forward_slots, backward_slots)
+    at = (mark.device, mark.lane if computes(mark.lane) else COMPUTE) if mark else None
     labels = _Labels(program)
     last = max((s.end for row in slots.values() for s in row if s.start >= 0), default=0)
     blocked = any(s.start < 0 for row in slots.values() for s in row)
     if blocked:
-        slots = {device: _after(row, last) for device, row in slots.items()}
+        slots = {lane: _after(row, last) for lane, row in slots.items()}
     total = max((s.end for row in slots.values() for s in row), default=0)
     size = max((len(labels.of(s.instruction)) for row in slots.values() for s in row), default=1)
-    rows = {device: _row(program, labels, device, row, total, size, last, what) for device, row in slots.items()}
+    rows = {lane: _row(program, labels, lane, row, total, size, last, what) for lane, row in slots.items()}
     grid = _Grid(list(rows), rows, total, size)
-    pointed = _pointed(program, slots, mark) if mark else None
+    pointed = _pointed(program, slots.get(at, []), mark) if mark and at else None
     window = grid.window(width, pointed.start if pointed else 0)
-    shown = _shown_devices(list(rows), mark.device if mark else None)
+    shown = _shown_rows(list(rows), at)
 
     lines = grid.headings(window, slots, shown)
-    for device in shown:
-        lines.append(grid.line(device, window))
-        if mark and mark.device == device:
+    for lane in shown:
+        lines.append(grid.line(lane, window))
+        if mark and lane == at:
             lines.append(grid.pointer(pointed.start if pointed else window[0], window, _here(program, mark)))
     lines += _notes(program, slots, labels, total, window, len(rows) - len(shown), blocked)
     return "\n".join(line.rstrip() for line in lines) + "\n"
@@ -115,9 +116,10 @@ def _after(row: list[Slot], time: int) -> list[Slot]:
 
 
 def _row(
-    program: Program, labels: _Labels, device: int, slots: list[Slot], total: int, size: int, last: int, what: str
+    program: Program, labels: _Labels, lane: Lane, slots: list[Slot], total: int, size: int, last: int, what: str
 ) -> _Row:
-    row = _Row(f"{what} {device}  {labels.stages(device)}", [".".ljust(size)] * total, [" "] * (total + 1))
+    device, wave = lane[0], lane[1].removeprefix(COMPUTE)
+    row = _Row(f"{what} {device}{wave}  {labels.stages(device)}", [".".ljust(size)] * total, [" "] * (total + 1))
     whole = not program.prologue and not program.epilogue
     before: Slot | None = None
     for slot in slots:
@@ -142,8 +144,8 @@ def _row(
 class _Grid:
     """All rows with common columns; a sign of any row makes a column of its own."""
 
-    devices: list[int]
-    rows: dict[int, _Row]
+    lanes: list[Lane]
+    rows: dict[Lane, _Row]
     total: int
     size: int
 
@@ -166,8 +168,8 @@ class _Grid:
             end += 1
         return first, end
 
-    def line(self, device: int, window: tuple[int, int]) -> str:
-        row = self.rows[device]
+    def line(self, lane: Lane, window: tuple[int, int]) -> str:
+        row = self.rows[lane]
         first, end = window
         text = row.name.ljust(self.margin)
         for time in range(first, end + 1):
@@ -178,7 +180,7 @@ class _Grid:
                 text += row.cells[time] + row.behind[time + 1]
         return text
 
-    def headings(self, window: tuple[int, int], slots: dict[int, list[Slot]], shown: list[int]) -> list[str]:
+    def headings(self, window: tuple[int, int], slots: dict[Lane, list[Slot]], shown: list[Lane]) -> list[str]:
         """The names of the parts as the first row passes through them, and the ruler."""
         first, end = window
         ruler = "slot".ljust(self.margin)
@@ -202,10 +204,10 @@ class _Grid:
         return " " * self.column(max(first, min(time, end - 1)), first) + f"^ HERE: {text}"
 
 
-def _pointed(program: Program, slots: dict[int, list[Slot]], mark: Place) -> Slot | None:
+def _pointed(program: Program, slots: list[Slot], mark: Place) -> Slot | None:
     """The compute instruction to point at: the marked one, or the one that its lane serves."""
-    row = [slot for slot in slots.get(mark.device, []) if slot.repetition in (0, 1)]
-    if mark.lane == COMPUTE:
+    row = [slot for slot in slots if slot.repetition in (0, 1)]
+    if computes(mark.lane):
         exact = [slot for slot in row if (slot.part, slot.position) == (mark.part, mark.position)]
         return next(iter(exact or row[-1:]), None)
     marked = mark.instruction(program)
@@ -217,21 +219,21 @@ def _pointed(program: Program, slots: dict[int, list[Slot]], mark: Place) -> Slo
 
 
 def _here(program: Program, mark: Place) -> str:
-    where = "" if mark.lane == COMPUTE else f" in lane {mark.lane}"
+    where = "" if computes(mark.lane) else f" in lane {mark.lane}"
     return f"{mark.instruction(program).name}{where} ({mark.part}, instruction {mark.position})"
 
 
-def _shown_devices(devices: list[int], marked: int | None) -> list[int]:
-    devices = sorted(devices)
-    if len(devices) <= MAX_ROWS:
-        return devices
-    shown = devices[:MAX_ROWS]
+def _shown_rows(lanes: list[Lane], marked: Lane | None) -> list[Lane]:
+    lanes = sorted(lanes)
+    if len(lanes) <= MAX_ROWS:
+        return lanes
+    shown = lanes[:MAX_ROWS]
     return shown if marked is None or marked in shown else [*shown[:-1], marked]
 
 
 def _notes(
     program: Program,
-    slots: dict[int, list[Slot]],
+    slots: dict[Lane, list[Slot]],
     labels: _Labels,
     total: int,
     window: tuple[int, int],

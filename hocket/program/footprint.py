@@ -2,7 +2,8 @@
 
 For each value, the stretch of its device's compute lane during which it may be there: from the first compute instruction
 that is not ordered before its writer, to the last that is not ordered behind the one who frees it. The time before each
-compute instruction, in which the lane may wait, counts as well. A receive takes its
+compute instruction, in which the lane may wait, counts as well. Of a device with several waves it is the first one's lane, and what an
+instruction of another lane takes while it runs is counted over all of that lane beside which it may run. A receive takes its
 memory when it is posted (order.py, rule 6). The simulator's figure belongs to one timing
 and may be lower; as far as the bytes are right, none can be higher.
 """
@@ -13,7 +14,7 @@ from typing import Protocol
 
 import numpy as np
 
-from hocket.program.instruction import COMPUTE, COUNTS_UPDATES, Instruction, Value, What
+from hocket.program.instruction import COMPUTE, COUNTS_UPDATES, Instruction, Value, What, computes
 from hocket.program.order import heir_of
 from hocket.program.problem import Place, Problem, problem_at
 from hocket.program.program import Lane, Program
@@ -24,6 +25,7 @@ _Happened = tuple[int, Place, Instruction]  # an event, and what one device did 
 _BLOCK = 64  # devices whose clocks are kept at a time
 _MEND = "Recompute, use smaller microbatches or more stages, or admit fewer inputs."
 _LARGEST = 4  # values named in a message
+_TEMPORARY = Value(What.STASH, -1, -1)  # what no value has: an instruction's own while it runs
 
 
 class Sizes(Protocol):
@@ -223,6 +225,10 @@ def _footprint(
             stretches.append(there[value])
         if place.lane == COMPUTE:
             held.append(0.0 if host else sizes.held(instruction))
+        elif computes(place.lane) and not host:
+            new = (v for v in instruction.writes if heir_of(instruction, v) is None and not sizes.pooled(v))
+            besides = sizes.held(instruction) - sum(size(v) for v in new)
+            stretches.append(_Stretch(_TEMPORARY, max(0.0, besides), start, end))
     if not places:
         return None
     level = np.full(2 * len(places), 0.0 if host else float(sizes.besides(device)))
@@ -237,7 +243,11 @@ def _footprint(
         level += np.maximum.accumulate(there_bytes) if pooled else there_bytes
     worst = int(level.argmax())
     largest = sorted(
-        ((s.value, s.size) for s in stretches if s.start <= worst and not 0 <= s.end <= worst),
+        (
+            (s.value, s.size)
+            for s in stretches
+            if s.value != _TEMPORARY and s.start <= worst and not 0 <= s.end <= worst
+        ),
         key=lambda pair: (-pair[1], pair[0]),
     )
     return Footprint(float(level[worst]), places[worst // 2], tuple(largest[:_LARGEST]))
@@ -251,7 +261,7 @@ def _pools(stretches: list[_Stretch], sizes: Sizes) -> Iterator[tuple[bool, list
         value = stretch.value
         if sizes.pooled(value):
             pools.setdefault(
-                (value.what in COUNTS_UPDATES - {What.REDUCED, What.PART}, value.stage, value.part), []
+                (value.what in COUNTS_UPDATES - {What.REDUCED, What.PART, What.LENT}, value.stage, value.part), []
             ).append(stretch)
         else:
             rest.append(stretch)

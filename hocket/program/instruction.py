@@ -46,12 +46,16 @@ class What(StrEnum):
     SQUARES = "sq"  # squares of this device's share of one update's gradients, summed up: update, -
     NORM = "norm"  # the same over all devices: update, -
     SHARD = "shard"  # the part of weights after `index` updates that this device's step makes: version, -
+    ENDED = "end"  # signal that a forward (part 0) or backward (part 1) is over, for the next one of the other wave: microbatch, part
+    LENT = "lent"  # weight gradients that a step has used, for the next step of the other wave: update, bucket
     GATHERED = "full"  # whole weights for one round of the replicas: its first microbatch, 0 for the forward or 1 for the backward
     MARK = "mark"  # no bytes: that an instruction of another lane is over: the period's first microbatch, a number of its own
 
 
 # Values whose index counts updates; the index of all others counts microbatches.
-COUNTS_UPDATES = frozenset({What.WEIGHTS, What.REDUCED, What.OPTIMIZER, What.SQUARES, What.NORM, What.SHARD, What.PART})
+COUNTS_UPDATES = frozenset(
+    {What.WEIGHTS, What.REDUCED, What.OPTIMIZER, What.SQUARES, What.NORM, What.SHARD, What.PART, What.LENT}
+)
 COLLECTIVES = frozenset({Kind.ALL_REDUCE, Kind.REDUCE_SCATTER, Kind.ALL_GATHER})
 # Between a device and its host; what such an instruction moves or drops says what its index counts.
 SWAPS = frozenset({Kind.SWAP_OUT, Kind.SWAP_IN})
@@ -96,21 +100,32 @@ class Value(NamedTuple):
                 return f"{self.what}.{self.stage}v{self.index}"
             case What.SQUARES | What.NORM:
                 return f"{self.what}.{self.stage}u{self.index}"
-            case What.REDUCED | What.PART:
+            case What.REDUCED | What.PART | What.LENT:
                 return f"{self.what}.{self.stage}u{self.index}b{self.part}"
             case What.ACCUMULATOR:
                 return f"{self.what}.{self.stage}#{self.index}b{self.part}"
-            case What.GATHERED | What.MARK:
+            case What.GATHERED | What.MARK | What.ENDED:
                 return f"{self.what}.{self.stage}#{self.index}.{self.part}"
         return f"{self.what}.{self.stage}#{self.index}"
 
 
 COMPUTE = "compute"
+"""Lane of the first wave's compute instructions, and where there are no waves of all."""
 SWAP_LANES = {Kind.SWAP_IN: "swap_in", Kind.SWAP_OUT: "swap_out"}
 """Lanes of swaps that run beside compute; others stand in the compute lane."""
 REDUCE = "reduce"
 GATHER = "gather"
 RECEIVE = "receive"
+
+
+def compute_lane(wave: int) -> str:
+    """Lane of one wave's compute instructions on each of its devices: a thread, on a GPU a stream."""
+    return f"{COMPUTE}.{wave}" if wave else COMPUTE
+
+
+def computes(lane: str) -> bool:
+    """Whether a lane is that of some wave's compute instructions."""
+    return lane.startswith(COMPUTE)
 
 
 def send_lane(peer: int) -> str:

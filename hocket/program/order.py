@@ -21,9 +21,50 @@ from math import gcd
 
 from hocket.program.instruction import Instruction, Kind, Value, What
 from hocket.program.program import Program, StageShape
-from hocket.program.rule import Rule
+from hocket.program.rule import WAVES, Rule
 
 Stages = tuple[StageShape, ...]
+
+
+def waves(rule: Rule) -> bool:
+    """Whether stages are waves, which take turns (Wang et al., Wavelet, MLSys 2021, section 3.2)."""
+    return rule.kind == "averaged"
+
+
+def twin(stages: Stages, rule: Rule, stage: int, microbatch: int) -> Value | None:
+    """The signal that a wave's forward of a microbatch waits for: that its device's forward before, of the other wave, is over
+    (appendix B.1.1). None for the very first. A backward's is the same with part 1."""
+    half = rule.batch[stage] // WAVES
+    if stage:
+        return Value(What.ENDED, 0, microbatch - half, 0)
+    before = microbatch - stages[stage].round
+    if before < 0:
+        return None
+    # In the first round of a batch it is the last of the batch before, which is right in front.
+    same = rule.update(stage, before) == rule.update(stage, microbatch) and rule.takes(stage, before)
+    return Value(What.ENDED, 1, before + half if same else before, 0)
+
+
+def _turns(
+    stages: Stages, rule: Rule, stage: int, microbatch: int, part: int
+) -> tuple[tuple[Value, ...], tuple[Value, ...]]:
+    """The signals that a forward (part 0) or backward (part 1) reads and writes: none where there are no waves."""
+    if not waves(rule):
+        return (), ()
+    found = twin(stages, rule, stage, microbatch)
+    reads = () if found is None else (found._replace(part=part),)
+    return reads, (Value(What.ENDED, stage, microbatch, part),)
+
+
+def lent(stages: Stages, rule: Rule, stage: int, update: int) -> tuple[Value, ...]:
+    """What a wave's step leaves of its gradients for the next step of the other wave, bucket by bucket."""
+    return tuple(Value(What.LENT, stage, update, b) for b in range(stages[stage].buckets)) if waves(rule) else ()
+
+
+def left_over(stages: Stages, rule: Rule, microbatch: int) -> tuple[Value, ...]:
+    """What the second wave leaves for the first one behind its update with this last microbatch, when nothing comes any more."""
+    signals = (Value(What.ENDED, 1, microbatch, part) for part in (0, 1))
+    return *signals, *lent(stages, rule, 1, rule.update(1, microbatch))
 
 
 def weight_read(stages: Stages, rule: Rule, stage: int, microbatch: int, backward: bool) -> Value:
@@ -95,7 +136,8 @@ def forward_values(
     stash = (Value(What.STASH, stage, microbatch),)
     if again:
         return reads, stash
-    return reads, outputs if shape.recompute else outputs + stash
+    waited, signals = _turns(stages, rule, stage, microbatch, 0)
+    return reads + waited, (outputs if shape.recompute else outputs + stash) + signals
 
 
 def backward_values(
@@ -121,7 +163,8 @@ def backward_values(
     leaving = tuple(
         value for source in shape.gradients for value in pieces(stages, What.GRADIENT, source, stage, stage, microbatch)
     )
-    return reads, leaving + accumulators(stages, stage, microbatch)
+    waited, signals = _turns(stages, rule, stage, microbatch, 1)
+    return reads + waited, leaving + accumulators(stages, stage, microbatch) + signals
 
 
 def reduce_group(stages: Stages, stage: int, bucket: int) -> tuple[int, ...]:
@@ -195,8 +238,12 @@ def step_values(
         reads.append(norm_of(stages, update, device))
     reads += [Value(What.SHARD if stages[stage].gathers else What.WEIGHTS, stage, update)]
     reads += [Value(What.OPTIMIZER, stage, update)]
+    before = rule.before(stage, update)
+    if before is not None:
+        reads += lent(stages, rule, *before)
     made = What.SHARD if stages[stage].sharded else What.WEIGHTS
-    return tuple(reads), (Value(made, stage, update + 1), Value(What.OPTIMIZER, stage, update + 1))
+    own = (Value(made, stage, update + 1), Value(What.OPTIMIZER, stage, update + 1))
+    return tuple(reads), own + lent(stages, rule, stage, update)
 
 
 def gather_values(
@@ -245,6 +292,7 @@ _HEIRS = {
     What.ACCUMULATOR: (What.ACCUMULATOR,),
     What.REDUCED: (What.ACCUMULATOR,),
     What.NORM: (What.SQUARES,),
+    What.LENT: (What.ACCUMULATOR, What.REDUCED),
 }
 
 

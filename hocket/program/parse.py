@@ -23,16 +23,16 @@ _VALUE = re.compile(
     rf"(?:(?P<pair>act|grad)\.({_NUMBER})>({_NUMBER})#({_NUMBER})"
     rf"|(?P<version>w|opt|shard)\.({_NUMBER})v({_NUMBER})"
     rf"|(?P<norm>sq|norm)\.({_NUMBER})u({_NUMBER})"
-    rf"|(?P<sum>sum|part)\.({_NUMBER})u({_NUMBER})b({_NUMBER})"
+    rf"|(?P<sum>sum|part|lent)\.({_NUMBER})u({_NUMBER})b({_NUMBER})"
     rf"|(?P<dw>dw)\.({_NUMBER})#({_NUMBER})b({_NUMBER})"
-    rf"|(?P<full>full|mark)\.({_NUMBER})#({_NUMBER})\.({_NUMBER})"
+    rf"|(?P<full>full|mark|end)\.({_NUMBER})#({_NUMBER})\.({_NUMBER})"
     rf"|(?P<plain>in|stash)\.({_NUMBER})#({_NUMBER}))(?:~(?P<copy>[1-9][0-9]{{0,8}}))?"
 )
 _INSTRUCTION = re.compile(
     rf"(?P<kind>[a-z_]+)(?P<again> again)? (?P<stage>{_NUMBER}) (?P<counter>[#u])(?P<index>{_NUMBER})"
     rf"(?: (?P<way>[<>])(?P<peer>{_NUMBER}))?(?: @(?P<group>{_NUMBERS}))?"
 )
-_LANE = re.compile(r"[a-z_]+(?:[<>@][0-9,/]+)?")
+_LANE = re.compile(r"[a-z_]+(?:\.[0-9]+|[<>@][0-9,/]+)?")
 _KINDS = {str(kind): kind for kind in Kind}
 _OPEN = SWAPS | {Kind.ALL_GATHER, Kind.DROP}  # their values say what they count
 _COUNTERS = dict.fromkeys(Kind, "#") | dict.fromkeys(UPDATE_KINDS, "u")
@@ -152,7 +152,7 @@ def _stage(reader: _Reader, line: str, number: int) -> tuple[StageShape, tuple[i
     seen: dict[str, str] = {}
     tied: list[tuple[int, tuple[int, ...]]] = []
     lists = ("devices", "sources", "targets", "gradients")
-    flags, figures = ("batch", "recompute", "clips"), ("buckets", "columns", "shard", "merged", "threads")
+    flags, figures = ("batch", "recompute", "clips"), ("buckets", "columns", "shard", "merged", "threads", "wave")
     known = (*lists, *flags, "tied", *figures, "update", "delay")
     for entry in rest.split(";"):
         key, _, word = entry.strip().partition(" ")
@@ -188,6 +188,7 @@ def _stage(reader: _Reader, line: str, number: int) -> tuple[StageShape, tuple[i
         shard=seen.get("shard", "none"),
         merged=_number(reader, seen.get("merged", "1"), least=1),
         threads=_numbers(reader, seen["threads"]) if "threads" in seen else (),
+        wave=_number(reader, seen.get("wave", "0")),
     )
     return shape, (_number(reader, seen["update"], least=1), _number(reader, seen.get("delay", "0")))
 

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from hocket.program.instruction import COLLECTIVES, COMPUTE, Instruction, Kind, Value
+from hocket.program.instruction import COLLECTIVES, COMPUTE, Instruction, Kind, Value, computes
 from hocket.program.program import Lane, Lanes, Program
 
 
@@ -32,8 +32,10 @@ class _Entry:
     instruction: Instruction
 
 
-def place(program: Program, repeats: int = 1, forward_slots: int = 1, backward_slots: int = 2) -> dict[int, list[Slot]]:
-    """The compute lane of each device, in its order; instructions that can never start come last."""
+def place(
+    program: Program, repeats: int = 1, forward_slots: int = 1, backward_slots: int = 2
+) -> dict[Lane, list[Slot]]:
+    """The compute lanes of each device, in their order; instructions that can never start come last."""
     lanes = _unrolled(program, repeats)
     there: dict[tuple[int, Value], int] = {}
     for device in program.devices:
@@ -42,8 +44,8 @@ def place(program: Program, repeats: int = 1, forward_slots: int = 1, backward_s
     waiting: dict[tuple[int, Value], list[Lane]] = {}
     at = dict.fromkeys(lanes, 0)
     clock = dict.fromkeys(lanes, 0)
-    slots: dict[int, list[Slot]] = {device: [] for device in program.devices}
-    slots |= {device: [] for device, lane in lanes if lane == COMPUTE}
+    slots: dict[Lane, list[Slot]] = {(device, COMPUTE): [] for device in program.devices}
+    slots |= {lane: [] for lane in lanes if computes(lane[1])}
     each = {Kind.FORWARD: forward_slots, Kind.BACKWARD: backward_slots}
     queue = deque(lanes)
 
@@ -88,13 +90,13 @@ def place(program: Program, repeats: int = 1, forward_slots: int = 1, backward_s
                     write(_sent(instruction.peer), value, end)
             for value in instruction.writes:
                 write(lane[0], value, end)
-            if lane[1] == COMPUTE:
-                slots[lane[0]].append(Slot(entry.part, entry.repetition, entry.position, instruction, start, end))
+            if lane in slots:
+                slots[lane].append(Slot(entry.part, entry.repetition, entry.position, instruction, start, end))
     for (device, name), entries in lanes.items():
-        if name == COMPUTE:
+        if computes(name):
             for entry in entries[at[device, name] :]:
                 size = length(entry.instruction)
-                slots[device].append(
+                slots[device, name].append(
                     Slot(entry.part, entry.repetition, entry.position, entry.instruction, -1, -1 + size)
                 )
     return slots

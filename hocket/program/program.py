@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from types import MappingProxyType
 
-from hocket.program.instruction import COUNTS_UPDATES, Instruction, Value, What
+from hocket.program.instruction import COUNTS_UPDATES, Instruction, Value, What, compute_lane
 from hocket.program.rule import Rule
 
 Lane = tuple[int, str]
@@ -49,6 +49,7 @@ class StageShape:
         shard: one of SHARDS.
         merged: microbatches of a bundle, which one forward or backward runs together: those from a multiple of this on.
         threads: for each bucket, how many threads move its sum; (): what the library takes by itself.
+        wave: which replica of the model it belongs to, of several that take turns on the same devices (strategies/tick_tock.py).
     """
 
     devices: tuple[int, ...]
@@ -64,6 +65,12 @@ class StageShape:
     shard: str = "none"
     merged: int = 1
     threads: tuple[int, ...] = ()
+    wave: int = 0
+
+    @property
+    def lane(self) -> str:
+        """The lane of its compute instructions."""
+        return compute_lane(self.wave)
 
     @property
     def sharded(self) -> bool:

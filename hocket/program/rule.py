@@ -5,14 +5,20 @@ what every run is compared with. One formula covers the five kinds:
 
     version(stage, microbatch) = max(0, microbatch // batch[stage] - delay[stage])
 
-Sources: sync 3.2.2; stashed and vertical 2.4.3; delayed (2BW) 3.2.1; naive: 2.4.3, "without weight stashing".
+`averaged` is of two waves that hold the same layers and take half of each batch in turn: a step uses the gradients of its own half
+and of the half before, which the other wave computed on weights of its own.
+
+Sources: sync 3.2.2; stashed and vertical 2.4.3; delayed (2BW) 3.2.1; naive: 2.4.3, "without weight stashing";
+averaged: Wang et al., Wavelet (MLSys 2021), figure 9 and equation 1.
 """
 
 from dataclasses import dataclass
 
 from hocket.errors import InputError
 
-KINDS = ("sync", "stashed", "vertical", "delayed", "naive")
+WAVES = 2
+"""Of the rule `averaged`."""
+KINDS = ("sync", "stashed", "vertical", "delayed", "naive", "averaged")
 
 
 @dataclass(frozen=True)
@@ -52,8 +58,22 @@ class Rule:
         return microbatch // self.batch[stage]
 
     def microbatches(self, stage: int, update: int) -> range:
-        """The microbatches whose mean gradient makes one update."""
-        return range(update * self.batch[stage], (update + 1) * self.batch[stage])
+        """The microbatches that a stage runs for one update: their mean gradient makes it, under `averaged` with the half before."""
+        first, count = update * self.batch[stage], self.batch[stage]
+        if self.kind == "averaged":
+            count //= WAVES
+            first += stage * count
+        return range(first, first + count)
+
+    def takes(self, stage: int, microbatch: int) -> bool:
+        """Whether a stage runs a microbatch; of waves each runs its own."""
+        return self.kind != "averaged" or microbatch in self.microbatches(stage, self.update(stage, microbatch))
+
+    def before(self, stage: int, update: int) -> tuple[int, int] | None:
+        """Under `averaged` the (stage, update) in front of one: its gradients are averaged with those of this one."""
+        if self.kind != "averaged" or (stage, update) == (0, 0):
+            return None
+        return (0, update) if stage else (1, update - 1)
 
     def staleness(self, stage: int) -> int:
         """Updates between the weights a gradient was computed with and those it is applied to, once warm."""
@@ -62,7 +82,7 @@ class Rule:
     @property
     def synchronous(self) -> bool:
         """Whether every gradient is computed with the newest weights, as by one process."""
-        return all(d == 0 for d in self.delay)
+        return self.kind != "averaged" and all(d == 0 for d in self.delay)
 
     @property
     def at_one_moment(self) -> bool:

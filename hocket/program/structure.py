@@ -1,15 +1,18 @@
 """What must hold of a program's header: stages, borders, ties, replicas, rule and stride, before any instruction is read."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
+from hocket.program.order import waves
 from hocket.program.problem import Problem
 from hocket.program.program import MAX_THREADS, SHARDS, Program
+from hocket.program.rule import WAVES
 
 
 def structure_problems(program: Program) -> list[Problem]:
     """Everything that is wrong with the stages, the rule or the stride."""
     found = list(_numbers(program))
-    return found or [*_borders(program), *_ties(program), *_rounds(program), *_clips(program)]
+    return found or [*_borders(program), *_ties(program), *_rounds(program), *_clips(program), *_waves(program)]
 
 
 def tie_of(program: Program, stage: int, bucket: int) -> tuple[object, ...]:
@@ -151,4 +154,28 @@ def _clips(program: Program) -> Iterator[Problem]:
         yield _wrong(
             f"stages clip under a rule {program.rule.kind!r} with updates {list(program.rule.batch)} and delays {list(program.rule.delay)}; "
             "expected all stages to update at one moment, with the gradients of the same microbatches."
+        )
+
+
+def _waves(program: Program) -> Iterator[Problem]:
+    found = [stage.wave for stage in program.stages]
+    if not waves(program.rule):
+        if any(found):
+            yield _wrong(f"stages of waves {found} under a rule {program.rule.kind!r}; expected wave 0 only.")
+        return
+    if len(program.stages) != WAVES or program.rule.batch[0] % WAVES or len(set(program.rule.batch)) > 1:
+        what = f"{len(program.stages)} stages with updates of {list(program.rule.batch)} microbatches"
+        yield _wrong(f"a rule {program.rule.kind!r} for {what}; expected {WAVES}, each with half of one batch.")
+        return
+    first, second = program.stages
+    if replace(first, wave=1) != second:
+        yield _wrong("stages 0 and 1 are not two waves of one model; expected the same of both, but for waves 0 and 1.")
+    if first.targets or first.tied or first.sharded or first.recompute or first.merged != 1 or first.columns != 1:
+        yield _wrong(
+            "a wave has borders, ties, parts, bundles or columns, or recomputes; expected all of the model, and none of these."
+        )
+    half = program.rule.batch[0] // WAVES
+    if half % first.round:
+        yield _wrong(
+            f"a wave has {half} microbatches of a batch for {first.round} replicas; expected as many for each."
         )

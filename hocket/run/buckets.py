@@ -19,10 +19,11 @@ class Bucket:
     Attributes:
         gradients: one for each parameter of the bucket; None where none has arrived.
         flats: one tensor for each type, of which the gradients are views, if the bucket is summed over devices; else ().
+        released: on a GPU, event behind the work of another stream that used them last; else None.
         parts: what of each is this device's when sums are scattered; else all.
     """
 
-    __slots__ = ("flats", "gradients", "number", "parts", "views")
+    __slots__ = ("flats", "gradients", "number", "parts", "released", "views")
 
     def __init__(self, number: int, size: int) -> None:
         self.number = number
@@ -30,6 +31,7 @@ class Bucket:
         self.flats: tuple[Tensor, ...] = ()
         self.parts: tuple[Tensor, ...] = ()
         self.views: tuple[Tensor, ...] = ()
+        self.released: torch.cuda.Event | None = None
 
     def own_part(self) -> None:
         """Before sums are scattered: this device's part gets memory of its own."""
@@ -118,7 +120,11 @@ class Buckets:
     def take(self, number: int) -> Bucket:
         """An empty bucket."""
         if self._free[number]:
-            return self._free[number].pop()
+            bucket = self._free[number].pop()
+            if bucket.released is not None:
+                torch.cuda.current_stream(self._device).wait_event(bucket.released)
+                bucket.released = None
+            return bucket
         bucket = Bucket(number, len(self.names[number]))
         if self.summed[number]:
             flat = self.sums[number]
@@ -128,8 +134,14 @@ class Buckets:
                 bucket.parts = tuple(flat.part(memory, self.part) for memory in bucket.flats)
         return bucket
 
-    def recycle(self, bucket: Bucket) -> None:
-        """Nobody needs these sums any more: the flat memory is for a later update."""
+    def recycle(self, bucket: Bucket, elsewhere: bool = False) -> None:
+        """Nobody needs these sums any more: the flat memory is for a later update.
+
+        Arguments:
+            elsewhere: another lane of compute than that of the stage used them last.
+        """
         if bucket.flats:
+            if elsewhere and self._device.type == "cuda":
+                bucket.released = torch.cuda.current_stream(self._device).record_event()
             bucket.gradients = [None] * len(bucket.gradients)
             self._free[bucket.number].append(bucket)

@@ -6,7 +6,8 @@ instruction may start, is the engine's business. Objects behind the values:
     in      tensors of the batch by name            act, grad   tuple of tensors, in the order of the border
     stash   Stash                                   w, full     Slot
     dw, sum Bucket                                  opt         the stage's StageWeights
-    sq, norm Squares
+    sq, norm Squares                                lent        Bucket, of the other wave
+    end     nothing: that it is there says all
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
@@ -22,7 +23,7 @@ from hocket.features import Feature
 from hocket.plan.plan import Plan
 from hocket.profile.capture import Captured
 from hocket.program.instruction import SWAPS, Instruction, Kind, Value, What
-from hocket.program.order import heir_of, piece
+from hocket.program.order import heir_of, piece, waves
 from hocket.program.program import Program
 from hocket.run.buckets import Bucket
 from hocket.run.bundles import Border, Pieces
@@ -35,6 +36,7 @@ from hocket.run.stage_runner import StageRunner
 from hocket.run.stash import Stash
 from hocket.run.swap_memory import MemoryManager
 from hocket.run.swapping import Swapping
+from hocket.run.waves import alone, averaged, meet
 from hocket.run.weights import MASTER
 
 Store = MutableMapping[Value, Any]
@@ -123,6 +125,7 @@ class Device:
     def start(self, position: int = 0) -> dict[Value, Any]:
         """Begin a segment at this many samples of the data; returns the values that are there before it."""
         self.stream = Stream(self.captured.job, self.plan, position)
+        self._meet()
         found: dict[Value, Any] = {}
         for value in self.program.initial(self.number):
             weights = self.stages[value.stage].weights
@@ -183,8 +186,8 @@ class Device:
                 self.stages[value.stage].weights.release(found)
             elif value.what is What.GATHERED:
                 self.stages[value.stage].weights.dropped(value)
-            elif value.what in (What.ACCUMULATOR, What.REDUCED, What.PART):
-                self.stages[value.stage].weights.buckets.recycle(found)
+            elif value.what in (What.ACCUMULATOR, What.REDUCED, What.PART, What.LENT):
+                self.stages[value.stage].weights.buckets.recycle(found, elsewhere=value.what is What.LENT)
 
     # -- the kinds
 
@@ -234,6 +237,8 @@ class Device:
         for value in instruction.writes:
             if value.what is What.STASH:
                 store[value] = stash
+            elif value.what is What.ENDED:
+                store[value] = None
         for target, pieces in _by_stage(instruction.stage, instruction.writes, What.ACTIVATION).items():
             border = tuple(made[name].detach() for name in part.leaving[target])
             self._hand_on(instruction, store, target, pieces, border)
@@ -275,6 +280,7 @@ class Device:
             torch.autograd.backward(roots, gradients)
         for bucket in weights.gradients.end(slot):
             store[accumulators[bucket.number]] = bucket
+        store.update((value, None) for value in instruction.writes if value.what is What.ENDED)
         for source, pieces in _by_stage(instruction.stage, instruction.writes, What.GRADIENT).items():
             leaves = [stash.leaves[name] for name in part.arriving_gradients[source]]
             border = tuple(torch.zeros_like(x) if x.grad is None else x.grad for x in leaves)
@@ -320,9 +326,20 @@ class Device:
             if value.what in (What.SQUARES, What.NORM):
                 factor = self.clipping.factor(store[value])  # of a synchronous program: the scale is one
         newest = weights.newest if weights.gathers else store[old]
-        slot = weights.step(newest, buckets, old in instruction.frees, factor)
+        lends = [value for value in instruction.writes if value.what is What.LENT]
+        used = buckets
+        if lends:
+            lent = [store[value] for value in instruction.reads if value.what is What.LENT]
+            used = averaged(buckets, lent) if lent else alone(buckets, weights.buckets, float(factor))
+            factor = 1.0
+        slot = weights.step(newest, used, old in instruction.frees, factor)
+        if lends and not lent:
+            for bucket in used:
+                weights.buckets.recycle(bucket)
+        store.update(zip(lends, buckets, strict=False))
         for value in instruction.writes:
-            store[value] = weights if value.what is What.OPTIMIZER or weights.gathers else slot
+            if value.what is not What.LENT:
+                store[value] = weights if value.what is What.OPTIMIZER or weights.gathers else slot
 
     def _swap(self, instruction: Instruction, store: Store, publish: Publish | None) -> None:
         if self.swapping is None:
@@ -331,8 +348,17 @@ class Device:
 
     # -- between segments
 
+    def _meet(self) -> None:
+        """Make one model of two waves': weights, optimizer state and buffers of both become their mean."""
+        if waves(self.program.rule):
+            first, second = (self.stages[s] for s in sorted(self.stages))
+            first.weights.meet(second.weights)
+            for name, buffer in first.buffers.items():
+                meet(buffer, second.buffers[name])
+
     def tensors(self, gathers: Mapping[int, Gather] | None = None) -> dict[str, Tensor]:
-        """The newest weights by global name (not copied); `gathers` as for `state`."""
+        """The newest weights by global name (not copied), of waves their mean; `gathers` as for `state`."""
+        self._meet()
         found = [r.weights.whole((gathers or {}).get(s)) for s, r in sorted(self.stages.items())]
         tensors = {name: tensor for own in found for name, tensor in own.items()}
         return tensors if self.swapping is None else self.swapping.readable(tensors)
@@ -363,6 +389,7 @@ class Device:
         Arguments:
             gathers: for stages whose replicas share the step, by number: a collective call of theirs.
         """
+        self._meet()
         states = [r.weights.state((gathers or {}).get(s)) for s, r in sorted(self.stages.items())]
         optimizer = {name: dict(entries) for state in states for name, entries in state.items()}
         if self.swapping is not None:

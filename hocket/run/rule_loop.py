@@ -31,8 +31,10 @@ def rule_loop(captured: Captured, plan: Plan, rule: Rule, microbatches: int, sta
 
     Microbatch m computes its gradient with weights of version rule.version(s, m) in the parameters of stage s (under
     `naive` the backward sees the newest); update u of stage s applies the mean over the samples of
-    rule.microbatches(s, u) with that stage's own optimizer.
+    rule.microbatches(s, u) with that stage's own optimizer. Of two waves see `_two_waves`.
     """
+    if rule.kind == "averaged":
+        return _two_waves(captured, plan, microbatches, start)
     stream = Stream(captured.job, plan, start)
     sizes = {stream.samples(m) for m in range(plan.microbatches)}
     whole = {size: Stage(captured.for_size(size), range(len(captured.layers))) for size in sorted(sizes)}
@@ -84,6 +86,64 @@ def rule_loop(captured: Captured, plan: Plan, rule: Rule, microbatches: int, sta
                     optimizer.zero_grad()
                 versions[s].append({n: masters[n].detach().clone() for n in names[s]})
     trained.weights = {n: masters[n].detach() for n in masters}
+    return trained
+
+
+def _two_waves(captured: Captured, plan: Plan, microbatches: int, start: int) -> Trained:
+    """The rule `averaged`, as figure 9 of Wavelet has it: half a batch each, in turn, for two replicas with an optimizer each.
+
+    Iteration n belongs to replica n % 2, which computes the mean gradient g' of its half, averages it with that of the iteration
+    before (equation 1; weighted by samples, where these are unlike) and steps. What comes out is the mean of both replicas' weights.
+    """
+    stream = Stream(captured.job, plan, start)
+    half, count = plan.microbatches // 2, len(captured.layers)
+    replicas: list[dict[str, nn.Parameter]] = []
+    stages: list[dict[int, Stage]] = []
+    for _ in range(2):
+        own = {stream.samples(m): Stage(captured.for_size(stream.samples(m)), range(count)) for m in range(2 * half)}
+        found = next(iter(own.values())).parameters()
+        mine = {n: nn.Parameter(p.detach().clone()) for n, p in found.items() if p.requires_grad}
+        for stage in own.values():
+            stage.bind(dict(mine))
+            stage.bind({name: buffer.clone() for name, buffer in stage.buffers().items()})
+        replicas.append(mine)
+        stages.append(own)
+    apart = [captured.masters(dict(own), next(iter(own.values())).device) for own in replicas]
+    masters = [
+        {n: nn.Parameter(p.detach().clone()) for n, p in (long or own).items()}
+        for long, own in zip(apart, replicas, strict=True)
+    ]
+    optimizers = [captured.job.optimizer(list(own.values())) for own in masters]
+    trained = Trained()
+    before: dict[str, Tensor] = {}
+    before_samples = 0
+    for n in range(microbatches // half):
+        wave = n % 2
+        leaves, steps = replicas[wave], masters[wave]
+        gradients: dict[str, Tensor] = {}
+        samples = sum(stream.samples(m) for m in range(n * half, (n + 1) * half))
+        for m in range(n * half, (n + 1) * half):
+            size, batch = stream.samples(m), stream.batch(m)
+            values = {name: batch[key] for key, name in captured.batch_names.items()}
+            loss = stages[wave][size].run(values, stream.seed_of(m))[captured.loss_tensor]
+            trained.losses.append((m, float(loss.detach()), size))
+            scale = loss.new_tensor(size / samples)
+            given = torch.autograd.grad(loss, list(leaves.values()), scale, allow_unused=True)
+            for name, gradient in zip(leaves, given, strict=True):
+                if gradient is not None:
+                    long = gradient.to(steps[name].dtype)
+                    gradients[name] = gradients[name] + long if name in gradients else long
+        together = samples + before_samples
+        for name, gradient in gradients.items():
+            part = gradient * (samples / together)
+            steps[name].grad = before[name] * (before_samples / together) + part if before else part
+        optimizers[wave].step()
+        optimizers[wave].zero_grad()
+        with torch.no_grad():
+            for name, leaf in leaves.items():
+                leaf.copy_(steps[name])
+        before, before_samples = gradients, samples
+    trained.weights = {n: (p.detach() + masters[1][n].detach()) / 2 for n, p in masters[0].items()}
     return trained
 
 

@@ -9,6 +9,9 @@ over different numbers of microbatches (PipeDream: as many as they have replicas
 samples[m] / K and the sums of each stage by K / N[s, u], for one K. Where all stages average over the same
 microbatches, K = N[s, u] and the second factor is exactly one; this holds for every strategy but PipeDream with
 unequal replication. There, K is the samples of one full update of the last stage.
+
+Under `averaged` an update uses the gradients of two halves of a batch, one behind the other, which always are as many samples as a
+batch has: K = N = the batch. The very first has one half only, and is multiplied by what it lacks.
 """
 
 from dataclasses import dataclass
@@ -37,12 +40,16 @@ class Scale:
     def loss(self, microbatch: int, merged: int = 1) -> float:
         """What the gradient of the mean loss of a microbatch, or of so many from it on, is multiplied by."""
         samples = self.plan.samples(microbatch, merged)
+        if self.rule.kind == "averaged":
+            return samples / self.plan.batch_size
         if self.uniform:
             return samples / self.samples(0, self.rule.update(0, microbatch))
         return samples / (self.rule.batch[-1] * self.plan.microbatch_size)
 
     def gradient(self, stage: int, update: int) -> float:
         """What a stage's summed gradients are multiplied by before its step."""
+        if self.rule.kind == "averaged" and self.rule.before(stage, update) is None:
+            return self.plan.batch_size / self.samples(stage, update)
         if self.uniform:
             return 1.0
         return self.rule.batch[-1] * self.plan.microbatch_size / self.samples(stage, update)

@@ -23,6 +23,7 @@ from hocket.run.buckets import Bucket, Buckets
 from hocket.run.gradients import Gradients
 from hocket.run.sharding import Gather, part_of, whole_state
 from hocket.run.slots import Slot
+from hocket.run.waves import meet
 
 MASTER = "_master"
 """Key of a weight that the optimizer keeps in a longer type, beside its state."""
@@ -181,6 +182,20 @@ class StageWeights:
             self._pointed = slot
 
     # -- saving and loading, between segments
+
+    def meet(self, other: "StageWeights") -> None:
+        """Make weights and optimizer state of two waves their mean, in both."""
+        with torch.no_grad():
+            for name, master in self._masters.items():
+                theirs = other._masters[name]
+                meet(master.data, theirs.data)
+                if self.optimizer is not None and other.optimizer is not None:
+                    for key, value in self.optimizer.state.get(master, {}).items():
+                        if isinstance(value, Tensor):
+                            meet(value, other.optimizer.state[theirs][key])
+        for each in (self, other):
+            if each._apart:
+                each._cast(each._current)
 
     def described(self) -> dict[str, Tensor]:
         """What `whole` and `state` give together as weights, on meta."""

@@ -8,7 +8,7 @@ seconds of these.
 from dataclasses import dataclass
 from typing import TypeVar
 
-from hocket.program.instruction import COLLECTIVES, COMPUTE, Instruction, Kind
+from hocket.program.instruction import COLLECTIVES, Instruction, Kind, computes
 from hocket.simulate.nodes import PERIOD
 from hocket.simulate.outcome import Outcome
 from hocket.simulate.summary import critical_nodes, steady_state
@@ -67,7 +67,7 @@ def critical_seconds(outcome: Outcome) -> PathSeconds:
         seconds = max(0.0, min(end, after) - max(start, begin))
         after = min(after, start)
         one = _instruction(outcome, node)
-        if one.lane == COMPUTE:
+        if computes(one.lane):
             compute[one.device] = compute.get(one.device, 0.0) + seconds
         elif one.kind is Kind.SEND or one.kind in COLLECTIVES:
             name = _level(outcome, one)

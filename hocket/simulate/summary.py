@@ -11,7 +11,7 @@ from math import gcd
 import numpy as np
 
 from hocket.cost.transfer import ring_bytes, ring_hops
-from hocket.program.instruction import COLLECTIVES, COMPUTE, SWAPS, Kind, What
+from hocket.program.instruction import COLLECTIVES, SWAPS, Kind, What, computes
 from hocket.program.order import heir_of
 from hocket.program.program import Program
 from hocket.simulate.nodes import EPILOGUE, KINDS, PERIOD
@@ -172,9 +172,9 @@ def most_alive(program: Program, what: What) -> tuple[int, ...]:
             if value.what in whats and not value.on_host:
                 alive[value.stage] += 1
                 most[value.stage] = max(most[value.stage], alive[value.stage])
-        lane = (device, COMPUTE)
+        lanes = [lane for lane in program.lanes if lane[0] == device and computes(lane[1])]
         for part in (program.prologue, program.period, program.epilogue):
-            for instruction in part.get(lane, ()):
+            for instruction in (one for lane in lanes for one in part.get(lane, ())):
                 for value in instruction.writes:
                     if value.what in whats and not value.on_host and heir_of(instruction, value) is None:
                         alive[value.stage] += 1

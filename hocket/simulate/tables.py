@@ -12,7 +12,7 @@ import numpy as np
 
 from hocket.cost.contention import Sharing, Use, capacity
 from hocket.cost.model import CostModel
-from hocket.program.instruction import COLLECTIVES, COMPUTE, Instruction, Kind
+from hocket.program.instruction import COLLECTIVES, Instruction, Kind, computes
 from hocket.program.program import Program
 from hocket.simulate.kernel import AT_ONCE, BEGINS, COMPUTES, FINISHES, SENDS
 from hocket.simulate.lower import Skeleton
@@ -142,9 +142,9 @@ def cost_tables(skeleton: Skeleton, costs: CostModel) -> tuple[np.ndarray, tuple
         one = signature.members[0]
         if one.kind is Kind.SEND:
             role[s] = AT_ONCE if costs.at_once(one) else SENDS
-        elif one.lane == COMPUTE and signature.last_bucket < 0:
+        elif computes(one.lane) and signature.last_bucket < 0:
             role[s] = COMPUTES if signature.first_bucket < 0 else FINISHES
-        elif one.lane == COMPUTE and signature.first_bucket < 0:
+        elif computes(one.lane) and signature.first_bucket < 0:
             role[s] = BEGINS
         changes: dict[int, list[float]] = {}
         for k, size in enumerate(kinds):

@@ -5,7 +5,7 @@ Rules of this file: structure and costs as they were played; no clock.
 
 from hocket.cost.demand import Work, works
 from hocket.cost.model import CostModel
-from hocket.program.instruction import COMPUTE, Instruction, Kind
+from hocket.program.instruction import Instruction, Kind, computes
 from hocket.simulate.kernel import locate
 from hocket.simulate.tables import Layout
 
@@ -38,7 +38,7 @@ class Unrolled:
     def computes(self, n: int) -> bool:
         """Whether a device computes in a node; what its host loads is none of that."""
         one = self.instruction(n)
-        return one.lane == COMPUTE and one.kind not in (Kind.LOAD, Kind.DROP)
+        return computes(one.lane) and one.kind not in (Kind.LOAD, Kind.DROP)
 
     def works(self, n: int) -> tuple[Work, ...]:
         """The layers of a node in which a device computes."""

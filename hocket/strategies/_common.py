@@ -97,7 +97,12 @@ def compile_strategy(name: str, stages: Stages, microbatches: int, options: Opti
 def refusal(name: str, stages: Stages, microbatches: int, options: Options) -> str | None:
     """The reason to refuse a strategy on some stages, with all options given; None where it can be compiled."""
     member = strategy(name)
-    reason = _always(stages, microbatches) or _bundles(name, stages) or member.supports(stages, microbatches, options)
+    reason = (
+        _always(stages, microbatches)
+        or _waves(name, stages)
+        or _bundles(name, stages)
+        or member.supports(stages, microbatches, options)
+    )
     if reason is not None:
         return reason
     rule = member.rule(stages, microbatches, options)
@@ -149,6 +154,21 @@ def microbatches_of(name: str, batch_size: int, size: int, widths: Iterable[int]
 def merged(name: str, replicas: int, microbatches: int) -> int:
     """The microbatches that one forward of a stage runs together; one where they cannot be divided among the replicas."""
     return microbatches // replicas if merges(name) and microbatches % replicas == 0 else 1
+
+
+def waved(name: str) -> bool:
+    """Whether a strategy has several waves on the same devices, each with stages of its own that hold all of the model."""
+    return bool(getattr(strategy(name), "WAVED", False))
+
+
+def _waves(name: str, stages: Stages) -> str | None:
+    """The reason to refuse stages of a second replica of the model on the same devices."""
+    s = next((s for s, stage in enumerate(stages) if stage.wave), None)
+    return (
+        None
+        if s is None or waved(name)
+        else f"stage {s} is of wave {stages[s].wave}; {name} has one replica of the model on a device"
+    )
 
 
 def _bundles(name: str, stages: Stages) -> str | None:
@@ -253,11 +273,13 @@ def config(stages: Stages) -> str:
     """A configuration as the papers write it: '15-1', '2-1-1', 'straight 4', or '16' for data parallelism.
 
     Where devices host several stages it is that of one round over them, such as 'straight 2 x 4 chunks'; all of them on the same
-    replicas are units, '4 x 8 units'. Where replicas run their whole share at once it is the devices of every stage, '4-2-1-2-4'.
-    Stages whose replicas go round the devices are partitions of waves, '3 waves x 4 partitions'.
+    replicas are units, '4 x 8 units', or the waves of tick-tock, '4 x 2 waves'. Where replicas run their whole share at once it is the
+    devices of every stage, '4-2-1-2-4'. Stages whose replicas go round the devices are partitions of waves, '3 waves x 4 partitions'.
     """
     if any(stage.merged > 1 for stage in stages):
         return "-".join(str(len(stage.devices)) for stage in stages)
+    if any(stage.wave for stage in stages):
+        return f"{len(stages[0].devices)} x {len(stages)} waves"
     depth, chunks = rounds(stages)
     if chunks == 0:
         if len(stages[0].devices) > 1 and ring_of([stage.devices for stage in stages]) is not None:

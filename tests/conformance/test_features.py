@@ -39,7 +39,7 @@ BEGIN, END = "| this | with | because |\n|---|---|---|\n", "\n\n"
 MEMBERS = (Feature.TENSOR, Feature.SLICES, Feature.SEQUENCE_PARALLEL)
 # What of a job cannot be asked for alone, and is tried where it is refused.
 UNFIT = (Feature.SHORT_WEIGHTS, Feature.UNLIKE_WEIGHTS, Feature.WHOLE_STEPS)
-ALONE = [feature for feature in Feature if feature not in (*MEMBERS, *UNFIT)]
+ALONE = [feature for feature in Feature if feature not in (*MEMBERS, *UNFIT, Feature.WAVES)]
 
 
 class Tied(nn.Module):
@@ -311,6 +311,16 @@ def test_what_members_of_groups_do_not_take(
         assert reason(one, other) in refused(capsys, *words)
 
 
+@pytest.mark.parametrize("other", [Feature.TENSOR, Feature.COMPILE])
+def test_what_waves_do_not_take(other: Feature, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Where the plan is read."""
+    plan = Case("tick_tock", (1,), 4, 2).plan(model(False))
+    text = replace(plan, cluster=Cluster("two", (Level("server", 2, 1e12),), "cpu-core")).to_yaml()
+    said = "stages:\n- compile: inductor\n " if other is Feature.COMPILE else "tensor: 2\nstages:\n-"
+    Path("plan.yaml").write_text(text.replace("stages:\n-", said))
+    assert reason(Feature.WAVES, other) in refused(capsys, "check", "plan.yaml")
+
+
 @pytest.mark.parametrize(
     ("model", "feature"),
     [("model.bfloat16()", Feature.SHORT_WEIGHTS), ("model[2].double()", Feature.UNLIKE_WEIGHTS)],
@@ -338,6 +348,7 @@ def test_an_optimizer_of_whole_weights(shard: str, here: Path, capsys: pytest.Ca
 def test_every_refusal_is_tried() -> None:
     """By one of the tests above, or where another file says so."""
     others = {(one, other) for one, other in REFUSED if other in UNFIT}
+    others |= {pair for pair in REFUSED if Feature.WAVES in pair}
     others |= {(Feature.SLICES, Feature.SEQUENCE_PARALLEL), (Feature.COMPILE, Feature.TENSOR)}
     others.add((Feature.SUBTASKS, Feature.TENSOR))  # tests/profile/test_subtasks.py
     assert set(REFUSED) == {*REFUSED_ALONE, *others}

@@ -23,7 +23,7 @@ from hocket.program.rule import KINDS, Rule
 from hocket.program.text import parse_program, print_program
 from hocket.strategies._choices import Situation
 from hocket.strategies._common import Option, compile_strategy, complete, members, strategy
-from tests.program.programs import CASES, pipeline, rounds, waves
+from tests.program.programs import CASES, pipeline, rounds, two_waves, waves
 from tests.program.symbolic import Run, Symbols
 
 Stages = tuple[StageShape, ...]
@@ -70,6 +70,9 @@ SHAPES: dict[str, Stages] = {
     "waves without whole weights": waves(3, 3, 4, recompute=(1,), shard="full"),
     "waves without whole weights, clipped": waves(2, 2, shard="full", clips=True),
     "fewer waves without whole weights": waves(3, 2, shard="full"),
+    "two waves on one device": two_waves(1),
+    "two waves": two_waves(2, buckets=2),
+    "two waves on three devices": two_waves(3),
     "rounds with replicas that share a step": rounds(2, 2, 2, skips=((0, 2),), shard="optimizer"),
 }
 MICROBATCHES = (1, 2, 3, 4, 6)

@@ -76,6 +76,12 @@ def bursts(counts: Sequence[int], microbatches: int, **more: Any) -> tuple[Stage
     return tuple(replace(stage, merged=microbatches // len(stage.devices)) for stage in stages)
 
 
+def two_waves(count: int, buckets: int = 1) -> tuple[StageShape, ...]:
+    """Two replicas of a model on each of some devices."""
+    (stage,) = stages_on([tuple(range(count))], buckets=buckets)
+    return stage, replace(stage, wave=1)
+
+
 @dataclass(frozen=True)
 class Case:
     """One strategy on one shape; the name is that of its golden file."""
@@ -153,5 +159,8 @@ CASES = (
     Case("waves-2-of-4-m4", "waves", waves(4, 2), 4),
     Case("waves-3-of-3-m3-skips-clips", "waves", waves(3, 3, skips=((0, 2),), clips=True), 3),
     Case("waves-2-of-2-x3-m4-full", "waves", waves(2, 2, 3, recompute=(0, 1), shard="full"), 4),
+    Case("tick_tock-1-m2", "tick_tock", two_waves(1), 2),
+    Case("tick_tock-2-m4", "tick_tock", two_waves(2, buckets=2), 4),
+    Case("tick_tock-2-m8", "tick_tock", two_waves(2), 8),
     Case("two_bw-2-1-m5-optimizer", "two_bw", pipeline((2, 1), shard="optimizer"), 5),
 )

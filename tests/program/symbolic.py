@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from math import gcd
 from random import Random
 
-from hocket.program.instruction import COLLECTIVES, COMPUTE, Instruction, Kind, Value, What, receive_lane
+from hocket.program.instruction import COLLECTIVES, Instruction, Kind, Value, What, computes, receive_lane
 from hocket.program.order import early_writes, heir_of
 from hocket.program.program import Lane, Program
 from hocket.program.window import windows
@@ -79,6 +79,8 @@ class Symbols:
 def oracle(program: Program, microbatches: int, symbols: Symbols) -> dict[int, int]:
     """The newest weights of each stage after some microbatches: a plain loop that applies the declared rule."""
     stages, rule = program.stages, program.rule
+    if rule.kind == "averaged":
+        return _figure_9(program, microbatches, symbols)
     weights = {(s, 0): symbols.of("w", s) for s in range(len(stages))}
     optimizer = {s: symbols.of("opt", s) for s in range(len(stages))}
     terms: dict[tuple[int, int], list[int]] = {}
@@ -116,6 +118,22 @@ def oracle(program: Program, microbatches: int, symbols: Symbols) -> dict[int, i
             for b in range(stages[s].buckets):
                 terms.pop((s, b))
     return {s: weights[s, microbatches // rule.batch[s]] for s in range(len(stages))}
+
+
+def _figure_9(program: Program, microbatches: int, symbols: Symbols) -> dict[int, int]:
+    """Two waves: each takes every other half of a batch, and steps with its gradients and those of the half before."""
+    buckets, half = range(program.stages[0].buckets), program.rule.batch[0] // 2
+    weights, optimizer = ({s: symbols.of(name, s) for s in (0, 1)} for name in ("w", "opt"))
+    before = dict.fromkeys(buckets, -1)
+    for n in range(microbatches // half):
+        s, own = n % 2, {b: symbols.sum() for b in buckets}
+        for m in range(n * half, (n + 1) * half):
+            kept = ((str(What.INPUT), s, -1), symbols.of("data", s, m))
+            what = (s, (kept,), symbols.of("stash", s, (kept,), weights[s]), weights[s], ())
+            own = {b: symbols.sum(own[b], and_one=symbols.of("dw", b, *what)) for b in buckets}
+        made = (s, weights[s], optimizer[s], tuple((b, symbols.of("averaged", own[b], before[b])) for b in buckets), -1)
+        weights[s], optimizer[s], before = symbols.of("step w", *made), symbols.of("step opt", *made), own
+    return weights
 
 
 def _norm(program: Program, sums: dict[int, tuple[tuple[int, int], ...]], symbols: Symbols) -> int:
@@ -253,7 +271,7 @@ class Run:
 
     def _start(self, lane: Lane, members: tuple[Lane, ...]) -> None:
         self.busy[lane] = members
-        if lane[1] == COMPUTE:
+        if computes(lane[1]):
             self.gone[lane[0]].clear()
         made = self.made[lane] = []
         heads = [self.lanes[member][self.at[member]] for member in members]
@@ -279,7 +297,7 @@ class Run:
                 del store[value]
             if head.kind is Kind.SEND:
                 self.gone[member[0]] += head.frees
-            if member[1] == COMPUTE:
+            if computes(member[1]):
                 self.gone[member[0]].clear()
                 for value in head.reads:
                     if value.what is not What.GATHERED or value in head.frees:
@@ -312,6 +330,8 @@ class Run:
             match i.kind:
                 case Kind.LOAD:
                     found[value] = symbols.several([symbols.of("data", s, m) for m in bundle])
+                case Kind.FORWARD | Kind.BACKWARD if value.what is What.ENDED:
+                    found[value] = symbols.of("end", i.kind, s, i.index)
                 case Kind.FORWARD if value.what is What.STASH:
                     found[value] = symbols.several([symbols.of("stash", s, inputs[m], w) for m in bundle])
                 case Kind.FORWARD:
@@ -344,6 +364,16 @@ class Run:
                     gradients = [store[v] for v in i.reads if v.what in (What.ACCUMULATOR, What.REDUCED, What.PART)]
                     # A part is counted by one, a whole by all who have it: each time all of them count all of it.
                     found[value] = _squares([symbols.wholes.get(one, (0, one))[1] for one in gradients], symbols)
+                case Kind.STEP if value.what is What.LENT:
+                    own = read[What.ACCUMULATOR] + read[What.REDUCED]
+                    found[value] = next((symbol for part, symbol in own if part == value.part), -1)
+                case Kind.STEP if self.program.rule.kind == "averaged":
+                    theirs = dict(read[What.LENT])
+                    own = sorted(read[What.ACCUMULATOR] + read[What.REDUCED])
+                    sums = tuple((b, symbols.of("averaged", symbol, theirs.get(b, -1))) for b, symbol in own)
+                    opt = read[What.OPTIMIZER][0][1] if read[What.OPTIMIZER] else -1
+                    name = "step opt" if value.what is What.OPTIMIZER else "step w"
+                    found[value] = symbols.of(name, s, w, opt, sums, -1)
                 case Kind.STEP:
                     sums = tuple(sorted(read[What.ACCUMULATOR] + read[What.REDUCED] + read[What.PART]))
                     opt = read[What.OPTIMIZER][0][1] if read[What.OPTIMIZER] else -1

@@ -1,7 +1,7 @@
 """Helps for the tests of run/: small jobs, and plans that cut them into runs of layers of equal number."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
@@ -79,7 +79,7 @@ def _by_groups(module: nn.Module) -> None:
 class Case:
     """One way to run a model: numbers of replicas by stage; `rounds` > 1 lets stages go round the devices again. Stages of
     `burst_parallel` are on the first devices, those of `waves` go round as many devices as there are stages, all others are on devices
-    of their own."""
+    of their own; `tick_tock` has each a second time, as its other wave."""
 
     strategy: str
     widths: tuple[int, ...]
@@ -115,6 +115,8 @@ class Case:
             buckets = (layers[half:], layers[:half]) if len(own) > 1 else ()
             threads = self.threads if buckets else ()
             stages.append(PlanStage(layers, own, self.recompute, buckets, self.compile, threads))
+        if self.strategy == "tick_tock":
+            stages += [replace(stage, wave=1) for stage in stages]
         sizes = (self.batch_size, self.microbatch_size)
         return Plan(self.strategy, "test", *sizes, tuple(stages), CLUSTER, self.options, shard=self.shard)
 

@@ -62,11 +62,20 @@ class Handover:
             tensor.record_stream(stream)
         return thing.thing
 
+    def wait_all(self) -> None:
+        """Wait for all streams of the device, between segments."""
+        if self.needed:
+            torch.cuda.synchronize(self.device)
+
     def synchronize(self) -> None:
         """Wait for the current stream, where times are taken."""
         if self.needed:
             torch.cuda.current_stream(self.device).synchronize()
 
 
-def _tensors(thing: tuple[Tensor, ...] | Bucket | Slot | Squares) -> tuple[Tensor, ...]:
+def _tensors(thing: tuple[Tensor, ...] | Bucket | Slot | Squares | None) -> tuple[Tensor, ...]:
+    if thing is None:
+        return ()
+    if isinstance(thing, Bucket) and not thing.flats:
+        return tuple(gradient for gradient in thing.gradients if gradient is not None)
     return thing if isinstance(thing, tuple) else thing.flats

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from hocket.errors import ProgramError
-from hocket.program.instruction import COMPUTE, Instruction, Value, What
+from hocket.program.instruction import COMPUTE, Instruction, Value, What, computes
 from hocket.program.program import Program
 
 _PARTS = ("prologue", "period", "epilogue")
@@ -90,7 +90,7 @@ def _readers(program: Program, device: int) -> dict[Value, str]:
             if value.what is What.SHARD:  # read for many rounds, and by the step that makes the next
                 found[value] = lane if before in (None, COMPUTE) else before
                 continue
-            if before is not None and (before != lane or lane != COMPUTE):
+            if before is not None and (before != lane or not computes(lane)):
                 raise ProgramError(f"device {device}: {i.name}", f"{value} is read on {before} already", "one reader")
             found[value] = lane
     return found

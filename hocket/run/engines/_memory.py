@@ -6,9 +6,11 @@ has optimizer state and every weight version), and then no more.
 """
 
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from hocket.profile.storage import StorageTracker
 from hocket.run.device import Device
@@ -36,6 +38,10 @@ class Memory:
             self._tracker.__enter__()  # type: ignore[no-untyped-call]
             self.looking = True
 
+    def follower(self) -> "Follower":
+        """What looks at the operations of another thread, for as long as those of this one are looked at."""
+        return Follower(self, self._tracker)
+
     def made(self, tensors: Iterable[Tensor]) -> None:
         """Called by other lanes: tensors that they have made, messages above all."""
         if self.looking:
@@ -53,3 +59,42 @@ class Memory:
         if self._device.device.type == "cuda":
             return torch.cuda.max_memory_allocated(self._device.device)
         return self._tracker.peak_bytes
+
+
+class Follower:
+    """Looks at one thread's operations whenever a device's are looked at; a context manager, of that thread."""
+
+    def __init__(self, memory: Memory, tracker: StorageTracker) -> None:
+        self._memory, self._tracker = memory, tracker
+        self._mode: _Beside | None = None
+
+    def __enter__(self) -> "Follower":
+        self.look()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end()
+
+    def look(self) -> None:
+        """Called before each instruction."""
+        if not self._memory.looking:
+            self._end()
+        elif self._mode is None:
+            self._mode = _Beside(self._tracker)
+            self._mode.__enter__()  # type: ignore[no-untyped-call]
+
+    def _end(self) -> None:
+        if self._mode is not None:
+            self._mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+            self._mode = None
+
+
+class _Beside(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """A tracker's eyes in another thread."""
+
+    def __init__(self, tracker: StorageTracker) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._tracker = tracker
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return self._tracker.__torch_dispatch__(func, types, args, kwargs)

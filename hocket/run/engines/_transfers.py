@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from hocket.errors import InternalError
-from hocket.program.instruction import COLLECTIVES, COMPUTE, REDUCE, Instruction, Kind, Value, What
+from hocket.program.instruction import COLLECTIVES, REDUCE, Instruction, Kind, Value, What, computes
 from hocket.program.over import End, Ends
 from hocket.program.program import StageShape
 from hocket.run.engines._groups import Groups, TransferError, finish
@@ -94,7 +94,8 @@ class _Arriving(NamedTuple):
 
 
 class Transfers:
-    """The transfers of one segment. Every call but the constructor's threads comes from compute's thread.
+    """The transfers of one segment. Every call but those of the constructor's threads comes from compute's thread; of waves, whose
+    lanes have no messages, some come from the threads of all compute lanes.
 
     Attributes:
         failure: why a send failed, once one has.
@@ -131,6 +132,7 @@ class Transfers:
         }
         self._arriving: dict[Value, _Arriving] = {}
         self._consumed: list[_Lane] = []
+        self._lock = threading.RLock()  # a backward hands on buckets while another lane of compute does so, too
         self.failure: Exception | None = None
         self.records: list[Record] = []
         senders = {
@@ -155,25 +157,29 @@ class Transfers:
 
     def answer(self, goes_on: bool) -> None:
         """Whether another period comes."""
-        for lane in self._lanes.values():
-            lane.cursor.answer(goes_on)
+        with self._lock:
+            for lane in self._lanes.values():
+                lane.cursor.answer(goes_on)
 
     def post_all(self) -> None:
         """Begin whatever may begin, in every lane."""
-        for lane in self._lanes.values():
-            self._post(lane)
+        with self._lock:
+            for lane in self._lanes.values():
+                self._post(lane)
 
     def give(self, name: str, value: Value, thing: Any) -> None:
         """A lane's value is there."""
-        lane = self._lanes[name]
-        if value.what is What.SHARD:  # the older one has been read for the last time
-            lane.values = {v: x for v, x in lane.values.items() if (v.what, v.stage) != (What.SHARD, value.stage)}
-        lane.values[value] = thing
-        self._post(lane)
+        with self._lock:
+            lane = self._lanes[name]
+            if value.what is What.SHARD:  # the older one has been read for the last time
+                lane.values = {v: x for v, x in lane.values.items() if (v.what, v.stage) != (What.SHARD, value.stage)}
+            lane.values[value] = thing
+            self._post(lane)
 
     def take(self, value: Value) -> Any:
         """What a receive or collective has written, when it is there."""
-        arriving = self._arriving.pop(value, None)
+        with self._lock:
+            arriving = self._arriving.pop(value, None)
         if arriving is None:
             raise InternalError(f"compute reads {value}, and nothing that brings it has begun")
         if arriving.instruction.kind is Kind.RECEIVE:
@@ -245,7 +251,7 @@ class Transfers:
             instruction, routes = head
             if (lane.limited and not lane.room) or any(value not in lane.values for value in instruction.reads):
                 return
-            if any(reader != COMPUTE for _, reader in routes):
+            if any(not computes(reader) for _, reader in routes):
                 raise InternalError(f"{instruction.name} is read by another lane than compute")
             lane.room -= lane.limited
             end = self._ends.of(instruction.lane, *lane.cursor.place) if instruction.kind is Kind.SEND else None

@@ -15,7 +15,7 @@ from torch import Tensor
 from hocket.errors import ProgramError
 from hocket.plan.plan import Plan
 from hocket.profile.capture import Captured
-from hocket.program.instruction import COLLECTIVES, COMPUTE, SWAPS, Instruction, Kind, Value, receive_lane, send_lane
+from hocket.program.instruction import COLLECTIVES, SWAPS, Instruction, Kind, Value, computes, receive_lane, send_lane
 from hocket.program.program import Lane, Program
 from hocket.program.window import consumed, windows
 from hocket.run.buckets import Bucket
@@ -128,7 +128,7 @@ class Interpreter:
         """Run an instruction if it may start (rule 1); transfers with their partners (rules 3 and 4)."""
         if self._missing(instruction):
             return False
-        if lane[1] == COMPUTE or instruction.kind in SWAPS:
+        if computes(lane[1]) or instruction.kind in SWAPS:
             self._written(instruction)
             self.devices[instruction.device].execute(instruction, self.stores[instruction.device])
             self.next[lane] += 1

@@ -1,7 +1,8 @@
 """The distributed engine: one process a device, over gloo or NCCL.
 
 Rules of this file: the compute lane runs in the thread that calls `run`; it begins the transfers of the other lanes as it
-goes and waits for what it reads, see _transfers.py. What an instruction means is device.py's.
+goes and waits for what it reads, see _transfers.py. Further compute lanes, of waves, do the same in threads of their own (_waves.py).
+What an instruction means is device.py's.
 
     worker = Worker(captured, plan, program, number)  # a collective call: every rank of the default process group
     worker.run(repeats, position)                     # a segment: prologue, periods, epilogue
@@ -11,7 +12,9 @@ Every member of a tensor-parallel group runs its group's instructions, on its di
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -22,7 +25,7 @@ from torch import Tensor
 from hocket.errors import InputError, InternalError, WorkerLost
 from hocket.plan.plan import Plan
 from hocket.profile.capture import Captured
-from hocket.program.instruction import COMPUTE, GATHER, Instruction, Kind, Value, What, group_lane
+from hocket.program.instruction import COMPUTE, GATHER, Instruction, Kind, Value, What, computes, group_lane
 from hocket.program.over import Ends
 from hocket.program.program import Program
 from hocket.program.window import windows
@@ -34,8 +37,11 @@ from hocket.run.engines._lanes import lanes_of, walk
 from hocket.run.engines._memory import Memory
 from hocket.run.engines._messages import Layouts
 from hocket.run.engines._transfers import Record, Transfers
+from hocket.run.engines._waves import Exchange, Lanes
 from hocket.run.observe import Observer, Unobserved
 from hocket.run.sharding import Gather
+
+_BETWEEN_WAVES = frozenset({What.ENDED, What.LENT})  # what compute lanes of one device hand each other
 
 
 class PeerLost(WorkerLost):
@@ -114,7 +120,7 @@ class Worker:
         if division is not None:
             division.members.bind(self._groups)
             self.device.clipping.join(division.divided, plan.tensor, self._groups.total)
-        self._losses: list[tuple[int, Tensor, int]] = []
+        self._losses: deque[tuple[int, Any, int]] = deque()
         self._memory = Memory(self.device)
         self._windows = {lane: window for (d, lane), window in windows(program).items() if d == number}
         self._ends = Ends(program, number)
@@ -132,7 +138,7 @@ class Worker:
         """
         store = self.device.start(position)
         self._memory.look(0)  # before a receive is posted
-        others = {lane: parts for lane, parts in self._lanes.items() if lane != COMPUTE}
+        others = {lane: parts for lane, parts in self._lanes.items() if not computes(lane)}
         transfers = Transfers(
             self.number,
             self.program.stages,
@@ -149,8 +155,26 @@ class Worker:
         )
         self.records = transfers.records
         periods = 0
+        waves = sorted(lane for lane in self._lanes if computes(lane) and lane != COMPUTE)
+        exchange = Exchange(len(waves))
         try:
-            periods = self._compute(repeats, store, transfers)
+            self._handover.wait_all()
+            with self._divided_threads(1 + len(waves)) as threads, exchange.failing():
+                stores = [_of_lane(self.program, store, lane) for lane in waves]
+                lanes = Lanes(
+                    exchange,
+                    [
+                        partial(self._wave, lane, own, transfers, exchange, threads)
+                        for lane, own in zip(waves, stores, strict=True)
+                    ],
+                    f"device {self.number}",
+                )
+                periods = self._compute(repeats, store, transfers, exchange)
+                lanes.join()
+            self._handover.wait_all()
+            for own in stores:
+                store.update(own)
+            self._report()
             expected = set(self.program.final(self.number, periods))
             for value in expected.difference(store):  # weights that were gathered, and that no forward has read yet
                 store[value] = transfers.take(value)
@@ -163,9 +187,82 @@ class Worker:
         self.position = self.device.stream.position(self.program.microbatches(periods))
         return periods
 
-    def _compute(self, repeats: int, store: dict[Value, Any], transfers: Transfers) -> int:
-        device, observer, clock = self.device, self._observer, self._clock
-        ahead = _Ahead(repeats, observer, transfers)
+    @contextmanager
+    def _divided_threads(self, lanes: int) -> Iterator[int]:
+        """Of a processor's threads each compute lane has an equal part; says how many."""
+        threads = torch.get_num_threads()
+        own = max(1, threads // lanes)
+        if own != threads:
+            torch.set_num_threads(own)
+        yield own
+        if own != threads:
+            torch.set_num_threads(threads)
+
+    def _wave(
+        self, lane: str, store: dict[Value, Any], transfers: Transfers, exchange: Exchange, threads: int, number: int
+    ) -> None:
+        """A compute lane beside the first, in a thread of its own; see `_compute`."""
+        if self._handover.needed:
+            torch.cuda.set_device(self.device.device)
+        torch.set_num_threads(threads)
+        follower = self._memory.follower()
+        with follower, self._handover.lane(lane):
+            for instruction, routes in walk(self._lanes[lane], lambda _: exchange.goes_on(number)):
+                follower.look()
+                for value in instruction.reads:
+                    if value not in store:
+                        store[value] = self._taken(value, transfers, exchange)
+                self._execute(instruction, routes, store, transfers, exchange)
+
+    def _taken(self, value: Value, transfers: Transfers, exchange: Exchange) -> Any:
+        """What another lane has written, when it is there."""
+        if value.what in _BETWEEN_WAVES:
+            return self._handover.taken(exchange.take(value))
+        return transfers.take(value)
+
+    def _execute(
+        self,
+        instruction: Instruction,
+        routes: tuple[tuple[int, str], ...],
+        store: dict[Value, Any],
+        transfers: Transfers,
+        exchange: Exchange,
+        begun: int = 0,
+    ) -> None:
+        """Run an instruction of a compute lane and hand on what it writes for others.
+
+        Arguments:
+            begun: of the first lane, compute instructions so far, this one included.
+        """
+        device, start_s = self.device, self._clock()
+        early: set[Value] = set()
+        publish = None
+        if routes and instruction.kind is Kind.BACKWARD:
+            publish = self._publisher(instruction, routes, early, transfers)
+        try:
+            device.execute(instruction, store, publish)
+        except TransferError as error:  # a sum over the members of the group
+            raise self._lost(instruction, error) from error
+        flowing = (store[value] for value in instruction.writes if value.what is What.GRADIENT)
+        self._memory.made(tensor for tensors in flowing for tensor in tensors)  # compiled code made them unseen
+        if self._record:
+            self._handover.synchronize()
+            transfers.records.append(Record(instruction, start_s, self._clock()))
+        if begun:
+            transfers.let_go(begun)
+        for position, lane in routes:
+            value = instruction.writes[position]
+            keeps = value.what is What.SHARD and self.program.stages[value.stage].gathers
+            thing = store[value] if keeps else store.pop(value)
+            if computes(lane):
+                exchange.give(value, self._handover.given(thing))
+            elif value not in early:
+                transfers.give(lane, value, self._handover.given(thing))
+            del thing  # or it would outlive its sending
+
+    def _compute(self, repeats: int, store: dict[Value, Any], transfers: Transfers, exchange: Exchange) -> int:
+        device, observer = self.device, self._observer
+        ahead = _Ahead(repeats, observer, transfers, exchange)
         for stage in self._sharing:
             for value, thing in store.items():
                 if (value.what, value.stage) == (What.SHARD, stage):
@@ -175,39 +272,20 @@ class Worker:
             self._memory.look(ahead.run)
             if transfers.failure is not None:
                 raise transfers.failure
+            if exchange.failure is not None:
+                raise exchange.failure
             waits = False
             for value in instruction.reads:
                 if value not in store:
                     if not waits:
                         observer.waits(instruction)
                     waits = True
-                    store[value] = transfers.take(value)
+                    store[value] = self._taken(value, transfers, exchange)
             transfers.let_go(done + 1)
             observer.runs(instruction)
-            start_s = clock()
-            early: set[Value] = set()
-            publish = None
-            if routes and instruction.kind is Kind.BACKWARD:
-                publish = self._publisher(instruction, routes, early, transfers)
-            try:
-                device.execute(instruction, store, publish)
-            except TransferError as error:  # a sum over the members of the group
-                raise self._lost(instruction, error) from error
-            flowing = (store[value] for value in instruction.writes if value.what is What.GRADIENT)
-            self._memory.made(tensor for tensors in flowing for tensor in tensors)  # compiled code made them unseen
-            if self._losses:
-                self._report(instruction)
-            if self._record:
-                self._handover.synchronize()
-                transfers.records.append(Record(instruction, start_s, clock()))
-            transfers.let_go(done + 1)
-            for position, lane in routes:
-                value = instruction.writes[position]
-                keeps = value.what is What.SHARD and self.program.stages[value.stage].gathers
-                thing = store[value] if keeps else store.pop(value)
-                if value not in early:
-                    transfers.give(lane, value, self._handover.given(thing))
-                del thing  # or it would outlive its sending
+            self._execute(instruction, routes, store, transfers, exchange, done + 1)
+            if self._losses and (self.device.device.type == "cpu" or instruction.kind is Kind.STEP):
+                self._report()  # reading a loss makes a GPU's queue run empty: there it waits for the step
             if waits:
                 transfers.consumed()
             for value in instruction.frees:
@@ -230,14 +308,12 @@ class Worker:
         return publish
 
     def _on_loss(self, microbatch: int, loss: Tensor, samples: int) -> None:
-        self._losses.append((microbatch, loss, samples))
+        self._losses.append((microbatch, self._handover.given((loss,)), samples))
 
-    def _report(self, instruction: Instruction) -> None:
-        # Reading a loss makes a GPU's queue run empty: there it waits for the step.
-        if self.device.device.type == "cpu" or instruction.kind is Kind.STEP:
-            for microbatch, loss, samples in self._losses:
-                self._observer.loss(microbatch, float(loss), samples)
-            self._losses.clear()
+    def _report(self) -> None:
+        while self._losses:
+            microbatch, loss, samples = self._losses.popleft()
+            self._observer.loss(microbatch, float(self._handover.taken(loss)[0]), samples)
 
     def _lost(self, instruction: Instruction, error: Exception) -> PeerLost:
         peers = (instruction.peer,) if instruction.peer >= 0 else instruction.group
@@ -325,6 +401,12 @@ class Worker:
         return self._memory.peak_bytes
 
 
+def _of_lane(program: Program, store: dict[Value, Any], lane: str) -> dict[Value, Any]:
+    """Take out of a store what is of the stages of one compute lane."""
+    own = [value for value in store if program.stages[value.stage].lane == lane]
+    return {value: store.pop(value) for value in own}
+
+
 class _Ahead:
     """Asks the observer one period ahead, so that receives may run ahead of compute into the next period.
 
@@ -332,8 +414,8 @@ class _Ahead:
     could not overlap it. The observer still gets every number once, ascending from 0 to the number of periods run.
     """
 
-    def __init__(self, repeats: int, observer: Observer, transfers: Transfers) -> None:
-        self._limit, self._observer, self._transfers = repeats, observer, transfers
+    def __init__(self, repeats: int, observer: Observer, transfers: Transfers, exchange: Exchange) -> None:
+        self._limit, self._observer, self._transfers, self._exchange = repeats, observer, transfers, exchange
         self._asked = 0
         self.run = 0
 
@@ -345,6 +427,7 @@ class _Ahead:
             if not goes_on and self._asked < self._limit:
                 self._limit = self._asked
             self._transfers.answer(self._asked < self._limit)
+            self._exchange.answer(self._asked < self._limit)
             self._asked += 1
         self._transfers.post_all()
         return periods < self._limit

@@ -43,6 +43,8 @@ RUNS: dict[int, list[Run]] = {
         (Case("burst_parallel", (1, 2, 1), 8, 4), "inception plain", "momentum", 4, None),
         (Case("waves", (2, 2), batch_size=7), "gpt untied", "adam", 5, 3),
         (Case("waves", (2, 2), rounds=2, shard="full"), "lstm", "momentum", 4, None),
+        (Case("tick_tock", (2,)), "gpt", "adam", 4, 2),
+        (Case("tick_tock", (2,), 15, 2), "lstm", "momentum", 3, None),
     ],
     3: [
         (Case("flush", (2, 1), recompute=True), "gpt", "adam", 5, None),
