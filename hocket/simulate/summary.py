@@ -11,7 +11,7 @@ from math import gcd
 import numpy as np
 
 from hocket.cost.transfer import ring_bytes, ring_hops
-from hocket.program.instruction import COLLECTIVES, SWAPS, Kind, What, computes
+from hocket.program.instruction import COLLECTIVES, COMPUTE, SWAPS, Kind, What, computes
 from hocket.program.order import heir_of
 from hocket.program.program import Program
 from hocket.simulate.nodes import EPILOGUE, KINDS, PERIOD
@@ -91,6 +91,7 @@ def steady_state(outcome: Outcome) -> Steady:
     repeats = layout.repeats
     if repeats < 2:
         busy = _busy(outcome, 0, len(outcome.end_s), whole=True)
+        busy |= _together(outcome, 0.0, outcome.makespan_s)
         microbatches = max(1, program.microbatches(outcome.repeats))
         return Steady(outcome.makespan_s, busy, -1, microbatches / batch)
     ends = outcome.end_s[prologue : prologue + repeats * period].reshape(repeats, period).max(axis=1)
@@ -103,6 +104,7 @@ def steady_state(outcome: Outcome) -> Steady:
     first = last - whole if whole <= last else first
     seconds = float(ends[last] - ends[first]) / (last - first)
     busy = _busy(outcome, first + 1, last + 1, whole=False)
+    busy |= _together(outcome, float(ends[first]), float(ends[last]))
     return Steady(seconds, {d: b / (last - first) for d, b in busy.items()}, last, program.stride / batch)
 
 
@@ -130,6 +132,28 @@ def _busy(outcome: Outcome, first: int, stop: int, whole: bool) -> dict[int, flo
         )
         for (device, _), amount in zip(skeleton.lanes, lanes.tolist(), strict=True):
             busy[device] += amount
+    return busy
+
+
+def _together(outcome: Outcome, begin_s: float, end_s: float) -> dict[int, float]:
+    """Of devices with several compute lanes, the seconds between two times in which any of them is busy."""
+    layout, lanes = outcome.layout, outcome.layout.skeleton.lanes
+    several = {device for device, lane in lanes if computes(lane) and lane != COMPUTE}
+    if not several:
+        return {}
+    own = np.array([device if computes(lane) and device in several else -1 for device, lane in lanes])
+    kinds = np.array([KINDS.index(s.members[0].kind) for s in layout.skeleton.signatures], dtype=np.int64)
+    device_of = []
+    for part in layout.skeleton.parts:
+        found = np.where(np.isin(kinds[np.array(part.signature, dtype=np.int64)], _BUSY), own[part.lane], -1)
+        device_of.append(np.tile(found, layout.repeats if part.number == PERIOD else 1))
+    of, busy = np.concatenate(device_of), {}
+    for device in sorted(several):
+        starts, ends = (np.clip(row[of == device], begin_s, end_s) for row in (outcome.start_s, outcome.end_s))
+        order = np.argsort(starts, kind="stable")
+        starts, ends = starts[order], np.maximum.accumulate(ends[order])
+        gaps = np.maximum(0.0, starts[1:] - ends[:-1]).sum()
+        busy[device] = float(ends[-1] - starts[0] - gaps) if len(starts) else 0.0
     return busy
 
 
