@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import inf
 from pathlib import Path
 
 from hocket.cost.model import CostModel
@@ -14,6 +15,7 @@ from hocket.plan.columns import column_of
 from hocket.plan.long import shorter
 from hocket.plan.plan import Plan, Predicted
 from hocket.plan.predict import predict, predict_iteration, profile_of_group
+from hocket.plan.swapped import completed, host_bytes
 from hocket.plan.updates import Updates, updates_of
 from hocket.profile.model import ModelProfile
 from hocket.program.check import check as check_program
@@ -70,7 +72,7 @@ class Opened:
     def program(self) -> Program:
         """The program of the plan, or of the shorter one that is shown."""
         with self._here():
-            return self.shown.compile(self.profile)
+            return completed(self.shown, profile_of_group(self.shown, self.profile)).compile(self.profile)
 
     @cached_property
     def updates(self) -> Updates:
@@ -163,6 +165,8 @@ def problems_of(opened: Opened, program: Program) -> tuple[Problem, ...]:
     plan, profile = opened.shown, opened.profile
     cluster = plan.group.cluster
     whole = profile_of_group(plan, profile)
-    costs = CostModel(whole, cluster, opened.shown_cuts, plan.batches.sizes)
-    capacity = {d: cluster.capacity_bytes(d) for d in program.devices}
-    return check_program(program, value_bytes=PlanSizes(costs, program), capacity_bytes=capacity)
+    costs = CostModel(whole, cluster, opened.shown_cuts, plan.batches.sizes, swaps=program.swaps)
+    said = plan.swap.device_bytes if plan.swap is not None else None
+    capacity = {d: min(cluster.capacity_bytes(d), said or inf) for d in program.devices}
+    host = host_bytes(plan, cluster) if program.swaps else None
+    return check_program(program, value_bytes=PlanSizes(costs, program), capacity_bytes=capacity, host_bytes=host)

@@ -16,10 +16,12 @@ from hocket.files import read_bytes, write_atomic
 from hocket.hardware.cluster import Cluster
 from hocket.hardware.groups import Grouped, grouped
 from hocket.passes.borders import Graph, StageCut, stage_shapes
+from hocket.passes.swapping import Swapping
+from hocket.passes.swaps import with_swaps
 from hocket.profile.model import CPU
 from hocket.program.microbatches import Microbatches
 from hocket.program.program import MAX_CPU_THREADS, MAX_THREADS, SHARDS, Program, StageShape
-from hocket.strategies._common import compile_strategy, members, merged, microbatches_of
+from hocket.strategies._common import compile_strategy, habits, members, merged, microbatches_of
 from hocket.typed import as_data, read_as
 
 FORMAT = "hocket-plan-1"
@@ -91,6 +93,7 @@ class Plan:
             et al. 2022, section 4.2.2), which they then hand on from stage to stage.
         shard: what of a stage's state is divided among its replicas (docs/sharding.md): "none", "optimizer" for optimizer
             state and the step, or "full" for weights as well.
+        swap: how values are swapped where they do not fit into the devices (docs/harmony.md); None: all stay there.
     """
 
     strategy: str
@@ -109,6 +112,7 @@ class Plan:
     slices: bool = False
     sequence_parallel: bool = False
     shard: str = "none"
+    swap: Swapping | None = None
     format: str = FORMAT
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
@@ -246,17 +250,24 @@ class Plan:
         Raises:
             InputError: the plan does not fit the graph. RefusedError: the strategy does not support it.
         """
-        return compile_strategy(self.strategy, self.shapes(graph), self.microbatches, self.options)
+        program = compile_strategy(self.strategy, self.shapes(graph), self.microbatches, self.options)
+        return program if self.swap is None else with_swaps(program, self.swap, habits(self.strategy, self.options))
 
     def to_yaml(self) -> str:
         """The plan as text; `from_yaml` is the inverse."""
         data = as_data(self)
         data["cluster"] = parse_yaml(self.cluster.to_yaml(), "cluster")
         about = ("format", "strategy", "options", "model", "profile", "profile_digest", "model_digest", "dtype")
-        groups = ("tensor", "slices", "sequence_parallel", "shard")
+        groups = ("tensor", "slices", "sequence_parallel", "shard", "swap")
         order = (*about, "batch_size", "microbatch_size", *groups, "stages", "cluster", "predicted")
         plain = {"tensor": 1, "slices": False, "sequence_parallel": False, "shard": "none"}
         slim = {k: data[k] for k in order if k == "model" or not (data[k] in (None, "", {}) or data[k] == plain.get(k))}
+        if self.swap is not None:
+            swap = {k: v for k, v in slim["swap"].items() if v not in (None, False, 0, [])}
+            swap["stages"] = [
+                {k: v for k, v in stage.items() if v not in (0.0, [])} for stage in swap.get("stages", [])
+            ]
+            slim["swap"] = {k: v for k, v in swap.items() if v != []}
         slim["stages"] = [{k: v for k, v in stage.items() if v not in (False, [], "")} for stage in slim["stages"]]
         return write_yaml(slim)
 

@@ -18,9 +18,12 @@ from hocket.cost.sizes import PlanSizes
 from hocket.errors import InputError
 from hocket.hardware.cluster import Cluster
 from hocket.passes.borders import StageCut, crossing, stage_shapes
+from hocket.passes.swapping import Swapping
+from hocket.passes.swaps import with_swaps
 from hocket.plan.columns import Column, column_of
 from hocket.plan.long import foreseen, repeats, shorter
 from hocket.plan.plan import Plan, Predicted
+from hocket.plan.swapped import completed
 from hocket.profile.model import ModelProfile
 from hocket.program.footprint import footprints
 from hocket.program.program import StageShape
@@ -31,7 +34,7 @@ from hocket.simulate.simulator import Outcome, enough_repeats, lay_out, play
 from hocket.simulate.summary import Summary, steady_state, summarize
 from hocket.simulate.tables import Layout
 from hocket.strategies._choices import MAX_FORWARDS, Choice, Situation
-from hocket.strategies._common import compile_strategy, microbatches_of
+from hocket.strategies._common import compile_strategy, habits, microbatches_of
 from hocket.trace.trace import Trace
 
 
@@ -108,7 +111,7 @@ def critical_path_of(plan: Plan, profile: ModelProfile) -> PathSeconds:
     asked = _of_plan(plan, profile)
     samples, each = asked.batch
     sizes = shorter(asked.strategy, asked.cuts, asked.batch)
-    if sizes is None:
+    if sizes is None or asked.swap is not None:
         return _path(asked)
     first, second = (_path(asked._replace(batch=(size, each)), repeats(asked.strategy)) for size in sizes)
     return first.further(second, (samples - sizes[0]) / (sizes[1] - sizes[0]))
@@ -190,16 +193,19 @@ class _Asked(NamedTuple):
     options: Mapping[str, Any]
     cuts: tuple[StageCut, ...]
     batch: tuple[int, int]
+    swap: Swapping | None = None
 
 
 def _of_plan(plan: Plan, profile: ModelProfile) -> _Asked:
     whole, batch = profile_of_group(plan, profile), (plan.batch_size, plan.microbatch_size)
-    return _Asked(whole, plan.group.cluster, plan.strategy, plan.options, plan.cuts(profile), batch)
+    swap = completed(plan, whole).swap
+    return _Asked(whole, plan.group.cluster, plan.strategy, plan.options, plan.cuts(profile), batch, swap)
 
 
 def _short(asked: _Asked, most_forwards: int = MAX_FORWARDS) -> Predicted:
     samples, each = asked.batch
-    if len(asked.cuts) * samples > most_forwards * each and (sizes := shorter(asked.strategy, asked.cuts, asked.batch)):
+    many = len(asked.cuts) * samples > most_forwards * each and asked.swap is None
+    if many and (sizes := shorter(asked.strategy, asked.cuts, asked.batch)):
         first, second = (_simulated(asked._replace(batch=(size, each)), repeats(asked.strategy)) for size in sizes)
         return foreseen(samples, sizes, first, second, _round_s(asked, sizes))
     return _simulated(asked)
@@ -223,6 +229,8 @@ def _path(asked: _Asked, repeats: int | None = None) -> PathSeconds:
 def _alone(asked: _Asked) -> tuple[_Asked, Column | None]:
     """One of several alike columns, and which; the whole where one does not stand for all."""
     samples, each = asked.batch
+    if asked.swap is not None:
+        return asked, None
     column = column_of(asked.profile, asked.cluster, asked.cuts, samples, each)
     return (
         (asked, None) if column is None else (asked._replace(cuts=column.cuts, batch=(column.batch_size, each)), column)
@@ -240,10 +248,12 @@ def _simulated(asked: _Asked, repeats: int | None = None) -> Predicted:
 
 
 def _play(asked: _Asked, record: bool, repeats: int | None = None) -> Outcome:
-    profile, cluster, strategy, options, cuts, batch = asked
-    costs = CostModel(profile, cluster, cuts, _sizes(strategy, cuts, batch), columns=_columns(profile))
+    profile, cluster, strategy, options, cuts, batch, swap = asked
+    sizes, swaps = _sizes(strategy, cuts, batch), swap is not None
+    costs = CostModel(profile, cluster, cuts, sizes, columns=_columns(profile), swaps=swaps)
     chosen = tuple(sorted(options.items()))
-    layout = _layout(strategy, stage_shapes(profile, cuts), len(costs.samples), chosen, costs.rounds, repeats)
+    shapes = stage_shapes(profile, cuts)
+    layout = _layout(strategy, shapes, len(costs.samples), chosen, costs.rounds, repeats, swap)
     return play(layout, costs, record=record)
 
 
@@ -260,10 +270,13 @@ def _layout(
     options: tuple[tuple[str, Any], ...],
     rounds: int,
     repeats: int | None = None,
+    swap: Swapping | None = None,
 ) -> Layout:
     """The lowered program, with as many repetitions as the steady state needs if they are not given."""
     with paused():
         program = compile_strategy(strategy, shapes, microbatches, dict(options))
+        if swap is not None:
+            program = with_swaps(program, swap, habits(strategy, dict(options)))
         return lay_out(program, enough_repeats(program, rounds) if repeats is None else repeats)
 
 

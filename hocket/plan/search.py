@@ -26,7 +26,7 @@ from hocket.profile.costs import BATCH_STATISTICS
 from hocket.profile.model import ModelProfile
 from hocket.program.program import SHARDS
 from hocket.strategies._choices import MAX_FORWARDS, Situation
-from hocket.strategies._common import members
+from hocket.strategies._common import members, searched
 
 
 def search(
@@ -74,7 +74,7 @@ def search(
             "batch_size", str(batch_size), expected, "Profile larger microbatches with `hocket profile -b`."
         )
     check_buckets(buckets)
-    chosen = considered(strategies, synchronous, members(), members())
+    chosen = considered(strategies, synchronous, members(), searched())
     group = grouped(cluster, profile.tensor, slices=not profile.sequence_parallel)
     situation = Situation(of_group(profile, group), group.cluster, batch_size, microbatch_sizes)
     if shard is not None:

@@ -9,6 +9,7 @@ from typing import Any, Protocol, cast
 from hocket import registry
 from hocket.errors import InputError, RefusedError, nearest
 from hocket.features import Feature, conflict
+from hocket.passes.swaps import Habits
 from hocket.program.microbatches import Microbatches
 from hocket.program.program import Program, StageShape
 from hocket.program.rule import Rule
@@ -23,11 +24,12 @@ Options = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Option:
-    """One entry of a plan's `options`: its type, the value when it is left out, and what it does."""
+    """One entry of a plan's `options`: its type, the value when it is left out, and what it does; the words it may be, if only some."""
 
     kind: type
     default: Any
     help: str
+    words: tuple[str, ...] = ()
 
 
 class Strategy(Protocol):
@@ -73,6 +75,9 @@ def complete(name: str, options: Options) -> dict[str, Any]:
         kind = known[key].kind
         if value is not None and (not isinstance(value, kind) or (kind is int and isinstance(value, bool))):
             raise InputError(f"options.{key}", repr(value), f"a value of type {kind.__name__}")
+        words = known[key].words
+        if words and value is not None and value not in words:
+            raise InputError(f"options.{key}", repr(value), f"one of {', '.join(words)}", nearest(str(value), words))
     return {key: options.get(key, option.default) for key, option in known.items()}
 
 
@@ -127,6 +132,21 @@ def in_use(stages: Stages, rule: Rule, options: Options) -> frozenset[Feature]:
         Feature.CLIP: any(stage.clips for stage in stages),
     }
     return frozenset(feature for feature, wanted in asked.items() if wanted)
+
+
+def searched() -> tuple[str, ...]:
+    """Names of the strategies that a search looks at by itself; the others are for plans that swap."""
+    return tuple(name for name in members() if not getattr(strategy(name), "BY_HAND", False))
+
+
+def habits(name: str, options: Options) -> Habits:
+    """What its order says of tasks, for plans that swap.
+
+    Raises:
+        InputError: an unknown option, or one of the wrong type.
+    """
+    full = complete(name, options)
+    return Habits(*(bool(full.get(key, Habits._field_defaults[key])) for key in Habits._fields))
 
 
 def merges(name: str) -> bool:

@@ -83,7 +83,7 @@ def option_sets(name: str) -> Iterator[dict[str, Any]]:
     options = strategy(name).OPTIONS
     yield {}
     for key, option in options.items():
-        for value in (True,) if option.kind is bool else (1, 2):
+        for value in (True,) if option.kind is bool else option.words or (1, 2):
             yield {key: value}
     switches = {key: True for key, option in options.items() if option.kind is bool}
     if len(switches) > 1:

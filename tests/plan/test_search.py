@@ -20,7 +20,7 @@ from hocket.profile.model import ModelProfile
 from hocket.profile.synthetic import chain
 from hocket.program.instruction import Kind
 from hocket.strategies._choices import MAX_FORWARDS, Choice, Situation, shared
-from hocket.strategies._common import members, strategy
+from hocket.strategies._common import members, searched, strategy
 from hocket.typed import as_data
 from tests.plan.situations import clusters, profiles
 
@@ -134,7 +134,7 @@ def test_the_same_answer_to_the_byte(batch_size: int) -> None:
 def test_candidates_are_in_order_and_say_what_their_plans_do() -> None:
     """Best first but for ties; every plan compiles, predicts what the candidate says, and fits."""
     found = search(PROFILE, CLUSTER, 8, synchronous=False)
-    assert {c.strategy for c in found.candidates} == set(members())
+    assert {c.strategy for c in found.candidates} == set(searched())
     seconds = [c.iteration_s for c in found.candidates]
     near = [s for s in seconds if s <= min(seconds) * (1 + TIE)]
     assert sorted(seconds[: len(near)]) == sorted(near)
@@ -152,7 +152,7 @@ def test_candidates_are_in_order_and_say_what_their_plans_do() -> None:
 def test_one_strategy_alone_gives_the_same_best_of_its_own() -> None:
     """Among all strategies each is searched until its own best is known, or enough of its best are."""
     together = search(PROFILE, CLUSTER, 8, synchronous=False)
-    for name in members():
+    for name in searched():
         alone = search(PROFILE, CLUSTER, 8, strategies=(name,))
         own = [c for c in together.candidates if c.strategy == name]
         if len(own) < SIMULATED_PER_STRATEGY:
@@ -289,7 +289,7 @@ def test_progress_ends_at_the_total() -> None:
     search(PROFILE, CLUSTER, 8, synchronous=False, progress=lambda done, total, what: told.append((done, total, what)))
     assert told[-1][0] == told[-1][1]
     assert all(0 <= done <= total for done, total, _ in told)
-    assert {what for _, _, what in told} >= set(members())
+    assert {what for _, _, what in told} >= set(searched())
 
 
 def test_a_plan_of_a_choice_by_hand() -> None:
@@ -363,7 +363,7 @@ def test_only_stages_that_must_make_their_stashes_again() -> None:
 def test_old_weights_are_asked_for() -> None:
     """Who says nothing gets the mathematics of one process; who names a strategy, or asks for all, gets it."""
     found = search(PROFILE, CLUSTER, 8)
-    assert {one.strategy for one in found.candidates} == set(synchronous_strategies())
+    assert {one.strategy for one in found.candidates} == set(synchronous_strategies()) & set(searched())
     assert all(one.updates.same for one in found.candidates)
     assert found == replace(search(PROFILE, CLUSTER, 8, synchronous=True), search_s=found.search_s)
     assert {one.strategy for one in search(PROFILE, CLUSTER, 8, strategies=("two_bw",)).candidates} == {"two_bw"}

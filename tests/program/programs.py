@@ -114,6 +114,12 @@ CASES = (
     Case("flush-2-m4-recompute", "flush", pipeline((1, 1), recompute=(0, 1)), 4),
     Case("flush-3-m4-skips", "flush", pipeline((1, 2, 1), skips=((0, 2),), dry=((0, 2),)), 4),
     Case("flush-1-2-m4-tied", "flush", pipeline((1, 2), tied=((0, 1),)), 4),
+    Case("harmony-2-m4-data", "harmony", stages_on([(0, 1)] * 3), 4),
+    Case(
+        "harmony-2-m4-data-apart", "harmony", stages_on([(0, 1)] * 2), 4, (("grouping", False), ("just_in_time", False))
+    ),
+    Case("harmony-2-m4-pipeline", "harmony", rounds(2, 1, 2), 4, (("mode", "pipeline"),)),
+    Case("harmony-2-m2-clips", "harmony", stages_on([(0, 1)] * 2, clips=True), 2, (("just_in_time", False),)),
     Case("interleaved-2x1-v2-m4", "interleaved", rounds(2, 1, 2), 4),
     Case("interleaved-2x2-v2-m4", "interleaved", rounds(2, 2, 2), 4),
     Case("interleaved-4x1-v2-m8", "interleaved", rounds(4, 1, 2), 8),

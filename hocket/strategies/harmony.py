@@ -1,0 +1,110 @@
+"""Harmony: models larger than the devices' memory; packs of layers in an order in which little is swapped."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from math import ceil
+
+from hocket.passes.assemble import assemble
+from hocket.passes.tasks import Task, Work
+from hocket.program.program import Program
+from hocket.strategies._balance import Balancer, runs
+from hocket.strategies._choices import Choice, Situation, cut, recomputing
+from hocket.strategies._common import Option, Options, Stages, config, enough_microbatches, reasons
+from hocket.strategies._harmony import Mode
+from hocket.strategies._orders import most_own, own
+from hocket.strategies._synchronous import rule
+
+__all__ = ["BY_HAND", "OPTIONS", "PAPER", "STEADY", "choices", "compile", "in_flight", "rule", "supports"]
+
+PAPER = "Harmony (Li et al., HotOS 2021), section 3; what is swapped: docs/harmony.md"
+STEADY = False
+MOST_PACKS = 64  # among which a search looks
+BY_HAND = True
+OPTIONS: dict[str, Option] = {
+    "mode": Option(
+        str, "data", "data: every pack on all devices; pipeline: each on one, usually in turn", tuple(map(str, Mode))
+    ),
+    "grouping": Option(bool, True, "all microbatches of a pack before the next pack (input-batch grouping)"),
+    "just_in_time": Option(bool, True, "the update of a pack right behind its last backward, not behind all of them"),
+    "peer": Option(
+        bool,
+        True,
+        "what goes to another device goes there at once; otherwise through the host, where values are swapped",
+    ),
+}
+
+
+def supports(stages: Stages, microbatches: int, options: Options) -> str | None:
+    """Packs on the same devices, or each on one of its own; where steps wait for gradients of other packs, none is just in time."""
+    if options["mode"] == Mode.DATA:
+        apart = next((s for s, stage in enumerate(stages) if stage.devices != stages[0].devices), None)
+        other = f"stage {apart} is on other devices than stage 0; in data mode all are on the same" if apart else None
+    else:
+        wide = next((s for s, stage in enumerate(stages) if len(stage.devices) > 1), None)
+        other = None if wide is None else f"stage {wide} is on several devices; in pipeline mode each is on one"
+    waits = next(
+        (
+            what
+            for what, any_of in (("the norm of all gradients", "clips"), ("gradients of other packs", "tied"))
+            if any(getattr(stage, any_of) for stage in stages)
+        ),
+        None,
+    )
+    late = f"steps wait for {waits}, and just_in_time is true: say just_in_time: false"
+    return reasons(
+        (other, late if waits and options["just_in_time"] else None, enough_microbatches(stages, microbatches))
+    )
+
+
+def in_flight(stages: Stages, microbatches: int, options: Options) -> tuple[int, ...]:
+    """A replica's whole share of the batch; one in data mode where packs take turns for each microbatch."""
+    if options["mode"] == Mode.DATA and not options["grouping"]:
+        return (1,) * len(stages)
+    return tuple(most_own(stage, microbatches) for stage in stages)
+
+
+def compile(stages: Stages, microbatches: int, options: Options) -> Program:
+    """The program, without its swaps (passes/swaps.py): forwards pack by pack, backwards from the last pack to the first.
+
+    Without grouping the packs take turns for each microbatch: in data mode all forwards and backwards of one before the next, in
+    pipeline mode all forwards before all backwards.
+    """
+    grouping, just_in_time, data = options["grouping"], options["just_in_time"], options["mode"] == Mode.DATA
+
+    def order(device: int, total: int) -> list[Task]:
+        hosted = [s for s, stage in enumerate(stages) if device in stage.devices]
+        tasks: list[Task] = []
+        for update in range(total // microbatches):
+            mine = own(stages, hosted[0], device, range(update * microbatches, (update + 1) * microbatches))
+
+            def backward(s: int, m: int, last: int = mine[-1], update: int = update) -> list[Task]:
+                behind = [Task(Work.UPDATE, s, update)] if just_in_time and m == last else []
+                return [Task(Work.BACKWARD, s, m), *behind]
+
+            if grouping:
+                tasks += [Task(Work.FORWARD, s, m) for s in hosted for m in mine]
+                tasks += [task for s in reversed(hosted) for m in mine for task in backward(s, m)]
+            else:
+                for several in [[m] for m in mine] if data else [mine]:
+                    tasks += [Task(Work.FORWARD, s, m) for m in several for s in hosted]
+                    tasks += [task for m in several for s in reversed(hosted) for task in backward(s, m)]
+            if not just_in_time:
+                tasks += [Task(Work.UPDATE, s, update) for s in hosted]
+        return tasks
+
+    name = f"harmony {options['mode']} {config(stages)}"
+    return assemble(name, stages, rule(stages, microbatches, options), microbatches, order)
+
+
+def choices(situation: Situation) -> Iterable[Choice]:
+    """Data mode: the layers in 1, 2, 4, ... packs of equal cost on all devices."""
+    devices = tuple(range(situation.cluster.devices))
+    for size in situation.sizes:
+        microbatches = ceil(situation.batch_size / size)
+        found = Balancer(situation.profile, size).cuts(min(len(situation.profile.layers), MOST_PACKS))
+        for count in (2**k for k in range(len(found).bit_length())):
+            if count <= len(found) and microbatches >= len(devices):
+                plain = Choice(
+                    tuple(cut(situation, layers, devices) for layers in runs(found[count - 1])), size, microbatches
+                )
+                yield replace(plain, thriftier=(recomputing(plain),))
