@@ -1,13 +1,35 @@
-"""Two waves on every device: the product against figure 9 of Wavelet, written out in a loop."""
+"""Two waves on every device: the product against figure 9 of Wavelet, written out in a loop, and its lemma 1."""
+
+from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
 
-from hocket.run.engines.inline import run_inline
+from hocket.errors import RefusedError
+from hocket.plan.updates import updates_of
+from hocket.profile.capture import Captured, capture
+from hocket.profile.job import Job
+from hocket.program.check import check
+from hocket.program.instruction import Kind
+from hocket.run.device import Device
+from hocket.run.engines.inline import Interpreter, run_inline
 from hocket.run.rule_loop import rule_loop
-from tests.run.plans import Case, captured
+from hocket.strategies._common import compile_strategy
+from tests.program.programs import two_waves
+from tests.program.symbolic import Run, Symbols
+from tests.run.plans import Case, assert_same_losses, assert_same_weights, captured
 
 ONE_EACH = Case("tick_tock", (2,), batch_size=8, microbatch_size=2)  # a microbatch for each replica of a wave
+CASES = [
+    Case("tick_tock", (1,)),
+    Case("tick_tock", (2,), batch_size=15),  # the second wave has a sample less
+    Case("tick_tock", (2,), batch_size=16),
+    Case("tick_tock", (3,), batch_size=12),
+]
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "momentum"])
@@ -23,3 +45,180 @@ def test_two_devices_give_the_very_bits_of_the_declared_rule(optimizer, dtype):
     for weights in result.weights.values():
         for name, tensor in weights.items():
             assert torch.equal(tensor, expected.weights[name]), name
+
+
+@pytest.mark.parametrize(
+    ("model", "optimizer", "tolerance", "case"),
+    [
+        *(("gpt", "adam", 1e-9, case) for case in CASES),
+        ("inception", "gentle", 1e-9, CASES[1]),
+        ("gpt untied bfloat16", "adam", 2e-2, CASES[2]),
+    ],
+    ids=str,
+)
+def test_any_number_of_devices_and_microbatches_follows_the_rule(model, optimizer, tolerance, case):
+    """Losses and weights of the loop, dropout and running statistics of batches included."""
+    graph = captured(model, optimizer, torch.float32 if "bfloat16" in model else torch.float64)
+    plan = case.plan(graph)
+    program = plan.compile(graph)
+    result = run_inline(graph, plan, program, 3)
+    expected = rule_loop(graph, plan, program.rule, len(result.losses))
+    assert_same_losses(result.losses, expected.losses, tolerance)
+    for weights in result.weights.values():
+        assert_same_weights(weights, expected.weights, tolerance)
+
+
+class Noting(torch.optim.SGD):
+    """SGD that keeps the gradients of every step."""
+
+    def __init__(self, parameters, lr: float, notes: list[list[Tensor]]) -> None:
+        super().__init__(parameters, lr=lr)
+        self.notes = notes
+
+    def step(self, closure=None):
+        """As SGD's."""
+        self.notes.append([p.grad.clone() for group in self.param_groups for p in group["params"]])
+        return super().step(closure)
+
+
+def small(lr: float) -> tuple[Captured, list[list[Tensor]]]:
+    """A small model in double precision, and the gradients that its optimizers step with: those of each wave of each device."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2)).double()
+    draw = torch.Generator().manual_seed(1)
+    data = [(torch.randn(4, generator=draw).double(), torch.randn(2, generator=draw).double()) for _ in range(64)]
+    notes: list[list[Tensor]] = []
+    return capture(Job(model, nn.MSELoss(), data, partial(Noting, lr=lr, notes=notes), 8), 2), notes
+
+
+def test_lemma_1():
+    """What wave m's devices step with is the mean over the 2 N tasks of iterations m - 1 and m, as if 2 N devices had trained them."""
+    graph, notes = small(lr=0.0)  # all tasks with the same weights: one process can compute any of them
+    plan = ONE_EACH.plan(graph)
+    program = plan.compile(graph)
+    run_inline(graph, plan, program, 1)
+    found = list(notes)
+    notes.clear()
+    rule = replace(program.rule, kind="sync", batch=(1, 1))
+    rule_loop(
+        graph,
+        replace(plan, strategy="data_parallel", stages=plan.stages[:1]),
+        replace(rule, batch=(1,), delay=(0,)),
+        12,
+    )
+    alone = notes  # the gradient of each microbatch
+    for m in range(6):
+        tasks = alone[max(0, 2 * m - 2) : 2 * m + 2]
+        expected = [torch.stack(each).mean(0) for each in zip(*tasks, strict=True)]
+        same = [
+            grads
+            for grads in found
+            if all(torch.allclose(a, b, rtol=1e-12, atol=1e-15) for a, b in zip(grads, expected, strict=True))
+        ]
+        assert len(same) == 2, f"on both devices, iteration {m}"
+    assert len(found) == 12
+
+
+def test_waves_stay_half_a_gradient_apart():
+    """With plain SGD the sums of all that two waves have stepped with differ by half of the first and half of the last gradient, however
+    long they train: they do not drift apart."""
+    graph, notes = small(lr=0.05)
+    plan = Case("tick_tock", (1,), 8, 4).plan(graph)
+    program = plan.compile(graph)
+    device = Device(graph, plan, program, 0)
+    Interpreter(program, {0: device}, 6, 0).run()
+    own = [notes[0]]
+    for stepped in notes[1:]:  # g' of each iteration, by equation 1
+        own.append([2 * together - before for together, before in zip(stepped, own[-1], strict=True)])
+    assert len(own) == 16
+    tick, tock = (device.stages[s].weights.newest.data for s in (0, 1))
+    for a, b, first, last in zip(tick, tock, own[0], own[-1], strict=True):
+        assert torch.allclose(a - b, -0.05 * (first - last) / 2, rtol=0, atol=1e-13)
+        assert float((a - b).abs().max()) > 1e-5
+
+
+def test_a_segment_ends_with_one_model_from_which_any_device_goes_on():
+    """Both waves' weights and optimizer states become their mean; going on from them and from a loaded state is the same to the bit."""
+    graph = captured("gpt", "adam")
+    plan = ONE_EACH.plan(graph)
+    program = plan.compile(graph)
+    first = run_inline(graph, plan, program, 1)
+    state = {key: {n: _copied(t) for n, t in entries.items()} for key, entries in first.devices[0].state().items()}
+    more = run_inline(graph, plan, program, 1, first.position, first.devices)
+    others = {d: Device(graph, plan, program, d) for d in program.devices}
+    for device in others.values():
+        device.load(state)
+    again = run_inline(graph, plan, program, 1, first.position, others)
+    assert again.losses == more.losses
+    for device, weights in again.weights.items():
+        assert all(torch.equal(tensor, more.weights[device][name]) for name, tensor in weights.items())
+    alone = Case("data_parallel", (1,)).plan(graph)
+    another = Device(graph, alone, alone.compile(graph), 0)
+    another.load(state)
+    assert all(torch.equal(tensor, state["weights"][name]) for name, tensor in another.tensors().items())
+
+
+def _copied(thing):
+    if isinstance(thing, dict):
+        return {key: _copied(value) for key, value in thing.items()}
+    return thing.clone() if isinstance(thing, Tensor) else thing
+
+
+@settings(max_examples=10)
+@given(
+    count=st.integers(1, 3),
+    turns=st.integers(1, 3),
+    buckets=st.integers(1, 3),
+    repeats=st.integers(0, 3),
+    rng=st.randoms(),
+)
+def test_any_interleaving_of_any_program_is_figure_9(count, turns, buckets, repeats, rng):
+    """Proven legal, and the weights of the loop on symbols, whatever lane is the quicker one."""
+    program = compile_strategy("tick_tock", two_waves(count, buckets), 2 * count * turns)
+    assert check(program) == ()
+    Run(program, repeats, rng, Symbols()).finish()
+
+
+def test_a_forward_runs_beside_the_other_waves_backward_and_none_beside_its_like():
+    """Appendix B.1.1 by the names of values: F of an iteration waits for F of the one before, B for B, and F for no B of the other wave."""
+    program = compile_strategy("tick_tock", two_waves(2), 4)
+    for _, one in program.instructions():
+        ended = [value for value in one.reads if value.what == "end"]
+        if one.kind in (Kind.FORWARD, Kind.BACKWARD) and one.index > 1:
+            assert [(value.stage, value.part) for value in ended] == [(1 - one.stage, int(one.kind is Kind.BACKWARD))]
+            assert ended[0].index == one.index - 2
+        elif one.kind is not Kind.DROP:
+            assert not ended
+
+
+@pytest.mark.parametrize(
+    ("case", "words"),
+    [
+        (Case("tick_tock", (2,), 8, 4), "every replica of a wave has as many: take a multiple of 4"),
+        (Case("tick_tock", (2,), 8, 2, recompute=True), "random numbers"),
+        (Case("tick_tock", (2,), 8, 2, shard="optimizer"), "shard: none"),
+        (Case("tick_tock", (1, 1), 8, 2), "two that are alike"),
+    ],
+    ids=str,
+)
+def test_what_tick_tock_refuses(case, words):
+    """With the reason."""
+    graph = captured("gpt plain", "adam")
+    with pytest.raises(RefusedError, match=words):
+        case.plan(graph).compile(graph)
+
+
+def test_other_strategies_refuse_a_second_wave():
+    """They have one replica of the model on a device."""
+    graph = captured("gpt plain", "adam")
+    with pytest.raises(RefusedError, match="stage 1 is of wave 1; flush has one replica"):
+        replace(ONE_EACH.plan(graph), strategy="flush").compile(graph)
+
+
+def test_its_mathematics_are_not_called_those_of_one_process():
+    """What `hocket plan` says beside it, and before a run."""
+    graph = captured("gpt plain", "adam")
+    updates = updates_of("tick_tock", ONE_EACH.plan(graph).shapes(graph), 8, 2, {})
+    assert not updates.same
+    assert updates.text == "half on the other wave's weights"
+    assert "two replicas in turn" in updates.sentence("tick_tock")

@@ -9,6 +9,7 @@ from hocket.program.instruction import What
 from hocket.program.program import StageShape
 from hocket.simulate.summary import most_alive
 from hocket.strategies._common import compile_strategy, complete, members, strategy
+from tests.program.programs import two_waves
 
 
 def pipeline(widths: tuple[int, ...], rounds: int = 1) -> tuple[StageShape, ...]:
@@ -31,6 +32,7 @@ def pipeline(widths: tuple[int, ...], rounds: int = 1) -> tuple[StageShape, ...]
 SHAPES = [
     *(pipeline(w) for w in ((1,), (3,), (1, 1), (1, 1, 1, 1), (2, 1), (3, 1), (2, 2, 2), (1, 2, 1), (4, 3, 1))),
     *(pipeline((1, 1), 2), pipeline((2, 2), 2), pipeline((1, 1, 1, 1), 3)),
+    *(two_waves(count) for count in (1, 2)),
 ]
 OPTIONS: dict[str, list[dict[str, Any]]] = {"pipedream": [{}, {"in_flight": 1}, {"in_flight": 2}]}
 
