@@ -138,10 +138,12 @@ def simulate(
     lent = _lent(opened, real) if people else ""
     told = collocating.told(opened, both) if both is not None and people else None
     if report:
+        from hocket.plan.gang import courses
         from hocket.report import report_html
 
         together = collocating.in_report(told, both) if told is not None and both is not None else None
-        write_atomic(report, report_html(opened.shown, found, shown, real, lent, together))
+        beside = courses(opened.shown, opened.profile, found)
+        write_atomic(report, report_html(opened.shown, found, shown, real, lent, together, beside))
     if json:
         with_job = {} if both is None else {"background": collocating.collocated_json(both)}
         print_json({**as_data(summary), "shown_batch_size": opened.shown.batch_size, **with_job})

@@ -1,5 +1,6 @@
 """report_html: one plan, what is predicted of it, and what was measured, as one HTML file that needs nothing else."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -9,6 +10,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from hocket import __version__
+from hocket.plan.gang import Course
 from hocket.plan.plan import Plan
 from hocket.report import facts
 from hocket.report.charts import legend_of, utilization
@@ -19,6 +21,7 @@ from hocket.report.staircase import Staircase, staircase
 from hocket.report.svg import show_time
 from hocket.report.timeline import Timeline, rows_of, timeline
 from hocket.report.together import Together
+from hocket.report.usage_panel import usage_panel
 from hocket.report.window import Window, choose
 from hocket.simulate.summary import Summary
 from hocket.trace.compare import compare
@@ -49,6 +52,7 @@ def report_html(
     measured: Trace | None = None,
     amplification: str = "",
     together: Together | None = None,
+    courses: Sequence[Course] = (),
 ) -> str:
     """The report of one plan.
 
@@ -57,6 +61,7 @@ def report_html(
         measured: what happened, to be laid beside it.
         amplification: what a plan that lends devices uses of them, in words (plan/amplification.py).
         together: the plan with a background job.
+        courses: of one iteration of it, and of the same job launched at once or in waves (plan/gang.py).
 
     Returns:
         A whole HTML document: no file or address outside it is needed, and it is the same to the byte each time.
@@ -76,6 +81,7 @@ def report_html(
         measured=measured is not None,
         amplification=amplification,
         together=together,
+        usage=usage_panel(courses, measured, plan.batch_size, _capacities(plan)),
         differences=facts.difference_tables(compare(trace, measured)) if measured is not None else (),
         stages=facts.stage_table(plan, summary),
         traffic=facts.traffic_table(plan, summary, drawn.events, drawn.window),
@@ -109,11 +115,10 @@ def draw(
         happened = real.events(measured)
         found.append(timeline(plan, measured, real, happened, span_s, title))
         busy.append(("Measured", utilization(happened, real, devices)))
-    capacity = {device: plan.group.cluster.capacity_bytes(device) for device in devices}
     return Drawings(
         window,
         tuple(found),
-        memory_curves(Record(trace, window), record, span_s, devices, capacity, summary.peak_memory_bytes),
+        memory_curves(Record(trace, window), record, span_s, devices, _capacities(plan), summary.peak_memory_bytes),
         _known_memory(measured),
         tuple(busy),
         legend_of(drawing for _, drawing in busy),
@@ -121,6 +126,12 @@ def draw(
         overlaps(summary.overlap, measured),
         staircase(plan, trace, measured),
     )
+
+
+def _capacities(plan: Plan) -> dict[int, float]:
+    """Of every device, or group."""
+    cluster = plan.group.cluster
+    return {device: cluster.capacity_bytes(device) for device in range(cluster.devices)}
 
 
 def _known_memory(measured: Trace | None) -> str:

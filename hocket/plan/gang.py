@@ -1,0 +1,91 @@
+"""Gang: a plan beside the same job launched all at once, or in waves: what devices hold and compute over one iteration of each.
+
+Rules of this file: everything is simulated; a picture of it is `report/usage_panel.py`.
+Source: Wavelet (Wang et al. 2021), figures 1, 2, 5, 6 and 8.
+"""
+
+from dataclasses import dataclass, replace
+
+from hocket.errors import HocketError
+from hocket.plan.plan import Plan
+from hocket.plan.predict import predict
+from hocket.plan.waves import insides_of, room, turned, wave_of
+from hocket.profile.model import ModelProfile
+from hocket.strategies._common import ring_of
+from hocket.trace.trace import Trace
+from hocket.trace.usage import Usage, usage
+from hocket.units import show_count
+
+_MOST_DEVICES = 64  # beyond it nobody looks at each
+
+
+@dataclass(frozen=True)
+class Course:
+    """One iteration of a plan.
+
+    Attributes:
+        title: which plan. samples: that the iteration trains on. note: what else is to be said, a sentence or nothing.
+    """
+
+    title: str
+    usage: Usage
+    samples: int
+    note: str = ""
+
+
+def courses(plan: Plan, profile: ModelProfile, trace: Trace) -> tuple[Course, ...]:
+    """A plan's own, between that of one wave where it has several, and that of waves where it has one.
+
+    Arguments:
+        profile: of one device, as the plan names it. trace: what is predicted of the plan, with memory.
+    """
+    if plan.group.cluster.devices > _MOST_DEVICES or plan.tensor > 1:
+        return ()
+    own = Course(_title(plan), usage(trace, insides_of(plan, profile)), plan.batch_size)
+    gang = launched_at_once(plan)
+    if gang is None:
+        return (own,)
+    try:
+        wave = wave_of(gang, profile)
+    except HocketError:  # what goes in waves need not go without: stages that share weights, or memory
+        return (own,)
+    first = room(wave)
+    alone = Course(f"gang-scheduled: {_title(gang)}", wave.usage, gang.batch_size)
+    if plan.strategy == "waves":
+        return (alone, own)
+    alone = replace(alone, note=f"room for {show_count(first.waves, 'wave')}: {first.why}")
+    if first.waves == 1 or gang.strategy != "model_parallel":
+        return (alone,)
+    waves = turned(gang, first.waves)
+    found, _ = predict(waves, profile)
+    return (alone, Course(_title(waves), usage(found, insides_of(waves, profile)), waves.batch_size))
+
+
+def launched_at_once(plan: Plan) -> Plan | None:
+    """One wave of a plan, with one microbatch on each device or chain of devices; None where there is none to be told apart."""
+    devices = [stage.devices for stage in plan.stages]
+    if plan.strategy == "waves":
+        ring = ring_of(devices) or ()
+        if len(ring) != len(devices) or len(ring) < 2:
+            return None
+        stages = tuple(
+            replace(stage, devices=(ring[s],), buckets=(), threads=()) for s, stage in enumerate(plan.stages)
+        )
+        return replace(
+            plan,
+            strategy="model_parallel",
+            stages=stages,
+            batch_size=plan.microbatch_size,
+            shard="none",
+            predicted=None,
+        )
+    if plan.strategy == "model_parallel" and len(devices) > 1 and all(len(own) == 1 for own in devices):
+        return replace(plan, batch_size=plan.microbatch_size, predicted=None)
+    if plan.strategy == "data_parallel" and len(devices[0]) > 1 and plan.shard == "none":
+        return replace(plan, batch_size=plan.microbatch_size * len(devices[0]), predicted=None)
+    return None
+
+
+def _title(plan: Plan) -> str:
+    own = plan.microbatches
+    return f"{plan.strategy}, {show_count(own, 'microbatch')} of {plan.microbatch_size}"

@@ -1,0 +1,94 @@
+"""Memory and compute over one iteration: in waves, launched at once, and as it was measured."""
+
+import re
+from dataclasses import replace
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from hocket.hardware.cluster import Cluster, Level
+from hocket.plan.gang import courses, launched_at_once
+from hocket.plan.plan import Plan, PlanStage
+from hocket.plan.predict import predict
+from hocket.plan.waves import turned
+from hocket.profile.synthetic import chain
+from hocket.report import report_html
+from hocket.report.usage_panel import usage_panel
+from hocket.trace.trace import Trace
+from tests.report import documents
+
+FOUR = Cluster("four", (Level("nvlink", 4, 25e9, 5e-6),), "v100-16gb", memory_bytes=1.5e9)
+PROFILE = chain(
+    8, activation_bytes=1e6, stash_bytes=1e8, microbatch_sizes=(1,), device_type="v100-16gb", forward_s=1e-2
+)
+NAMES = [layer.name for layer in PROFILE.layers]
+STRAIGHT = Plan(
+    "model_parallel", "chain", 1, 1, tuple(PlanStage((NAMES[2 * s], NAMES[2 * s + 1]), (s,)) for s in range(4)), FOUR
+)
+WAVES = turned(STRAIGHT, 4)
+
+
+def test_waves_stand_beside_one_of_them() -> None:
+    """One wave computes with a quarter of every device; four with all of it, on four times as many samples in hardly more time. Either
+    is shown, from whichever plan one comes."""
+    trace, _ = predict(WAVES, PROFILE)
+    alone, waves = courses(WAVES, PROFILE, trace)
+    assert [alone.title, waves.title] == [
+        "gang-scheduled: model_parallel, 1 microbatch of 1",
+        "waves, 4 microbatches of 1",
+    ]
+    assert (alone.samples, waves.samples) == (1, 4)
+    assert waves.usage.period_s < 1.05 * alone.usage.period_s
+    assert [alone.usage.compute_share(d) for d in range(4)] == pytest.approx([0.25] * 4, rel=0.02)
+    assert min(waves.usage.compute_share(d) for d in range(4)) > 0.97
+    trace, _ = predict(STRAIGHT, PROFILE)
+    one, other = courses(STRAIGHT, PROFILE, trace)
+    assert one.note == "room for 4 waves: 4 waves are as many as the schedule has"
+    assert (one.title, other.title) == (alone.title, waves.title)
+    assert launched_at_once(WAVES) == replace(STRAIGHT, predicted=None)
+
+
+@pytest.mark.parametrize("strategy", ["gpipe", "flush"])
+def test_others_stand_alone(strategy: str) -> None:
+    """Pipelines have no waves to be told apart; their own iteration is shown (figures 5 b and 6 b)."""
+    plan = replace(STRAIGHT, strategy=strategy, batch_size=4)
+    trace, summary = predict(plan, PROFILE)
+    (own,) = courses(plan, PROFILE, trace)
+    assert own.usage.period_s == pytest.approx(summary.iteration_s, rel=0.02)
+    for device, share in summary.utilization.items():
+        assert own.usage.compute_share(device) == pytest.approx(share, rel=0.02)
+        assert own.usage.peak_bytes(device) <= summary.peak_memory_bytes[device]
+
+
+def test_the_drawing_is_what_was_counted() -> None:
+    """A cell for each device of each run, a row of figures for each run; of a measured run without a course of memory the most."""
+    trace, summary = predict(WAVES, PROFILE)
+    real = Trace.of(trace.events, meta={"peak_memory_bytes": {str(d): 9e8 for d in range(4)}})
+    found = usage_panel(courses(WAVES, PROFILE, trace), real, WAVES.batch_size, dict.fromkeys(range(4), 1.5e9))
+    assert found is not None
+    assert (found.measured, found.flat, found.limited, found.rest) == (True, True, True, 0)
+    assert [row[0] for row in found.figures.rows][1:] == ["waves, 4 microbatches of 1", "measured"]
+    assert [row[1] for row in found.figures.rows] == ["1", "4", "4"]
+    assert found.figures.rows[1][4] == found.figures.rows[2][4]
+    titles = [title.text or "" for title in ET.fromstring(found.drawing).findall(".//{*}title")][1:]
+    shares = [float(re.findall(r"computes ([\d.]+)%", title)[0]) for title in titles]
+    assert len(shares) == 12
+    assert shares[:4] == pytest.approx([25.0] * 4, rel=0.03)
+    assert min(shares[4:]) > 97
+    page = report_html(WAVES, trace, summary, real, courses=courses(WAVES, PROFILE, trace))
+    text = " ".join(documents.check(page).text)
+    assert "Memory and compute over one iteration, predicted and measured" in text
+    assert "What one wave leaves of a device others fill." in text
+
+
+def test_many_devices_are_counted_and_not_drawn() -> None:
+    """The size of a drawing is bounded."""
+    names = tuple(NAMES)
+    cluster = replace(FOUR, levels=(replace(FOUR.levels[0], width=12),))
+    plan = Plan("data_parallel", "chain", 12, 1, (PlanStage(names, tuple(range(12))),), cluster)
+    trace, _ = predict(plan, PROFILE)
+    found = usage_panel(courses(plan, PROFILE, trace), None, 12, {})
+    assert found is not None
+    assert found.rest == 4
+    assert found.notes[0].startswith("gang-scheduled: data_parallel, 12 microbatches of 1: room for 1 wave: ")
+    assert usage_panel((), None, 12, {}) is None
