@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from hocket.errors import HocketError
 from hocket.plan.plan import Plan
 from hocket.plan.predict import predict
-from hocket.plan.waves import insides_of, room, turned, wave_of
+from hocket.plan.waves import in_waves, insides_of, room, wave_of
 from hocket.profile.model import ModelProfile
 from hocket.strategies._common import ring_of
 from hocket.trace.trace import Trace
@@ -51,12 +51,12 @@ def courses(plan: Plan, profile: ModelProfile, trace: Trace) -> tuple[Course, ..
         return (own,)
     first = room(wave)
     alone = Course(f"gang-scheduled: {_title(gang)}", wave.usage, gang.batch_size)
-    if plan.strategy == "waves":
+    if gang.strategy != plan.strategy:
         return (alone, own)
     alone = replace(alone, note=f"room for {show_count(first.waves, 'wave')}: {first.why}")
-    if first.waves == 1 or gang.strategy != "model_parallel":
+    if first.waves == 1:
         return (alone,)
-    waves = turned(gang, first.waves)
+    waves = in_waves(gang, first.waves)
     found, _ = predict(waves, profile)
     return (alone, Course(_title(waves), usage(found, insides_of(waves, profile)), waves.batch_size))
 
@@ -77,6 +77,14 @@ def launched_at_once(plan: Plan) -> Plan | None:
             stages=stages,
             batch_size=plan.microbatch_size,
             shard="none",
+            predicted=None,
+        )
+    if plan.strategy == "tick_tock":
+        return replace(
+            plan,
+            strategy="data_parallel",
+            stages=plan.stages[:1],
+            batch_size=plan.microbatch_size * len(devices[0]),
             predicted=None,
         )
     if plan.strategy == "model_parallel" and len(devices) > 1 and all(len(own) == 1 for own in devices):

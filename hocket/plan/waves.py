@@ -181,7 +181,7 @@ def wave_of(plan: Plan, profile: ModelProfile) -> Wave:
         raise InputError("microbatch_size", f"{plan.microbatch_size} of {plan.batch_size}", "the batch: a wave has one")
     sums = []
     for waves in range(1, len(plan.stages) + 1):
-        stages = turned(plan, waves).stages
+        stages = in_waves(plan, waves).stages
         each = [sum_s(stage.devices, size) for stage, size in zip(stages, gradients, strict=True)]
         sums.append(
             max(sum(s for s, stage in zip(each, stages, strict=True) if d in stage.devices) for d in trace.devices)
@@ -189,23 +189,27 @@ def wave_of(plan: Plan, profile: ModelProfile) -> Wave:
     return replace(found, ring=tuple(stage.devices[0] for stage in plan.stages), sums_s=tuple(sums))
 
 
-def turned(plan: Plan, waves: int) -> Plan:
-    """So many waves of a plan of `model_parallel`, each with a batch as large as the plan's."""
+def in_waves(plan: Plan, waves: int) -> Plan:
+    """So many waves of a plan of `model_parallel`, or of `data_parallel`, each with a batch as large as the plan's."""
+    if waves == 1:
+        return plan
+    many = replace(plan, batch_size=waves * plan.batch_size, predicted=None)
+    if plan.strategy == "data_parallel":
+        stages = tuple(replace(plan.stages[0], wave=wave) for wave in range(waves))
+        return replace(many, strategy="tick_tock", stages=stages)
     ring = [stage.devices[0] for stage in plan.stages]
 
     def moved(s: int, stage: PlanStage) -> PlanStage:
         return replace(stage, devices=tuple(ring[(r + s) % len(ring)] for r in range(waves)))
 
-    stages = tuple(moved(s, stage) for s, stage in enumerate(plan.stages))
-    name = "waves" if waves > 1 else plan.strategy
-    return replace(plan, strategy=name, stages=stages, batch_size=waves * plan.batch_size, predicted=None)
+    return replace(many, strategy="waves", stages=tuple(moved(s, stage) for s, stage in enumerate(plan.stages)))
 
 
 def simulated(plan: Plan, profile: ModelProfile) -> Callable[[int], float | None]:
-    """The second round of profiling by simulation, for `decrease`: iterations of so many waves of a plan of `model_parallel`."""
+    """The second round of profiling by simulation, for `decrease`: iterations of so many waves of a plan."""
 
     def measure(waves: int) -> float | None:
-        many = turned(plan, waves)
+        many = in_waves(plan, waves)
         found = predict_iteration(many, profile)
         cluster = many.group.cluster
         fits = all(size <= cluster.capacity_bytes(d) for d, size in found.peak_memory_bytes.items())

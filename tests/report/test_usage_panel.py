@@ -10,7 +10,7 @@ from hocket.hardware.cluster import Cluster, Level
 from hocket.plan.gang import courses, launched_at_once
 from hocket.plan.plan import Plan, PlanStage
 from hocket.plan.predict import predict
-from hocket.plan.waves import turned
+from hocket.plan.waves import in_waves
 from hocket.profile.synthetic import chain
 from hocket.report import report_html
 from hocket.report.usage_panel import usage_panel
@@ -25,7 +25,7 @@ NAMES = [layer.name for layer in PROFILE.layers]
 STRAIGHT = Plan(
     "model_parallel", "chain", 1, 1, tuple(PlanStage((NAMES[2 * s], NAMES[2 * s + 1]), (s,)) for s in range(4)), FOUR
 )
-WAVES = turned(STRAIGHT, 4)
+WAVES = in_waves(STRAIGHT, 4)
 
 
 def test_waves_stand_beside_one_of_them() -> None:
@@ -92,3 +92,23 @@ def test_many_devices_are_counted_and_not_drawn() -> None:
     assert found.rest == 4
     assert found.notes[0].startswith("gang-scheduled: data_parallel, 12 microbatches of 1: room for 1 wave: ")
     assert usage_panel((), None, 12, {}) is None
+
+
+def test_a_second_wave_on_the_same_devices() -> None:
+    """Tick-tock stands beside data parallelism (figures 1 and 2): the same device computes more, and holds more."""
+    half = tuple(
+        replace(one, forward_s=(1e-2, 2e-2), backward_s=(2e-2, 4e-2))
+        for one in chain(8, microbatch_sizes=(1, 4)).layers
+    )
+    profile = replace(chain(8, microbatch_sizes=(1, 4), device_type="v100-16gb"), layers=half)
+    stage = PlanStage(tuple(NAMES), (0, 1, 2, 3))
+    plan = in_waves(Plan("data_parallel", "chain", 4, 1, (stage,), FOUR), 2)
+    trace, _ = predict(plan, profile)
+    alone, both = courses(plan, profile, trace)
+    assert (alone.title, both.title) == (
+        "gang-scheduled: data_parallel, 4 microbatches of 1",
+        "tick_tock, 8 microbatches of 1",
+    )
+    for device in range(4):
+        assert both.usage.compute_share(device) > 1.2 * alone.usage.compute_share(device)
+        assert both.usage.peak_bytes(device) > alone.usage.peak_bytes(device)
