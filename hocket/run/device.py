@@ -35,7 +35,7 @@ from hocket.run.split import StagePart, split
 from hocket.run.stage_runner import StageRunner
 from hocket.run.stash import Stash
 from hocket.run.swap_memory import MemoryManager
-from hocket.run.swapping import Swapping
+from hocket.run.swapping import Swapper, budgets_of
 from hocket.run.waves import alone, averaged, meet
 from hocket.run.weights import MASTER
 
@@ -63,7 +63,7 @@ class Device:
             number: which device of the program.
             device: where its tensors live.
             on_loss: called with microbatch, mean loss (a detached scalar, still on the device) and samples.
-            memory: holds values to budgets; a program that swaps has one without any if none is given.
+            memory: holds values to budgets; made as the plan says if none is given.
 
         Raises:
             MemoryExceeded: the weights do not fit.
@@ -78,9 +78,10 @@ class Device:
         way = Feature.SHARD_FULL if plan.shard == "full" else Feature.SHARD_OPTIMIZER
         for replicas in {len(part.shape.devices) for part in parts if part.shape.sharded}:
             check_sharing(captured.job, replicas, way)
-        self.swapping: Swapping | None = None
-        if memory is not None or program.swaps:
-            self.swapping = Swapping(memory or MemoryManager(number, self.device), program.swaps)
+        if memory is None and (program.swaps or plan.swap is not None):
+            memory = MemoryManager(number, self.device, *budgets_of(plan))
+        self.memory = memory
+        self.swapping = None if memory is None else Swapper(memory, program.swaps)
         self.stages: dict[int, StageRunner] = {}
         for part in parts:
             compile = plan.stages[part.number].compile
@@ -164,8 +165,8 @@ class Device:
 
     def gave(self, value: Value) -> None:
         """A value was handed to a transfer, and is not in the store any more."""
-        if self.swapping is not None:
-            self.swapping.memory.left(value)
+        if self.memory is not None:
+            self.memory.left(value)
 
     def free(self, instruction: Instruction, store: Store) -> None:
         """Remove what an instruction frees, and hand its memory on where nobody inherited it (rule 5).

@@ -5,6 +5,7 @@ Rules of this file: on CUDA buffers are page-locked, which is dear to make: none
 
 from collections.abc import Callable
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -37,7 +38,7 @@ class HostBuffers:
             buffer = free.pop()
         else:
             self._make_room(size_bytes)
-            buffer = torch.empty(size_bytes, dtype=torch.uint8, pin_memory=self._pinned)
+            buffer = _locked(size_bytes) if self._pinned else _plain(size_bytes)
             self.held_bytes += size_bytes
         self.used_bytes += size_bytes
         self.peak_bytes = max(self.peak_bytes, self.used_bytes)
@@ -54,3 +55,12 @@ class HostBuffers:
             while self._free[size] and self.held_bytes + size_bytes > self._budget_bytes:
                 self._free[size].pop()
                 self.held_bytes -= size
+
+
+def _locked(size_bytes: int) -> Tensor:
+    return torch.empty(size_bytes, dtype=torch.uint8, pin_memory=True)
+
+
+def _plain(size_bytes: int) -> Tensor:
+    # Unseen by what counts a device's tensors, as those of a GPU's host are.
+    return torch.from_numpy(np.empty(size_bytes, np.uint8))

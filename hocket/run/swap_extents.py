@@ -147,16 +147,12 @@ def _aligned(size_bytes: int) -> int:
     return -(-size_bytes // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
 
 
-def clear(storage: torch.UntypedStorage) -> None:
-    """Set all bytes to zero."""
-    _all_of(storage).zero_()
-
-
 def _bytes_of(extent: Extent) -> Tensor:
-    return _all_of(extent.storage)[extent.start : extent.stop]
+    return all_of(extent.storage)[extent.start : extent.stop]
 
 
-def _all_of(storage: torch.UntypedStorage) -> Tensor:
+def all_of(storage: torch.UntypedStorage) -> Tensor:
+    """All bytes of a storage."""
     # A tensor of its own: autograd's version counters know nothing of what is written through it.
     found: Tensor = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)  # type: ignore[call-overload]
     return found

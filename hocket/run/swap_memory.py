@@ -7,7 +7,7 @@ that several values lie in leaves the device with the last of them. Memory count
 import threading
 import weakref
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,7 +17,7 @@ from torch import Tensor
 from hocket.errors import InternalError, MemoryExceeded
 from hocket.program.instruction import Value, What
 from hocket.run.swap_buffers import HostBuffers
-from hocket.run.swap_extents import Extent, Pace, buffer_bytes, clear, copy_in, copy_out, extents_of, on_host
+from hocket.run.swap_extents import Extent, Pace, all_of, buffer_bytes, copy_in, copy_out, extents_of, on_host
 from hocket.run.swap_states import Held, HostCopy, State
 from hocket.units import show_bytes
 
@@ -41,6 +41,7 @@ class MemoryManager:
         out_bytes, in_bytes: swapped so far, by kind of value.
         device_bytes: of values on the device now; device_peak_bytes: the most so far.
         host: the buffers.
+        resized: called with a tensor of all bytes of a storage that was emptied or filled, if somebody looks on.
     """
 
     def __init__(
@@ -68,6 +69,7 @@ class MemoryManager:
         self.out_bytes: Counter[What] = Counter()
         self.in_bytes: Counter[What] = Counter()
         self.device_bytes = self.device_peak_bytes = 0
+        self.resized: Callable[[Iterable[Tensor]], None] | None = None
 
     # -- values come and go
 
@@ -256,17 +258,21 @@ class MemoryManager:
         for extent in extents:
             if not extent.storage.resizable():
                 raise InternalError("memory that is not this device's own cannot be swapped")
-            extent.storage.resize_(0)
-            self._changed(self._block(extent), 0)
+            self._resize(extent, self._block(extent), 0)
 
     def _fill(self, held: Held, blocks: dict[int, _Block]) -> None:
         for extent in held.extents:
             block = blocks[extent.key]
             if block.there_bytes < block.whole_bytes:
-                extent.storage.resize_(block.whole_bytes)
+                self._resize(extent, block, block.whole_bytes)
                 if sum(e.nbytes for e in held.extents if e.key == extent.key) < block.whole_bytes:
-                    clear(extent.storage)  # nothing is known of what lies between
-                self._changed(block, block.whole_bytes)
+                    all_of(extent.storage).zero_()  # nothing is known of what lies between
+
+    def _resize(self, extent: Extent, block: _Block, size_bytes: int) -> None:
+        extent.storage.resize_(size_bytes)
+        self._changed(block, size_bytes)
+        if self.resized is not None:
+            self.resized((all_of(extent.storage),))
 
     def _drop_buffer(self, held: Held) -> None:
         if held.buffer is not None:

@@ -6,10 +6,12 @@ moves. Where nothing is swapped and no budget is set there is none of it, and no
 
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
+from math import inf
 from typing import Any
 
 from torch import Tensor
 
+from hocket.plan.plan import Plan
 from hocket.program.instruction import Instruction, Kind, Value, What
 from hocket.program.order import heir_of
 from hocket.run.stage_runner import StageRunner
@@ -20,7 +22,7 @@ Store = MutableMapping[Value, Any]
 _STATE = (What.WEIGHTS, What.OPTIMIZER)
 
 
-class Swapping:
+class Swapper:
     """See the head of this file.
 
     Attributes:
@@ -136,6 +138,13 @@ class Swapping:
         if value.what is not What.MARK:
             self.memory.wrote(value, thing)
         return thing
+
+
+def budgets_of(plan: Plan) -> tuple[float, float]:
+    """Bytes that a device of a plan, and its host for it, may hold of its values."""
+    found = (None, None) if plan.swap is None else (plan.swap.device_bytes, plan.swap.host_bytes)
+    device, host = (inf if size is None else size for size in found)
+    return device, host
 
 
 def _moved(values: Iterable[Value]) -> list[Value]:

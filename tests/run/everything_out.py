@@ -41,7 +41,7 @@ def _lane(lane: Iterable[Instruction], elsewhere: set[Value]) -> Iterator[Instru
         own = [tuple(names.get(value, value) for value in values) for values in (one.reads, one.frees)]
         yield replace(one, reads=own[0], frees=own[1])
         made.update(one.writes)
-        for value in set(one.writes) - elsewhere:
+        for value in [value for value in one.writes if value not in elsewhere]:
             before = heir_of(one, value)
             gone = (value,) if before not in host else (value, host.pop(before))
             host[value], last[value] = value._replace(copy=1), 1
@@ -53,7 +53,7 @@ def _lane(lane: Iterable[Instruction], elsewhere: set[Value]) -> Iterator[Instru
             elif value not in one.frees and value in names:
                 gone = (names[value],)
             elif value not in one.frees:
-                host[value], last[value] = value._replace(copy=1), 1
+                host[value], last[value] = value._replace(copy=3), 3  # ~1 would be one that came to the host
                 yield _swap(Kind.SWAP_OUT, one.device, (value,), (host[value],), (value,))
             if gone:
                 yield _swap(Kind.DROP, one.device, gone, (), gone)

@@ -12,6 +12,8 @@ from hocket import zoo
 from hocket.hardware.cluster import Cluster, Level
 from hocket.plan.plan import Plan, PlanStage
 from hocket.profile.capture import Captured, capture
+from hocket.program.program import Program
+from tests.run.everything_out import everything_out
 
 CLUSTER = Cluster("test", (Level("local", 8, 1e9),), device_type="cpu-core", sender_copies=True)
 
@@ -91,12 +93,14 @@ class Case:
     shard: str = "none"
     compile: str = ""
     threads: tuple[int, ...] = ()
+    out: bool = False
 
     def __str__(self) -> str:
         parts = [self.strategy, "-".join(map(str, self.widths)), f"{self.batch_size}by{self.microbatch_size}"]
         parts += ["recompute"] * self.recompute + [f"v{self.rounds}"] * (self.rounds > 1)
         parts += [self.shard] * (self.shard != "none") + [self.compile] * bool(self.compile)
         parts += ["threads", *map(str, self.threads)] if self.threads else []
+        parts += ["everything out"] * self.out
         return " ".join([*parts, *(f"{k}={v}" for k, v in self.options.items())])
 
     def plan(self, graph: Captured) -> Plan:
@@ -119,6 +123,12 @@ class Case:
             stages += [replace(stage, wave=1) for stage in stages]
         sizes = (self.batch_size, self.microbatch_size)
         return Plan(self.strategy, "test", *sizes, tuple(stages), CLUSTER, self.options, shard=self.shard)
+
+
+def program_of(case: Case, graph: Captured) -> Program:
+    """Its program; with everything out between two instructions if the case says so."""
+    program = case.plan(graph).compile(graph)
+    return everything_out(program) if case.out else program
 
 
 def assert_same_weights(found: dict[str, Tensor], expected: dict[str, Tensor], tolerance: float) -> None:

@@ -40,6 +40,7 @@ from hocket.run.engines._transfers import Record, Transfers
 from hocket.run.engines._waves import Exchange, Lanes
 from hocket.run.observe import Observer, Unobserved
 from hocket.run.sharding import Gather
+from hocket.run.swap_memory import MemoryManager
 
 _BETWEEN_WAVES = frozenset({What.ENDED, What.LENT})  # what compute lanes of one device hand each other
 
@@ -81,6 +82,7 @@ class Worker:
         record: bool = False,
         shared_memory: bool = True,
         division: Division | None = None,
+        memory: MemoryManager | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         """Join the others: a collective call, made by all ranks of the default process group.
@@ -91,9 +93,10 @@ class Worker:
             record: keep the times of every instruction.
             shared_memory: send messages between processors of one machine through its memory.
             division: of a tensor-parallel plan: by which `captured` was divided.
+            memory: see Device.
 
         Raises:
-            InputError: there are not as many workers as the plan has devices.
+            InputError: there are not as many workers as the plan has devices. MemoryExceeded: the weights do not fit.
         """
         workers = len(program.devices) * plan.tensor
         if dist.get_world_size() != workers:
@@ -106,7 +109,7 @@ class Worker:
         self._observer: Observer = observer or Unobserved()
         self._clock, self._record = clock, record
         self.records: list[Record] = []
-        self.device = Device(captured, plan, program, self.number, device, self._on_loss)
+        self.device = Device(captured, plan, program, self.number, device, self._on_loss, memory)
         self._layouts = Layouts(captured, plan, {s: runner.part for s, runner in self.device.stages.items()})
         self._lanes = lanes_of(program, self.number)
         self._handover = Handover(self.device.device)
@@ -122,6 +125,8 @@ class Worker:
             self.device.clipping.join(division.divided, plan.tensor, self._groups.total)
         self._losses: deque[tuple[int, Any, int]] = deque()
         self._memory = Memory(self.device)
+        if self.device.memory is not None:
+            self.device.memory.resized = self._memory.made
         self._windows = {lane: window for (d, lane), window in windows(program).items() if d == number}
         self._ends = Ends(program, number)
 
@@ -184,6 +189,7 @@ class Worker:
         if set(store) != expected:
             odd = ", ".join(map(str, sorted(set(store) ^ expected)))
             raise InternalError(f"device {self.number}: after the epilogue these are left or missing: {odd}")
+        self.device.end(store)
         self.position = self.device.stream.position(self.program.microbatches(periods))
         return periods
 
@@ -218,7 +224,7 @@ class Worker:
         """What another lane has written, when it is there."""
         if value.what in _BETWEEN_WAVES:
             return self._handover.taken(exchange.take(value))
-        return transfers.take(value)
+        return self.device.came(value, transfers.take(value))
 
     def _execute(
         self,
@@ -254,6 +260,8 @@ class Worker:
             value = instruction.writes[position]
             keeps = value.what is What.SHARD and self.program.stages[value.stage].gathers
             thing = store[value] if keeps else store.pop(value)
+            if not keeps:
+                device.gave(value)
             if computes(lane):
                 exchange.give(value, self._handover.given(thing))
             elif value not in early:

@@ -13,7 +13,7 @@ from torch import Tensor
 from hocket.program.instruction import COMPUTE, REDUCE, Kind
 from hocket.run.engines.inline import Result, run_inline
 from tests.run.engines.workers import OVER_GLOO, RUNS, start
-from tests.run.plans import assert_same_losses, assert_same_weights, captured
+from tests.run.plans import assert_same_losses, assert_same_weights, captured, program_of
 
 pytestmark = pytest.mark.workers
 
@@ -49,7 +49,7 @@ def inline(workers: int, number: int) -> tuple[Result, dict[int, dict[str, Tenso
     if graph.job.precision:  # whole masters: the inline engine gathers none of which devices have parts
         case = replace(case, shard="none")
     plan = case.plan(graph)
-    program = plan.compile(graph)
+    program = program_of(case, graph)
     first = run_inline(graph, plan, program, end or repeats)
     weights = {d: {n: t.clone() for n, t in tensors.items()} for d, tensors in first.weights.items()}
     more = run_inline(graph, plan, program, 1, first.position, first.devices)
@@ -99,8 +99,7 @@ def test_every_instruction_is_recorded_in_lane_order(results, workers, number):
     """The measured trace has every instruction of the program, lane by lane in order; none overlaps on compute."""
     case, model, optimizer, repeats, end = RUNS[workers][number]
     graph = captured(model, optimizer)
-    program = case.plan(graph).compile(graph)
-    lanes = program.unrolled(end or repeats)
+    lanes = program_of(case, graph).unrolled(end or repeats)
     for facts, _, _ in results[workers, number]:
         for (device, lane), instructions in lanes.items():
             if device == facts["device"]:

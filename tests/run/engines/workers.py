@@ -18,7 +18,7 @@ from torch.distributed.fsdp import fully_shard
 from hocket.run.data import Stream
 from hocket.run.engines.torch_dist import Worker
 from hocket.run.observe import Unobserved
-from tests.run.plans import Case, captured
+from tests.run.plans import Case, captured, program_of
 
 # (case, model, optimizer, repetitions of the period, where the observer ends it) by number of workers.
 Run = tuple[Case, str, str, int, int | None]
@@ -45,6 +45,9 @@ RUNS: dict[int, list[Run]] = {
         (Case("waves", (2, 2), rounds=2, shard="full"), "lstm", "momentum", 4, None),
         (Case("tick_tock", (2,)), "gpt", "adam", 4, 2),
         (Case("tick_tock", (2,), 15, 2), "lstm", "momentum", 3, None),
+        (Case("data_parallel", (2,), out=True), "gpt bfloat16", "adam", 4, None),
+        (Case("interleaved", (1, 1), rounds=2, out=True), "gpt clipped", "adam", 4, 2),
+        (Case("flush", (1, 1), recompute=True, out=True), "lstm", "momentum", 4, None),
     ],
     3: [
         (Case("flush", (2, 1), recompute=True), "gpt", "adam", 5, None),
@@ -68,7 +71,7 @@ RUNS: dict[int, list[Run]] = {
 }
 
 # Those of them whose messages go through gloo, as between machines, and not through memory.
-OVER_GLOO = {2: {0, 3, 5, 7, 9, 10, 15, 17}, 3: {0, 4}, 4: {3}}
+OVER_GLOO = {2: {0, 3, 5, 7, 9, 10, 15, 17, 23}, 3: {0, 4}, 4: {3}}
 
 # What two workers bring into collectives: a case, and repetitions of its period.
 SHARING = [
@@ -108,8 +111,7 @@ def run_all(folder: Path, rank: int, workers: int) -> None:
     join(folder, rank, workers)
     for number, (case, model, optimizer, repeats, end) in enumerate(RUNS[workers]):
         graph = captured(model, optimizer)
-        plan = case.plan(graph)
-        program = plan.compile(graph)
+        plan, program = case.plan(graph), program_of(case, graph)
         noted, shared = Noted(end), number not in OVER_GLOO[workers]
         worker = Worker(graph, plan, program, program.devices[rank], observer=noted, record=True, shared_memory=shared)
         periods = worker.run(repeats)
