@@ -2,7 +2,7 @@
 
 Rules of this file: edges alone are added. Every sum of gradients waits until the last backward of its update is over on each of
 its devices, whatever stages they host, and until the one before it is, in the order in which backwards make them; of backwards that
-stand behind the step that takes the sum, it cannot wait for any. What else runs meanwhile does so still.
+stand behind the first instruction that takes the sum (a step, or what swaps it out), it cannot wait for any. What else runs meanwhile does so still.
 """
 
 from collections.abc import Iterable
@@ -14,7 +14,9 @@ from hocket.simulate.nodes import KINDS, PERIOD, Part
 from hocket.simulate.tables import Layout
 from hocket.trace.sums import SUMS
 
-_BACKWARD, _STEP = KINDS.index(Kind.BACKWARD), KINDS.index(Kind.STEP)
+_BACKWARD = KINDS.index(Kind.BACKWARD)
+_TAKES = {KINDS.index(kind) for kind in (Kind.STEP, Kind.SWAP_OUT)}
+_SUMMED = (What.REDUCED, What.PART)
 
 
 def sums_apart(layout: Layout) -> Layout | None:
@@ -36,13 +38,19 @@ def _edges(layout: Layout, part: Part) -> set[tuple[int, int]]:
     """(node, sum that waits for it) in one part of the program."""
     skeleton, batch = layout.skeleton, layout.program.rule.batch
     last: dict[tuple[int, int, int], int] = {}  # node, by device, microbatches of an update, and update
-    stepped: dict[tuple[int, int, int], int] = {}  # the same when a step began, by device, stage and update
-    for lane, _, end, kind, stage, index, _, _ in part.rows:  # those of a lane are in its order
+    taken: dict[
+        tuple[int, int, int], int
+    ] = {}  # the same when the first of its sums was taken, by device, stage and update
+    for lane, node, end, kind, stage, index, _, _ in part.rows:  # those of a lane are in its order
         device = skeleton.lanes[lane][0]
         if kind == _BACKWARD:
             last[device, batch[stage], index // batch[stage]] = end
-        elif kind == _STEP and (device, batch[stage], index) in last:
-            stepped[device, stage, index] = last[device, batch[stage], index]
+        elif kind in _TAKES:
+            one = skeleton.signatures[part.signature[node]].members[0]
+            for value in one.reads:
+                update = value.index - one.index + index
+                if value.what in _SUMMED and (device, batch[stage], update) in last:
+                    taken.setdefault((device, value.stage, update), last[device, batch[stage], update])
     found = set()
     places: dict[int, tuple[int, int, int]] = {}
     sums: dict[tuple[int, int, int], list[int]] = {}
@@ -52,7 +60,7 @@ def _edges(layout: Layout, part: Part) -> set[tuple[int, int]]:
             key = (skeleton.lanes[lane][0], batch[stage], index)
             sums.setdefault(key, []).append(node)
             places[node] = min(places.get(node, (index, 0, 0)), (index, -stage, one.reads[0].part))
-            before = stepped.get((skeleton.lanes[lane][0], stage, index), last.get(key))
+            before = taken.get((skeleton.lanes[lane][0], stage, index), last.get(key))
             if before is not None:
                 found.add((before, node))
     return found | _chain(part, places, sums.values())

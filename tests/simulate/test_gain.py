@@ -7,6 +7,7 @@ import pytest
 
 from hocket.hardware.cluster import Cluster, Level
 from hocket.hardware.overlap import OverlapModel, Rate
+from hocket.passes.swapping import Swapping
 from hocket.plan.plan import Plan, PlanStage
 from hocket.plan.predict import predict
 from hocket.profile.synthetic import chain
@@ -152,3 +153,12 @@ def test_of_many_stages_some_are_told() -> None:
     devices = [one.beside.device for one in found.devices]
     assert len(devices) == 32
     assert (devices[0], devices[-1]) == (0, 78)
+
+
+def test_a_sum_waits_for_no_backward_behind_its_swap() -> None:
+    """Where sums leave their device before the next backward, they are made before it."""
+    stages = [(2, (0, 1)), (2, (1, 0)), (2, (0, 1))]
+    found = overlap("waves", stages, 2, swap=Swapping("task"))
+    assert found is not None
+    for one in found.devices:
+        assert one.apart.sums[0].start_s < max(piece.end_s for piece in one.apart.pieces)
