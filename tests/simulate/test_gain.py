@@ -27,7 +27,8 @@ def overlap(
 ) -> Overlap | None:
     """What is found for a chain; `stages` are (layers, devices), each layer a bucket."""
     layers = sum(count for count, _ in stages)
-    profile = chain(layers, forward_s=0.001, backward_s=0.004, weights_bytes=weights_bytes, activation_bytes=10.0)
+    figures = {"forward_s": 0.001, "backward_s": 0.004, "weights_bytes": weights_bytes, "activation_bytes": 10.0}
+    profile = chain(layers, **figures, device_type="v100-16gb")
     names, rows = [layer.name for layer in profile.layers], []
     for count, devices in stages:
         own, names = names[:count], names[count:]
