@@ -138,7 +138,9 @@ def _start(
             # What the first worker prints is shown (on standard error: standard output is for results).
             shown = 2 if rank == 0 else out.fileno()
             handles = (report_to, control_from)
-            process = nursery.start("hocket.run.worker_main", path, environment, f"hocket-{rank}", handles, shown)
+            process = nursery.start(
+                "hocket.run.worker_main", [str(path)], environment, out=shown, handles=handles, name=f"hocket-{rank}"
+            )
     except BaseException:
         for handle in (reports, control):
             os.close(handle)

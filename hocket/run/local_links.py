@@ -1,6 +1,6 @@
 """This machine as a cluster: start workers, measure the links between them, fit, describe.
 
-`python -m hocket.run.local_links` is one of the workers; `measure_local` starts them.
+`measure_local` starts workers, `main` is one of them.
 """
 
 import argparse
@@ -8,7 +8,6 @@ import json
 import os
 import socket
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -23,6 +22,7 @@ from hocket.hardware.catalog import device_type
 from hocket.hardware.cluster import HALF, Cluster, Level, Link
 from hocket.hardware.links import MEMBERS, POINT_TO_POINT, LinkSample, fit_samples, ring_all_reduce_s, with_fits
 from hocket.profile.companions import usable_cores
+from hocket.run import nursery
 from hocket.run.cores import cores_of, stay_on
 from hocket.typed import read_as
 
@@ -155,25 +155,15 @@ def _measured(workers: int, threads: int, limit_s: float, timeout_s: float) -> _
     shared = usable_cores() if workers * threads > usable_cores() else 0
     with tempfile.TemporaryDirectory(prefix="hocket-links-") as folder:
         logs = [Path(folder, f"{rank}.log") for rank in range(workers)]
-        started: list[subprocess.Popen[bytes]] = []
+        started: list[nursery.Child | subprocess.Popen[bytes]] = []
         try:
             for rank, log in enumerate(logs):
                 place = ["--rank", str(rank), "--workers", str(workers), "--folder", folder]
                 stay = ",".join(map(str, places[rank])) if places else ""
                 limits = ["--threads", str(threads), "--limit-s", str(limit_s), "--timeout-s", str(timeout_s)]
                 with log.open("wb") as out:
-                    command = [
-                        sys.executable,
-                        "-m",
-                        "hocket.run.local_links",
-                        *place,
-                        *limits,
-                        "--cores",
-                        stay,
-                        "--shared",
-                        str(shared),
-                    ]
-                    started.append(subprocess.Popen(command, env=environment, stdout=out, stderr=out))
+                    told = [*place, *limits, "--cores", stay, "--shared", str(shared)]
+                    started.append(nursery.start("hocket.run.local_links", told, environment, out=out.fileno()))
             _wait(started, logs, timeout_s)
         finally:
             for process in started:
@@ -183,7 +173,7 @@ def _measured(workers: int, threads: int, limit_s: float, timeout_s: float) -> _
         return read_as(_Found, parse_json(read_bytes(path), str(path)), "measured links")
 
 
-def _wait(started: Sequence["subprocess.Popen[bytes]"], logs: Sequence[Path], timeout_s: float) -> None:
+def _wait(started: "Sequence[nursery.Child | subprocess.Popen[bytes]]", logs: Sequence[Path], timeout_s: float) -> None:
     """Return when all workers have ended well; raise as soon as one has not."""
     end_s = time.monotonic() + timeout_s
     while True:
@@ -200,7 +190,7 @@ def _wait(started: Sequence["subprocess.Popen[bytes]"], logs: Sequence[Path], ti
         time.sleep(_POLL_S)
 
 
-def _worker(arguments: Sequence[str]) -> None:
+def main(arguments: Sequence[str], handles: Sequence[int], parent: int) -> None:
     """One worker: join the others, measure, and as worker 0 write the samples down."""
     import torch
     import torch.distributed as dist
@@ -233,7 +223,3 @@ def _worker(arguments: Sequence[str]) -> None:
         write_atomic(given.folder / "samples.json", json.dumps(asdict(found)))
     dist.barrier()
     dist.destroy_process_group()
-
-
-if __name__ == "__main__":
-    _worker(sys.argv[1:])

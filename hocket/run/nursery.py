@@ -16,8 +16,10 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,7 @@ import hocket
 MAX_MESSAGE_BYTES = 2**16
 PATH = "PYTHONPATH"
 _MAIN = "hocket.run.nursery_main"
+_LOOK_S = 1.0
 
 
 class Child:
@@ -47,29 +50,41 @@ class Child:
         """End it, if it has not ended."""
         self._nursery.kill(self._number)
 
-    def wait(self) -> int:
-        """Block until it has ended; its exit code."""
+    def wait(self, timeout: float = inf) -> int:
+        """Block until it has ended, for so many seconds at most; its exit code.
+
+        Raises:
+            subprocess.TimeoutExpired: it has not.
+        """
+        end_s = time.monotonic() + timeout
         while (code := self.poll()) is None:
+            if time.monotonic() > end_s:
+                raise subprocess.TimeoutExpired("a worker", timeout)
             self._nursery.listen()
         return code
 
 
 def start(
-    module: str, orders: Path, environment: Mapping[str, str], name: str, handles: Sequence[int], out: int
+    module: str,
+    arguments: Sequence[str],
+    environment: Mapping[str, str],
+    *,
+    out: int,
+    handles: Sequence[int] = (),
+    name: str = "hocket",
 ) -> "Child | subprocess.Popen[bytes]":
-    """Start a process, in a session of its own, that calls `main(orders, handles, parent)` of a module of Hocket.
+    """Start a process, in a session of its own, that calls a module's `main(arguments, handles, parent)` and ends.
 
-    It ends with `parent` if `main` sees to that. On Linux it is a fork of a nursery. Other systems do not fork safely what has loaded
+    Before that it ends with the process `parent` if `main` sees to it. On Linux it is a fork of a nursery. Other systems do not fork safely what has loaded
     torch: there it is a process of its own.
 
     Arguments:
-        name: of the process, for people. handles: open files that it gets; out: one for what it prints.
+        out: open file for what it prints; handles: others that it gets. name: of the process, for people.
     """
     if sys.platform == "linux":
-        return _nursery_of(environment).start(module, orders, name, handles, out)
-    told = [str(orders), str(os.getpid()), *map(str, handles)]
+        return _nursery_of(environment).start(module, arguments, out, handles, name)
     return subprocess.Popen(
-        [sys.executable, "-m", module, *told],
+        [sys.executable, "-m", _MAIN, module, str(os.getpid()), ",".join(map(str, handles)), *arguments],
         env={**environment, PATH: os.pathsep.join(_paths())},
         stdin=subprocess.DEVNULL,
         stdout=out,
@@ -97,11 +112,11 @@ class _Nursery:
                 start_new_session=True,
             )
 
-    def start(self, module: str, orders: Path, name: str, handles: Sequence[int], out: int) -> Child:
+    def start(self, module: str, arguments: Sequence[str], out: int, handles: Sequence[int], name: str) -> Child:
         """Ask for a process; see `start`."""
         with self._lock:
             self._asked += 1
-            wanted = {"number": self._asked, "module": module, "orders": str(orders), "name": name}
+            wanted = {"number": self._asked, "module": module, "arguments": list(arguments), "name": name}
             where = {"folder": os.getcwd(), "paths": _paths()}
             with suppress(BrokenPipeError):  # it has ended, and this one with it
                 socket.send_fds(self._socket, [json.dumps(wanted | where).encode()], [out, *handles])
@@ -128,8 +143,8 @@ class _Nursery:
                     self._socket.send(json.dumps({"kill": number}).encode())
 
     def listen(self) -> None:
-        """Block until it says something, or has ended."""
-        select.select([self._socket], [], [])
+        """Block until it says something, or has ended, or a while."""
+        select.select([self._socket], [], [], _LOOK_S)
 
     @property
     def lives(self) -> bool:

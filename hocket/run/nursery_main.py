@@ -1,4 +1,5 @@
 """`python -m hocket.run.nursery_main HANDLE`: the process that has loaded torch and forks what it is asked for (nursery.py).
+With a module, a parent, handles and arguments: one process, where there is no nursery.
 
 Rules of this file: a nursery loads what every worker loads and does nothing with it: no model, no device, no thread, nothing of the
 user's. When the process that started it ends it sees the end of the socket and ends, and its workers with it, by the kernel's word.
@@ -15,6 +16,7 @@ import socket
 import sys
 import traceback
 import warnings
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, NoReturn
 
@@ -81,6 +83,7 @@ def _say(asker: socket.socket, said: dict[str, int]) -> None:
 
 def _become(wanted: dict[str, Any], handles: list[int], parent: int) -> NoReturn:
     """Be the process that was asked for."""
+    code = 1
     try:
         os.setsid()
         signal.set_wakeup_fd(-1)
@@ -96,16 +99,28 @@ def _become(wanted: dict[str, Any], handles: list[int], parent: int) -> NoReturn
         if "numpy.random" in sys.modules:  # it does not draw anew in a fork, as Python's own `random` does
             sys.modules["numpy.random"].seed()
         os.chdir(wanted["folder"])
-        sys.argv = [wanted["module"], wanted["orders"]]
         sys.path[:] = [wanted["folder"], *wanted["paths"]]
         os.environ[PATH] = os.pathsep.join(wanted["paths"])
         importlib.invalidate_caches()
-        importlib.import_module(wanted["module"]).main(wanted["orders"], own, parent)
+        _do(wanted["module"], wanted["arguments"], own, parent)
+        code = 0
     except BaseException:
         traceback.print_exc()
     finally:
-        os._exit(1)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        # Not sys.exit: threads of torch that wait for a peer would keep the process, and others do not survive an interpreter's end.
+        os._exit(code)
+
+
+def _do(module: str, arguments: Sequence[str], handles: Sequence[int], parent: int) -> None:
+    sys.argv = [module, *arguments]
+    importlib.import_module(module).main(arguments, handles, parent)
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    if len(sys.argv) == 2:
+        main(int(sys.argv[1]))
+    else:
+        _, _module, _parent, _handles, *_arguments = sys.argv
+        _do(_module, _arguments, [int(handle) for handle in _handles.split(",") if handle], int(_parent))

@@ -1,4 +1,4 @@
-"""One local worker, started by launch.py and not outliving it: in the nursery, or `python -m hocket.run.worker_main ORDERS.json ...`.
+"""One local worker, started by launch.py and not outliving it.
 
 When the watcher dies without a word, the first worker removes the run's folder and ends, as soon as it sees the end of a
 pipe; the kernel kills the others, which a thread that holds the interpreter could keep from seeing it.
@@ -30,13 +30,13 @@ _PR_SET_PDEATHSIG = 1
 _TRIES = 10
 
 
-def main(path: str, handles: Sequence[int], parent: int) -> None:
+def main(arguments: Sequence[str], handles: Sequence[int], parent: int) -> None:
     """Do what the orders say and leave the process, with the error's exit code if there is one.
 
     Arguments:
-        handles: open files, for reports and one that ends with the watcher. parent: id of the process that this one ends with.
+        arguments: the file of its orders. handles: open files, for reports and one that ends with the watcher. parent: id of the process that this one ends with.
     """
-    orders, (report_to, control_from) = Orders.read(path), handles
+    orders, (report_to, control_from) = Orders.read(arguments[0]), handles
     _die_with(parent, orders)
     # The watcher decides when to stop; a Ctrl-C meant for it shall not reach the worker as well.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -124,7 +124,3 @@ def _leave_nothing(orders: Orders) -> None:
         shutil.rmtree(orders.folder, ignore_errors=True)
         if not Path(orders.folder).exists():
             return
-
-
-if __name__ == "__main__":
-    main(sys.argv[1], [int(number) for number in sys.argv[3:]], int(sys.argv[2]))

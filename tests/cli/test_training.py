@@ -92,29 +92,27 @@ def test_the_whole_walk(run: Run, profiled: Path) -> None:
     ],
     ids=["wider", "shorter and another batch", "another batch", "another precision", "broken"],
 )
-def test_a_job_that_changed(profiled: Path, edit: tuple[str, str, str, str], words: tuple[str, ...]) -> None:
+def test_a_job_that_changed(run: Run, profiled: Path, edit: tuple[str, str, str, str], words: tuple[str, ...]) -> None:
     """A plan never trains another model than it was made for: refused before the first step, exit code 2, nothing written."""
     text = Path("job.py").read_text().replace(edit[0], edit[1]).replace(edit[2] or "\0", edit[3])
     Path("changed.py").write_text(text)
-    found = hocket(
-        "train", "changed.py", "tiny.yaml", "--steps", "2", "--checkpoint", "saved", "--json", folder=profiled
-    )
-    assert found.returncode == 2
-    errors = [line for line in found.stderr.splitlines() if line.startswith("error: ")]
+    found = run("train", "changed.py", "tiny.yaml", "--steps", 2, "--checkpoint", "saved", "--json")
+    assert found.code == 2
+    errors = [line for line in found.err.splitlines() if line.startswith("error: ")]
     assert len(errors) == 1
     for word in words:
-        assert word in found.stderr
-    assert "Traceback" not in found.stderr or "changed.py" in found.stderr
+        assert word in found.err
+    assert "Traceback" not in found.err or "changed.py" in found.err
     assert not list(profiled.glob("saved/step*"))
 
 
-def test_a_plan_without_a_digest_trains(profiled: Path) -> None:
+def test_a_plan_without_a_digest_trains(run: Run, profiled: Path) -> None:
     """Plans by hand do not say which model they are for; layers are found by their names."""
     cluster = Cluster("one", (Level("server", 1, 1e9),), "cpu-core")
     names = tuple(layer.name for layer in ModelProfile.read("tiny.json").layers)
     Plan("gpipe", "tiny", 4, 2, (PlanStage(names, (0,)),), cluster).save("hand.yaml")
-    found = hocket("train", "job.py", "hand.yaml", "--steps", "1", "--json", folder=profiled)
-    assert found.returncode == 0, found.stderr
+    found = run("train", "job.py", "hand.yaml", "--steps", 1, "--json")
+    assert found.code == 0, found.err
 
 
 def test_a_process_without_torch(folder: Path) -> None:
@@ -225,19 +223,19 @@ def test_the_next_plan_knows_the_run(run: Run, profiled: Path) -> None:
     Cluster("one", (Level("server", 1, 1e9, 1e-5),), "cpu-core").save("one.yaml")
     words = ("plan", "tiny.json", "one.yaml", "--batch", 4, "-s", "data_parallel", "-b", 2)
     assert run(*words, "-o", "tiny.yaml").code == 0
-    short = hocket("train", "job.py", "tiny.yaml", "--steps", "8", folder=profiled)
-    assert "not kept for the next plan: 6 steps after warm-up; expected at least 20" in short.stderr
+    short = run("train", "job.py", "tiny.yaml", "--steps", 8)
+    assert "not kept for the next plan: 6 steps after warm-up; expected at least 20" in short.err
     text = Path("job.py").read_text()
     Path("other.py").write_text(text.replace("torch.optim.SGD(p, lr=0.1)", "torch.optim.Adam(p)"))
-    other = hocket("train", "other.py", "tiny.yaml", "--steps", "24", folder=profiled)
-    assert "not kept for the next plan: trained with Adam; expected SGD, which the profile is of" in other.stderr
+    other = run("train", "other.py", "tiny.yaml", "--steps", 24)
+    assert "not kept for the next plan: trained with Adam; expected SGD, which the profile is of" in other.err
     assert not Path("tiny.experience.yaml").exists()
-    found = hocket("train", "job.py", "tiny.yaml", "--steps", "24", folder=profiled)
-    assert found.returncode == 0, found.stderr
-    assert "kept in tiny.experience.yaml" in found.stderr
-    assert found.stdout.splitlines()[-1].startswith("step 24/24  loss ")
-    assert "peak memory by device" in found.stderr
-    assert found.stderr.count("predicted") >= 2
+    found = run("train", "job.py", "tiny.yaml", "--steps", 24)
+    assert found.code == 0, found.err
+    assert "kept in tiny.experience.yaml" in found.err
+    assert found.out.splitlines()[-1].startswith("step 24/24  loss ")
+    assert "peak memory by device" in found.err
+    assert found.err.count("predicted") >= 2
     before, path = Plan.read("tiny.yaml"), Path("tiny.experience.yaml")
     kept = Experience.read(path)
     # As if the machine had taken three times as long, whatever it took.

@@ -2,8 +2,6 @@
 
 import json
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -192,8 +190,7 @@ def test_what_does_not_is_refused_with_the_reason_of_the_table(one: Feature, oth
 def test_members_of_groups_train_with_the_rest(tmp_path: Path) -> None:
     """With each other feature there is a run of tensor-parallel members, here or in the tests of the engine, that gives the losses
     of whole devices; with slices of either sort as well."""
-    command = [sys.executable, "-m", "tests.run.engines.tensor_workers", str(tmp_path), *PAIRS]
-    subprocess.run(command, cwd=TOP, check=True, timeout=300)
+    tensor_workers.run_cases(tmp_path, *PAIRS)
     for name, chosen in PAIRS.items():
         graph = chosen.whole()
         plan = chosen.case.plan(graph)

@@ -1,4 +1,4 @@
-"""What the tests of the nursery have it start: does what its orders say and tells what it sees."""
+"""What the tests of the nursery have it start: does what it is told and tells what it sees."""
 
 import json
 import os
@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 
-def main(orders: str, handles: Sequence[int], parent: int) -> None:
+def main(arguments: Sequence[str], handles: Sequence[int], parent: int) -> None:
     """`tell`, what there is to be seen; `wait`, for the first handle's other end to close; `raise`; or leave with a code."""
-    word = Path(orders).read_text()
+    (word,) = arguments
     if word == "raise":
         raise ValueError("as told")
     if word == "wait":
@@ -34,9 +34,5 @@ def main(orders: str, handles: Sequence[int], parent: int) -> None:
         }
         os.write(handles[0], json.dumps(seen).encode())
         print("printed")
-        sys.stdout.flush()
-    os._exit(0 if word in ("tell", "wait") else int(word))
-
-
-if __name__ == "__main__":
-    main(sys.argv[1], [int(number) for number in sys.argv[3:]], int(sys.argv[2]))
+    if word.isdigit():
+        os._exit(int(word))

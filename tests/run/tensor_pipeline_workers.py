@@ -2,9 +2,7 @@
 
 import copy
 import json
-import os
-import subprocess
-import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -20,6 +18,7 @@ from hocket.run.engines.torch_dist import Worker
 from hocket.run.observe import Unobserved
 from hocket.run.process_members import ProcessMembers
 from tests.run.plans import Case, captured
+from tests.run.starting import finish, start
 
 WIDTH = 2
 _PATIENCE = timedelta(seconds=60)
@@ -55,8 +54,9 @@ class Counted(ProcessMembers):
         return super().total(tensor)
 
 
-def main(folder: Path, stage: int, rank: int) -> None:
+def main(arguments: Sequence[str], handles: Sequence[int], parent: int) -> None:
     """All runs of one device; weights and losses as files."""
+    folder, stage, rank = Path(arguments[0]), int(arguments[1]), int(arguments[2])
     torch.set_num_threads(1)
     dist.init_process_group(
         "gloo", store=dist.FileStore(str(folder / f"pipeline-{rank}"), 2), rank=stage, world_size=2, timeout=_PATIENCE
@@ -85,18 +85,5 @@ def main(folder: Path, stage: int, rank: int) -> None:
 
 def run(folder: Path) -> None:
     """Two stages of `WIDTH` processes."""
-    top = Path(__file__).resolve().parents[2]
-    command = [sys.executable, "-m", "tests.run.tensor_pipeline_workers", str(folder)]
-    places = [(stage, rank) for stage in range(2) for rank in range(WIDTH)]
-    workers = [subprocess.Popen([*command, str(stage), str(rank)], cwd=top) for stage, rank in places]
-    try:
-        assert [worker.wait(180) for worker in workers] == [0] * len(workers)
-    finally:
-        for worker in workers:
-            worker.kill()
-            worker.wait()
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))
-    os._exit(0)  # as hocket/run/worker_main.py: not every thread of torch survives the end of the interpreter
+    places = [(folder, stage, rank) for stage in range(2) for rank in range(WIDTH)]
+    finish(start("tests.run.tensor_pipeline_workers", *places))

@@ -3,11 +3,8 @@
 import copy
 import hashlib
 import json
-import os
-import subprocess
-import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -28,6 +25,7 @@ from hocket.profile.tensor.vocabulary_search import with_vocabulary
 from hocket.run.tensor_parallel import apply_split, as_dtensors
 from hocket.zoo.gpt import language_loss
 from tests.profile.tensor.transformers_of import NAMES, SEQ, VOCAB, logits_of, model_of
+from tests.run.starting import finish, start
 
 # (model, local parameters, dropout, slices of the sequence) by number of processes.
 _WAYS = ((False, 0.0, False), (True, 0.0, False), (True, 0.2, False), (False, 0.0, True), (True, 0.2, True))
@@ -162,8 +160,9 @@ def stages(name: str, sliced: bool, rank: int, width: int) -> dict[str, Any]:
     return {"layers_equal": layers == same_layers, "loss": abs(expected - result), "gradients": max(wrong)}
 
 
-def main(folder: Path, rank: int, width: int) -> None:
-    """All models; results as JSON."""
+def main(arguments: Sequence[str], handles: Sequence[int], parent: int) -> None:
+    """One of the processes: all models; results as JSON."""
+    folder, rank, width = Path(arguments[0]), int(arguments[1]), int(arguments[2])
     torch.set_num_threads(1)
     store = dist.FileStore(str(folder / "meeting"), width)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=width)
@@ -176,18 +175,5 @@ def main(folder: Path, rank: int, width: int) -> None:
 
 def run(folder: Path, width: int) -> list[dict[str, dict[str, Any]]]:
     """What each process found."""
-    top = Path(__file__).resolve().parents[2]
-    command = [sys.executable, "-m", "tests.run.tensor_workers", str(folder)]
-    workers = [subprocess.Popen([*command, str(rank), str(width)], cwd=top) for rank in range(width)]
-    try:
-        assert [worker.wait(120) for worker in workers] == [0] * width
-    finally:
-        for worker in workers:
-            worker.kill()
-            worker.wait()
+    finish(start("tests.run.tensor_workers", *((folder, rank, width) for rank in range(width))))
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(width)]
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))
-    os._exit(0)  # as hocket/run/worker_main.py: not every thread of torch survives the end of the interpreter

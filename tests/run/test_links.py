@@ -1,55 +1,46 @@
 """run/links.py and run/local_links.py: real workers measure the links between them."""
 
 import json
-import os
 import subprocess
 import sys
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
+import torch.distributed as dist
 
 from hocket.errors import InputError, WorkerLost
 from hocket.hardware.cluster import Cluster, Level, Link
 from hocket.hardware.links import ALL_REDUCE, MEMBERS, POINT_TO_POINT, LinkSample, ring_all_reduce_s
 from hocket.profile.companions import usable_cores
 from hocket.run import local_links
+from hocket.run.links import measure_links
 from hocket.run.local_links import _Found, _seen, _with_halves, _without_waiting, measure_local
+from tests.run.starting import finish, start
 
 pytestmark = pytest.mark.workers
 
-WORKER = """
-import json, sys
-from dataclasses import asdict
-from pathlib import Path
-import torch.distributed as dist
-from hocket.errors import InputError
-from hocket.run.links import measure_links
 
-rank, workers, widths, folder = int(sys.argv[1]), int(sys.argv[2]), json.loads(sys.argv[3]), Path(sys.argv[4])
-dist.init_process_group("gloo", init_method=(folder / "meeting").as_uri(), rank=rank, world_size=workers)
-try:
-    samples = [asdict(s) for s in measure_links(widths, sizes_bytes=(1024, 65536, 4), repeats=3, limit_s=float(sys.argv[5]))]
-except InputError as error:
-    samples = str(error)
-(folder / f"{rank}.json").write_text(json.dumps(samples))
-dist.barrier()  # others may still be about to connect
-dist.destroy_process_group()
-"""
+def main(arguments: Sequence[str], handles: Sequence[int], parent: int) -> None:
+    """One of some real workers: what it returns from `measure_links`, as a file."""
+    rank, workers, widths, folder = int(arguments[0]), int(arguments[1]), json.loads(arguments[2]), Path(arguments[3])
+    dist.init_process_group("gloo", init_method=(folder / "meeting").as_uri(), rank=rank, world_size=workers)
+    found: object
+    try:
+        samples = measure_links(widths, sizes_bytes=(1024, 65536, 4), repeats=3, limit_s=float(arguments[4]))
+        found = [asdict(sample) for sample in samples]
+    except InputError as error:
+        found = str(error)
+    (folder / f"{rank}.json").write_text(json.dumps(found))
+    dist.barrier()  # others may still be about to connect
+    dist.destroy_process_group()
 
 
 def run_workers(folder: Path, workers: int, widths: list[int], limit_s: float = 10.0) -> list[object]:
     """What each of some real workers returns from `measure_links`."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-    command = [sys.executable, "-c", WORKER]
-    places = [[str(rank), str(workers), json.dumps(widths), str(folder), str(limit_s)] for rank in range(workers)]
-    started = [subprocess.Popen([*command, *place], env=environment) for place in places]
-    try:
-        assert [process.wait(60) for process in started] == [0] * workers
-    finally:
-        for process in started:
-            process.kill()
-            process.wait()
+    told = (json.dumps(widths), folder, limit_s)
+    finish(start("tests.run.test_links", *((rank, workers, *told) for rank in range(workers))))
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(workers)]
 
 
@@ -171,6 +162,7 @@ def test_impossible_numbers_are_refused(workers: int, threads: int, place: str) 
 def test_a_worker_that_fails_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """When the workers cannot even start, the error names one and holds its last words; nothing is left running."""
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "no-such-interface")
+    monkeypatch.setattr(sys, "platform", "elsewhere")  # workers that are no forks, whose environment this is
     with pytest.raises(WorkerLost, match=r"measuring links: worker \d ended with code 1: .*no-such-interface"):
         measure_local(2, timeout_s=60)
 
@@ -179,12 +171,11 @@ def test_workers_that_do_not_end_are_given_up(monkeypatch: pytest.MonkeyPatch) -
     """Workers that are silent past the time limit are named and killed."""
     started = []
 
-    class Sleeper(subprocess.Popen):  # type: ignore[type-arg]
-        def __init__(self, *_: object, **__: object) -> None:
-            super().__init__([sys.executable, "-c", "import time; time.sleep(600)"])
-            started.append(self)
+    def sleeper(*_: object, **__: object) -> "subprocess.Popen[bytes]":
+        started.append(subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]))
+        return started[-1]
 
-    monkeypatch.setattr(local_links.subprocess, "Popen", Sleeper)
+    monkeypatch.setattr(local_links.nursery, "start", sleeper)
     with pytest.raises(WorkerLost, match=r"workers \[0, 1\] did not end within 0\.2 s"):
         measure_local(2, timeout_s=0.2)
     assert [process.poll() is not None for process in started] == [True, True]

@@ -1,13 +1,13 @@
 """Real workers of tensor-parallel plans: members of groups as forks of one process, which has captured the model.
 
-`python -m tests.run.engines.tensor_workers FOLDER NAME ...` runs these cases one after the other.
+`run_cases` runs some of them one after the other.
 """
 
 import json
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from pathlib import Path
@@ -21,6 +21,7 @@ from hocket.profile.tensor.split import TensorSplit
 from hocket.run.division import Division, split_of
 from hocket.run.engines.torch_dist import Worker
 from hocket.run.observe import Unobserved
+from tests.run import starting
 from tests.run.engines.workers import Noted
 from tests.run.plans import Case, captured
 
@@ -215,13 +216,15 @@ def one(folder: Path, name: str, splits: dict[str, TensorSplit]) -> None:
     (folder / "codes.json").write_text(json.dumps([codes, asdict(splits[kind].collectives)]))
 
 
-def main(folder: Path, names: list[str]) -> None:
+def main(arguments: Sequence[str], handles: Sequence[int], parent: int) -> None:
     """All of these cases."""
+    folder, *names = arguments
     torch.set_num_threads(1)
     splits: dict[str, TensorSplit] = {}
     for name in names:
-        one(folder / name, name, splits)
+        one(Path(folder, name), name, splits)
 
 
-if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2:])
+def run_cases(folder: Path, *names: str) -> None:
+    """What they find is in the folder."""
+    starting.finish(starting.start("tests.run.engines.tensor_workers", (folder, *names)))

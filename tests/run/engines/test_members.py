@@ -1,64 +1,51 @@
 """What members of a tensor-parallel group exchange: the same over memory as over gloo, of any size, and the same bits on all."""
 
-import os
-import subprocess
-import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
+
+from hocket.run.engines._members import members_of
+from tests.run.starting import finish, start
 
 pytestmark = pytest.mark.workers
 
-WORKER = """
-import sys
-from pathlib import Path
-import torch
-import torch.distributed as dist
-from hocket.run.engines._members import members_of
 
-rank, workers, folder = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
-dist.init_process_group("gloo", init_method=(folder / "meeting").as_uri(), rank=rank, world_size=workers)
-halves = [list(range(workers // 2)), list(range(workers // 2, workers))]
-found = {}
-for shared in (False, True):
-    for groups in ([list(range(workers))], halves)[: 1 if workers == 2 else 2]:
-        members = members_of(groups, torch.device("cpu"), shared)
-        assert members.shared == shared
-        for size in (1, 2, 3, 1000, 4097):
-            for dtype in (torch.float32, torch.float64, torch.bfloat16):
-                torch.manual_seed(rank)
-                mine = torch.randn(size, dtype=torch.float64).to(dtype)
-                shown = mine.reshape(1, size).expand(2, size)  # not contiguous
-                key = (shared, len(groups), size, str(dtype))
-                rows = torch.randn(len(groups[0]), size, dtype=torch.float64).to(dtype)
-                gathered = members.gathered(mine, len(rows))
-                found[key] = (shown, members.total(shown), gathered, rows, members.scattered(rows))
-        memory = torch.full((2 * len(groups[0]),), -1.0)
-        rooms = [slice(2 * k, 2 * k + 2) for k in range(len(groups[0]))]
-        memory[rooms[rank % len(groups[0])]] = float(rank)
-        members.fill(memory, rooms)
-        found[shared, len(groups), "fill"] = memory
-torch.save(found, folder / f"{rank}.pt")
-dist.barrier()
-dist.destroy_process_group()
-"""
+def main(arguments: Sequence[str], handles: Sequence[int], parent: int) -> None:
+    """One worker: what it gave and what it got, of every kind."""
+    rank, workers, folder = int(arguments[0]), int(arguments[1]), Path(arguments[2])
+    dist.init_process_group("gloo", init_method=(folder / "meeting").as_uri(), rank=rank, world_size=workers)
+    halves = [list(range(workers // 2)), list(range(workers // 2, workers))]
+    found = {}
+    for shared in (False, True):
+        for groups in ([list(range(workers))], halves)[: 1 if workers == 2 else 2]:
+            members = members_of(groups, torch.device("cpu"), shared)
+            assert members.shared == shared
+            for size in (1, 2, 3, 1000, 4097):
+                for dtype in (torch.float32, torch.float64, torch.bfloat16):
+                    torch.manual_seed(rank)
+                    mine = torch.randn(size, dtype=torch.float64).to(dtype)
+                    shown = mine.reshape(1, size).expand(2, size)  # not contiguous
+                    key = (shared, len(groups), size, str(dtype))
+                    rows = torch.randn(len(groups[0]), size, dtype=torch.float64).to(dtype)
+                    gathered = members.gathered(mine, len(rows))
+                    found[key] = (shown, members.total(shown), gathered, rows, members.scattered(rows))
+            memory = torch.full((2 * len(groups[0]),), -1.0)
+            rooms = [slice(2 * k, 2 * k + 2) for k in range(len(groups[0]))]
+            memory[rooms[rank % len(groups[0])]] = float(rank)
+            members.fill(memory, rooms)
+            found[shared, len(groups), "fill"] = memory
+    torch.save(found, folder / f"{rank}.pt")
+    dist.barrier()
+    dist.destroy_process_group()
 
 
 @pytest.mark.parametrize("workers", [2, 4])
 def test_memory_and_gloo_give_the_same(workers: int, tmp_path: Path) -> None:
     """Groups of all workers, and of half of four."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-    command = [sys.executable, "-c", WORKER]
-    started = [
-        subprocess.Popen([*command, str(rank), str(workers), str(tmp_path)], env=environment) for rank in range(workers)
-    ]
-    try:
-        assert [process.wait(120) for process in started] == [0] * workers
-    finally:
-        for process in started:
-            process.kill()
-            process.wait()
+    finish(start("tests.run.engines.test_members", *((rank, workers, tmp_path) for rank in range(workers))))
     answers = [torch.load(tmp_path / f"{rank}.pt") for rank in range(workers)]
     for key in answers[0]:
         size = workers if key[1] == 1 else workers // 2

@@ -1,12 +1,12 @@
 """Peak tensor memory of real workers against what is predicted for them."""
 
-import multiprocessing
+import json
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -17,11 +17,11 @@ from hocket.plan.predict import predict_iteration, proven_peaks
 from hocket.profile.capture import capture
 from hocket.profile.job import Job
 from hocket.profile.measure import measure
-from hocket.run.engines import _transfers
-from hocket.run.engines._groups import finish
+from hocket.run.engines import _groups, _transfers
 from hocket.run.engines.torch_dist import Worker
 from hocket.strategies._choices import Choice, Situation
 from tests.run.plans import Case, adam
+from tests.run.starting import finish, start
 
 pytestmark = pytest.mark.workers
 
@@ -52,49 +52,44 @@ def job(precision: str | None = None) -> Job:
 
 def late(work: dist.Work) -> None:
     """A transfer is over; a thread other than compute's comes to say so a good while later, as on a busy machine."""
-    finish(work)
+    _groups.finish(work)
     if threading.current_thread() is not threading.main_thread():
         time.sleep(LATE_S)
 
 
-def run(rank: int, folder: str, outbox: Any, busy: bool) -> None:
+def main(arguments: Sequence[str], handles: Sequence[int], parent: int) -> None:
     """One worker: all cases, one after the other."""
+    folder, rank, busy = Path(arguments[0]), int(arguments[1]), arguments[2]
     torch.set_num_threads(1)
-    if busy:
+    found: dict[int, int] = {}
+    if busy == "busy":
         _transfers.finish = late
     timeout = timedelta(seconds=60)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2, timeout=timeout)
+    dist.init_process_group("gloo", init_method=(folder / "meet").as_uri(), rank=rank, world_size=2, timeout=timeout)
     graphs = {precision: capture(job(precision), 2) for precision in (None, "bfloat16")}
     for number, (precision, case) in enumerate(RUNS):
         captured = graphs[precision]
         plan = case.plan(captured)
         worker = Worker(captured, plan, plan.compile(captured), rank)
         worker.run(5)
-        outbox.put((number, rank, worker.peak_memory_bytes))
+        found[number] = worker.peak_memory_bytes
         if number in CUT:
             worker = Worker(captured, plan, plan.compile(captured), rank)
             for _ in range(3):
                 worker.run(1, worker.position)
-            outbox.put((number + CUT_FROM, rank, worker.peak_memory_bytes))
+            found[number + CUT_FROM] = worker.peak_memory_bytes
+    (folder / f"{rank}.json").write_text(json.dumps(found))
     dist.barrier()
     dist.destroy_process_group()
 
 
-@pytest.fixture(scope="module", params=[False, True], ids=["idle", "busy"])
+@pytest.fixture(scope="module", params=["idle", "busy"])
 def measured(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> dict[tuple[int, int], int]:
     """Bytes by case and device, on a machine as it is and on one whose threads come late."""
     folder: Path = tmp_path_factory.mktemp("peaks")
-    context = multiprocessing.get_context("spawn")
-    outbox = context.Queue()
-    workers = [
-        context.Process(target=run, args=(rank, str(folder), outbox, request.param), daemon=True) for rank in range(2)
-    ]
-    for worker in workers:
-        worker.start()
-    found = [outbox.get(timeout=120) for _ in range(2 * (len(RUNS) + len(CUT)))]
-    for worker in workers:
-        worker.join(60)
-    return {(number, rank): size for number, rank, size in found}
+    finish(start("tests.run.engines.test_peak_memory", *((folder, rank, request.param) for rank in range(2))))
+    found = [json.loads((folder / f"{rank}.json").read_text()) for rank in range(2)]
+    return {(int(number), rank): size for rank in range(2) for number, size in found[rank].items()}
 
 
 Bytes = list[dict[int, float]]  # of every case, by device

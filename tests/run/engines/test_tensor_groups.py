@@ -1,8 +1,6 @@
 """Tensor-parallel groups in the distributed engine: what one process gives, whatever the depth, width and replicas."""
 
 import json
-import subprocess
-import sys
 from collections import Counter
 from functools import cache
 from pathlib import Path
@@ -18,7 +16,7 @@ from hocket.program.instruction import Kind
 from hocket.run.engines.inline import Result, run_inline
 from hocket.run.measure_member import measure_member
 from hocket.strategies._choices import Choice, Situation
-from tests.run.engines.tensor_workers import KILLED, ODD, RUNS, SEQUENCE, SLICED, WIDTH
+from tests.run.engines.tensor_workers import KILLED, ODD, RUNS, SEQUENCE, SLICED, WIDTH, run_cases
 from tests.run.plans import Case, assert_same_losses, assert_same_weights
 
 pytestmark = pytest.mark.workers
@@ -33,18 +31,11 @@ def tolerance_of(name: str) -> float:
     return 2e-2 if "bfloat16" in name else TOLERANCE[RUNS[name].dtype]
 
 
-def start(folder: Path, *names: str) -> None:
-    """Run these cases."""
-    top = Path(__file__).resolve().parents[3]
-    command = [sys.executable, "-m", "tests.run.engines.tensor_workers", str(folder), *names]
-    subprocess.run(command, cwd=top, check=True, timeout=300)
-
-
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Found:
     """Facts, weights and weights after one more segment, by rank, and the collectives of a microbatch, of every case."""
     folder, found = tmp_path_factory.mktemp("groups"), {}
-    start(folder, *RUNS)
+    run_cases(folder, *RUNS)
     for name, chosen in RUNS.items():
         codes, counts = json.loads((folder / name / "codes.json").read_text())
         ranks = range(chosen.workers)
@@ -223,7 +214,7 @@ def test_peaks_are_not_above_what_is_proven(results: Found, name: str) -> None:
 @pytest.mark.parametrize("name", KILLED)
 def test_a_killed_member_ends_the_others(tmp_path: Path, name: str) -> None:
     """The others end by themselves within 10 s; its own group's member tells step and instruction inside which it waited."""
-    start(tmp_path, name)
+    run_cases(tmp_path, name)
     folder = tmp_path / name
     codes, _ = json.loads((folder / "codes.json").read_text())
     assert codes == [0, 0, 0, -9]

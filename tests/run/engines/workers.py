@@ -3,9 +3,8 @@
 import copy
 import json
 import os
-import subprocess
-import sys
 import time
+from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -15,9 +14,11 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
+from hocket.run import nursery
 from hocket.run.data import Stream
 from hocket.run.engines.torch_dist import Worker
 from hocket.run.observe import Unobserved
+from tests.run import starting
 from tests.run.plans import Case, captured, program_of
 
 # (case, model, optimizer, repetitions of the period, where the observer ends it) by number of workers.
@@ -209,18 +210,13 @@ def be_killed(folder: Path, rank: int, workers: int) -> None:
     os._exit(3)
 
 
-def start(what: str, folder: Path, workers: int) -> list[subprocess.Popen[bytes]]:
+def main(arguments: Sequence[str], handles: Sequence[int], parent: int) -> None:
+    """One worker."""
+    what, folder, rank, workers = arguments
+    ways = {"run_all": run_all, "carry": carry, "beside_fsdp": beside_fsdp, "be_killed": be_killed}
+    ways[what](Path(folder), int(rank), int(workers))
+
+
+def start(what: str, folder: Path, workers: int) -> list[nursery.Child]:
     """Start the workers."""
-    top = Path(__file__).resolve().parents[3]
-    return [
-        subprocess.Popen(
-            [sys.executable, "-m", "tests.run.engines.workers", what, str(folder), str(rank), str(workers)], cwd=top
-        )
-        for rank in range(workers)
-    ]
-
-
-if __name__ == "__main__":
-    {"run_all": run_all, "carry": carry, "beside_fsdp": beside_fsdp, "be_killed": be_killed}[sys.argv[1]](
-        Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
-    )
+    return starting.start("tests.run.engines.workers", *((what, folder, rank, workers) for rank in range(workers)))
