@@ -3,7 +3,7 @@
 For each value, the stretch of its device's compute lane during which it may be there: from the first compute instruction
 that is not ordered before its writer, to the last that is not ordered behind the one who frees it. The time before each
 compute instruction, in which the lane may wait, counts as well. Of a device with several waves it is the first one's lane, and what an
-instruction of another lane takes while it runs is counted over all of that lane beside which it may run. A receive takes its
+instruction of another lane takes while it runs is counted over all of that lane beside which it may run (beside.py). A receive takes its
 memory when it is posted (order.py, rule 6). The simulator's figure belongs to one timing
 and may be lower; as far as the bytes are right, none can be higher.
 """
@@ -14,8 +14,9 @@ from typing import Protocol
 
 import numpy as np
 
-from hocket.program.instruction import COMPUTE, COUNTS_UPDATES, Instruction, Value, What, computes
-from hocket.program.order import heir_of
+from hocket.program.beside import Run, beside, private
+from hocket.program.instruction import COMPUTE, COUNTS_UPDATES, Instruction, Value, What
+from hocket.program.order import heir_of, waves
 from hocket.program.problem import Place, Problem, problem_at
 from hocket.program.program import Lane, Program
 from hocket.program.untimed import Untimed
@@ -25,7 +26,6 @@ _Happened = tuple[int, Place, Instruction]  # an event, and what one device did 
 _BLOCK = 64  # devices whose clocks are kept at a time
 _MEND = "Recompute, use smaller microbatches or more stages, or admit fewer inputs."
 _LARGEST = 4  # values named in a message
-_TEMPORARY = Value(What.STASH, -1, -1)  # what no value has: an instruction's own while it runs
 
 
 class Sizes(Protocol):
@@ -206,6 +206,10 @@ def _footprint(
     there = {value: _Stretch(value, size(value), 0, -1) for value in run.program.initial(device)}
     stretches = list(there.values())
     numbers: dict[str, int] = {}
+    runs: list[Run] = []
+    if waves(run.program.rule) and not host:
+        runs = [(place.lane, i, 2 * int(behind[event]), 2 * int(ahead[event]) + 1) for event, place, i in happened]
+    apart = private(runs, sizes.pooled)
     for event, place, instruction in happened:
         if place.lane == COMPUTE:
             start = end = 2 * len(places) + 2
@@ -222,17 +226,16 @@ def _footprint(
             # So are buffers of the host.
             early = place.lane == COMPUTE and (host or sizes.pooled(value)) and heir_of(instruction, value) is None
             there[value] = _Stretch(value, size(value), start - early, -1)
-            stretches.append(there[value])
+            if value not in apart:
+                stretches.append(there[value])
         if place.lane == COMPUTE:
             held.append(0.0 if host else sizes.held(instruction))
-        elif computes(place.lane) and not host:
-            new = (v for v in instruction.writes if heir_of(instruction, v) is None and not sizes.pooled(v))
-            besides = sizes.held(instruction) - sum(size(v) for v in new)
-            stretches.append(_Stretch(_TEMPORARY, max(0.0, besides), start, end))
     if not places:
         return None
     level = np.full(2 * len(places), 0.0 if host else float(sizes.besides(device)))
     level[1::2] += held
+    if runs:
+        level += beside(runs, apart, size, sizes.held, sizes.pooled, len(level))
     for pooled, own in _pools(stretches, sizes):
         change = np.zeros(2 * len(places) + 3)
         for stretch in own:
@@ -243,11 +246,7 @@ def _footprint(
         level += np.maximum.accumulate(there_bytes) if pooled else there_bytes
     worst = int(level.argmax())
     largest = sorted(
-        (
-            (s.value, s.size)
-            for s in stretches
-            if s.value != _TEMPORARY and s.start <= worst and not 0 <= s.end <= worst
-        ),
+        ((s.value, s.size) for s in stretches if s.start <= worst and not 0 <= s.end <= worst),
         key=lambda pair: (-pair[1], pair[0]),
     )
     return Footprint(float(level[worst]), places[worst // 2], tuple(largest[:_LARGEST]))

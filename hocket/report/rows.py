@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from markupsafe import Markup, escape
 
 from hocket.plan.plan import Plan
-from hocket.program.instruction import Kind
+from hocket.program.instruction import COMPUTE, Kind, compute_lane
 from hocket.report.blocks import Block, blocks_of
 from hocket.report.palette import BACKGROUND, class_of
 from hocket.report.svg import box, show_time, svg, text
@@ -51,6 +51,7 @@ class Painter:
     ) -> None:
         self.window, self.scale, self.height = window, WIDTH / span_s, height
         self.smallest, self.critical, self.told = smallest, critical, told
+        self.waves = [stage.wave for stage in plan.stages]
         self.stages: dict[int, list[int]] = {}
         for s, stage in enumerate(plan.stages):
             for device in stage.devices:
@@ -59,9 +60,9 @@ class Painter:
         self.outlined = False
         self.deepest = ZOOMS[-1]
 
-    def row(self, device: int, compute: list[Event], others: dict[str, list[Event]]) -> Row:
-        """One device."""
-        hosted = self.stages.get(device, [])
+    def row(self, device: int, compute: list[Event], others: dict[str, list[Event]], wave: str = "") -> Row:
+        """One device, or the wave that has this lane of it."""
+        hosted = [s for s in self.stages.get(device, []) if wave in ("", compute_lane(self.waves[s]))]
         busy_s = sum(max(0.0, self._clip(e.end_s) - self._clip(e.start_s)) for e in compute)
         busy = f"{busy_s / self.window.seconds:.0%}"
         edge = self._x(self.window.end_s)
@@ -70,7 +71,7 @@ class Painter:
         title = f"Device {device}: busy {busy} of the window; grey is idle"
         stages = ("stage " if len(hosted) == 1 else "stages ") + ", ".join(map(str, hosted)) if hosted else ""
         drawing = svg(WIDTH, self.height, parts, title, cls="compute", stretch=True)
-        return Row(str(device), stages, busy, drawing, self._network(device, others))
+        return Row(f"{device}{wave.removeprefix(COMPUTE)}", stages, busy, drawing, self._network(device, others))
 
     def _network(self, device: int, lanes: dict[str, list[Event]]) -> Markup | None:
         order = {"send": 0, "receive": 1, "sum": 2}

@@ -1,4 +1,4 @@
-"""The timeline of a trace: a row for each device, its compute lane thick, its network and host lanes thin below.
+"""The timeline of a trace: a row for each device (of waves, for each), its compute lane thick, its network and host lanes thin below.
 
 Rules of this file: the size is bounded whatever the trace holds. At most MOST_ROWS devices are drawn (the first
 replicas of every stage come first). Up to MOST_TOLD instructions have a path each, with its text; more share a path with
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from hocket.plan.plan import Plan
-from hocket.program.instruction import COMPUTE
+from hocket.program.instruction import COMPUTE, computes
 from hocket.report.blocks import smallest_s
 from hocket.report.palette import MEANINGS, family_of
 from hocket.report.rows import WIDTH, ZOOMS, Painter, Row
@@ -78,7 +78,7 @@ def timeline(
         lane.sort(key=lambda e: (e.start_s, e.end_s))
     smallest = {
         group: smallest_s(
-            [v for (_, lane), v in lanes.items() if (lane == COMPUTE) == (group == "compute")],
+            [v for (_, lane), v in lanes.items() if computes(lane) == (group == "compute")],
             most,
             span_s / WIDTH / ZOOMS[-1],
             span_s,
@@ -88,13 +88,16 @@ def timeline(
     height = 24.0 if len(drawn) <= 8 else 18.0 if len(drawn) <= 24 else 12.0
     told = sum(map(len, lanes.values())) <= MOST_TOLD
     painter = Painter(plan, window, span_s, height, smallest, critical, told)
-    count = sum(len(v) for (_, lane), v in lanes.items() if lane == COMPUTE)
+    count = sum(len(v) for (_, lane), v in lanes.items() if computes(lane))
     painter.deepest = ZOOMS[-1] if count <= MOST_LABELS else ZOOMS[2] if count <= 3 * MOST_LABELS else 0
     rows = []
     for device in drawn:
-        compute = lanes.get((device, COMPUTE), [])
-        others = {lane: v for (d, lane), v in sorted(lanes.items()) if d == device and lane != COMPUTE}
-        rows.append(painter.row(device, compute, others))
+        own = {name: events for (d, name), events in sorted(lanes.items()) if d == device}
+        others = {name: events for name, events in own.items() if not computes(name)}
+        waves = sorted({COMPUTE, *(name for name in own if computes(name))})
+        for name in waves:
+            wave = name if len(waves) > 1 else ""
+            rows.append(painter.row(device, own.get(name, []), others if name == waves[-1] else {}, wave))
     notes = [
         f"instructions of the {'compute' if group == 'compute' else 'thin'} lanes shorter than {show_time(limit)} are drawn together with their neighbours"
         for group, limit in smallest.items()

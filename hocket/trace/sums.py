@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from hocket.program.instruction import COMPUTE, REDUCE, Kind
+from hocket.program.instruction import REDUCE, Kind, computes
 from hocket.trace.trace import KINDS, Trace
 
 SUMS = (Kind.ALL_REDUCE, Kind.REDUCE_SCATTER)
@@ -163,7 +163,7 @@ def summed_backward(trace: Trace, batch: Sequence[int], device: int, update: int
         batch: by stage, microbatches of an update.
     """
     sums = np.flatnonzero(_sums(trace, device) & (trace.index == update))
-    compute = np.array([lane == (device, COMPUTE) for lane in trace.lanes], dtype=bool)
+    compute = np.array([d == device and computes(lane) for d, lane in trace.lanes], dtype=bool)
     own = np.flatnonzero(compute[trace.lane]) if len(trace) else sums
     backward = KINDS.index(Kind.BACKWARD)
     behind = []

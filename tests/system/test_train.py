@@ -93,6 +93,20 @@ def test_resume_is_bit_for_bit_and_two_runs_in_a_row_agree(tmp_path: Path) -> No
     ]
 
 
+def test_two_waves_go_on_from_their_mean(tmp_path: Path) -> None:
+    """With a checkpoint, of one model, the rule begins anew: a resume is the same to the bit as a run that only saves; and any other
+    plan goes on from it."""
+    job, chosen = write_job(tmp_path), plan("tick_tock", (7, (0, 1)))
+    whole = run(job, chosen, steps=8, checkpoint=tmp_path / "whole", every=4)
+    first = run(job, chosen, steps=4, checkpoint=tmp_path / "saved", every=4)
+    assert first.losses == reference(job, chosen, 4)
+    again = run(job, chosen, steps=8, checkpoint=tmp_path / "saved", every=4, resume=True)
+    assert first.losses + again.losses == whole.losses
+    assert any("each with gradients of which half were computed on the other's weights" in note for note in whole.notes)
+    other = run(job, plan("data_parallel", (7, (0, 1))), steps=9, checkpoint=tmp_path / "saved", resume=True)
+    assert other.first == 8
+
+
 @pytest.mark.parametrize(
     "other",
     [

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,8 @@ def plan(strategy: str, *stages: tuple[int, tuple[int, ...]], **options: Any) ->
     for count, devices in chosen:
         parts.append(PlanStage(LAYERS[at : at + count], devices))
         at += count
+    if strategy == "tick_tock":
+        parts += [replace(part, wave=1) for part in parts]
     workers = len({device for _, devices in chosen for device in devices})
     cluster = Cluster("local", (Level("local", workers, 1e9),), "cpu-core")
     return Plan(strategy, "tiny", 8, 2, tuple(parts), cluster, options=options)
