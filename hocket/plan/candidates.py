@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from math import inf
 
 from hocket.errors import RefusedError
 from hocket.plan.plan import Plan
@@ -76,6 +77,10 @@ class Search:
         nearest_miss = min((r for r in self.refused if r.missing_bytes), key=lambda r: r.missing_bytes, default=None)
         if nearest_miss is not None:
             miss = f"{nearest_miss.strategy} {nearest_miss.config}: {nearest_miss.reason}"
+            swapped = [r for r in self.refused if r.strategy == "harmony" and r is not nearest_miss]
+            if swapped:
+                one = min(swapped, key=lambda r: r.missing_bytes or inf)
+                miss += f"; swapped, {f'{one.config}: ' if one.config else ''}{one.reason}"
             step = "Give more devices, more memory, a smaller microbatch or a smaller batch."
             raise RefusedError("plan", f"nothing that fits; nearest is {miss}", "a plan that fits", step)
         reasons = list(dict.fromkeys(f"{r.strategy}: {r.reason}" for r in self.refused))[:3]

@@ -19,6 +19,7 @@ from hocket.plan.buckets import AUTO, Rebucketed, best_few, check_buckets, kept_
 from hocket.plan.candidates import Candidate, Search, joined, ordered
 from hocket.plan.compiling import compiled, told
 from hocket.plan.hunt import Hunt
+from hocket.plan.packs import SWAPPING, Packs, plans_of_packs
 from hocket.plan.plan import Plan
 from hocket.plan.tolerance import Tolerance
 from hocket.plan.updates import considered
@@ -109,7 +110,26 @@ def search(
         found = ordered(best_few(found, profile, tolerance))
     if profile.compiled is not None and found:
         notes.append(told(found[0].plan, profile))
-    return Search(tuple(found), tuple(hunt.refused), clock() - began, hunt.considered, tuple(notes))
+    packs = Packs()
+    if (not strategies or SWAPPING in strategies) and any(one.missing_bytes for one in hunt.refused):
+        packs = _packs(situation, profile_path, tolerance, progress, bool(found))
+    found = ordered([*found, *packs.candidates])
+    considered_in_all = hunt.considered + packs.considered
+    refused = (*hunt.refused, *packs.refused)
+    return Search(tuple(found), refused, clock() - began, considered_in_all, tuple(notes))
+
+
+def _packs(
+    situation: Situation,
+    profile_path: str,
+    tolerance: Tolerance | None,
+    progress: Callable[[int, int, str], None] | None,
+    others: bool,
+) -> Packs:
+    """Plans that swap, which are for whole devices that are kept."""
+    if situation.profile.tensor > 1 or tolerance is not None or situation.shard not in (None, "none"):
+        return Packs()
+    return plans_of_packs(situation, profile_path, progress, others)
 
 
 def search_widths(profiles: Mapping[str, ModelProfile], cluster: Cluster, batch_size: int, **options: Any) -> Search:

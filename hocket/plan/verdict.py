@@ -18,7 +18,7 @@ from hocket.profile.model import ModelProfile
 from hocket.strategies._common import lends, members, ring_of
 from hocket.units import show_bytes, show_gap
 
-PLAIN, SHARDED, TENSOR, PIPELINE, BURST, WAVES, ALONE = (
+PLAIN, SHARDED, TENSOR, PIPELINE, BURST, WAVES, ALONE, SWAPPED = (
     "plain data parallelism",
     "sharded data parallelism",
     "tensor parallelism",
@@ -26,11 +26,13 @@ PLAIN, SHARDED, TENSOR, PIPELINE, BURST, WAVES, ALONE = (
     "burst parallelism",
     "model parallelism in waves",
     "one device alone",
+    "swapping",
 )
 
 _OTHERS = {
     PIPELINE: ("nothing without a pipeline", "the best without a pipeline"),
     ALONE: ("nothing on several devices", "the best on several devices"),
+    SWAPPED: ("nothing that stays on the devices", "the best that stays on the devices"),
 }
 
 
@@ -39,11 +41,12 @@ class Verdict:
     """Which kind wins.
 
     Attributes:
-        winner: PLAIN, SHARDED, TENSOR, PIPELINE, BURST, WAVES or ALONE.
+        winner: PLAIN, SHARDED, TENSOR, PIPELINE, BURST, WAVES, ALONE or SWAPPED.
         other: the best of the other kind, pipelines or not, and beside one device alone the best on several; empty where there is none.
         loses: by what share of the winner's seconds it takes longer. why: there is none of the other kind.
         stale, stale_gains, stale_updates: the best of the strategies that compute with old weights, where nobody asked for them and it is
             quicker: by what share of the winner's seconds, and how its updates differ, in a sentence.
+        swapped, swapped_loses: the best that swaps, beside a winner that does not, and how much longer it takes.
         waves: why waves are not taken, a line for each kind of them that was looked at (wave_verdict.py).
     """
 
@@ -55,6 +58,8 @@ class Verdict:
     stale_gains: float = 0.0
     stale_updates: str = ""
     waves: tuple[str, ...] = ()
+    swapped: str = ""
+    swapped_loses: float = 0.0
 
     @property
     def stale_text(self) -> str:
@@ -63,7 +68,12 @@ class Verdict:
 
     @property
     def text(self) -> str:
-        """In a sentence."""
+        """In a sentence; and what swaps beside what does not."""
+        beside = f"; swapping, {self.swapped}, takes {self.swapped_loses:.1%} more" if self.swapped else ""
+        return self._sentence + beside
+
+    @property
+    def _sentence(self) -> str:
         none, name = _OTHERS.get(self.winner, ("no pipeline", "the best pipeline"))
         wins = f"{self.winner} {'is quickest' if self.winner == ALONE else 'wins'}"
         if not self.other:
@@ -127,7 +137,13 @@ def of_profile(found: Search) -> Verdict:
     the best on several."""
     best = found.best
     winner = _kind_of(best)
-    apart = PIPELINE if winner != ALONE else ALONE
+    swapped = [one for one in found.candidates if _kind_of(one) == SWAPPED]
+    if winner != SWAPPED and swapped:
+        second = min(swapped, key=lambda one: one.iteration_s)
+        beside = second.iteration_s / best.iteration_s - 1
+        alone = replace(found, candidates=tuple(one for one in found.candidates if one not in swapped))
+        return replace(of_profile(alone), swapped=second.label, swapped_loses=beside)
+    apart = winner if winner in (ALONE, SWAPPED) else PIPELINE
     others = [one for one in found.candidates if (_kind_of(one) == apart) != (winner == apart)]
     if others:
         second = min(others, key=lambda one: one.iteration_s)
@@ -135,7 +151,7 @@ def of_profile(found: Search) -> Verdict:
     if winner == ALONE and best.plan.cluster.devices == 1:
         return Verdict(winner, why="since there is one")
     piped, whole = ("flush", "gpipe", "interleaved", "pipedream", "two_bw"), ("data_parallel", "fully_sharded")
-    names = {PIPELINE: whole, ALONE: (*whole, *piped)}.get(winner, piped)
+    names = {PIPELINE: whole, ALONE: (*whole, *piped), SWAPPED: (*whole, *piped)}.get(winner, piped)
     reasons = [one for one in found.refused if one.strategy in names]
     near = min(reasons, key=lambda one: (not one.missing_bytes, one.missing_bytes), default=None)
     return Verdict(winner, why=f"for {near.strategy} {near.config}: {near.reason}" if near else "none was considered")
@@ -175,6 +191,8 @@ def _with(verdict: Verdict, name: str, gains: float, updates: Updates, strategy:
 
 
 def _kind_of(one: Candidate) -> str:
+    if one.plan.swap is not None:
+        return SWAPPED
     devices = [stage.devices for stage in one.plan.stages]
     if len(set(devices)) > 1:
         if len(devices[0]) > 1 and ring_of(devices) is not None:

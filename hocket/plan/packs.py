@@ -1,0 +1,213 @@
+"""Plans that swap, for models that the devices have no room for: Harmony's packs, each proved and simulated like any other plan.
+
+Rules of this file: packs and sizes of microbatches are the tuner's (strategies/_harmony_equal.py); whether they fit, on devices and on
+hosts, is proved of the program, and how long they take is simulated. Hosts must have the memory that the cluster file says they have:
+where it says nothing, nothing is swapped.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from hocket.cost.model import CostModel
+from hocket.cost.sizes import PlanSizes
+from hocket.errors import InputError, RefusedError
+from hocket.hardware.cluster import Cluster
+from hocket.passes.swapping import Swapping
+from hocket.plan.candidates import TIE, Candidate, Refused
+from hocket.plan.hunt import make_plan
+from hocket.plan.plan import Plan
+from hocket.plan.predict import predict_iteration
+from hocket.plan.swapped import completed, host_bytes
+from hocket.plan.updates import updates_of
+from hocket.profile.model import ModelProfile
+from hocket.program.footprint import footprints
+from hocket.strategies._choices import Choice, Situation, cut
+from hocket.strategies._harmony import HarmonyPlan, Mode
+from hocket.strategies._harmony_costs import LayerProfile, Server
+from hocket.strategies._harmony_equal import equal_plans
+from hocket.strategies._harmony_measured import layer_profile, server_of
+from hocket.units import show_bytes
+
+SWAPPING = "harmony"
+"""The strategy whose plans these are."""
+EACH = 2  # of each mode and room that are simulated, and the finest; where something fits without swaps, one
+FINE = 1.1  # what the finest may take of the quickest by the tuner's clock, which does not fetch ahead: many small packs gain most by it
+ROOMS = (1.0, 1.5)  # of a device's memory: what the tuner adds up is more than what a program holds
+AHEAD = (1, 2)  # operations ahead of which values are swapped in, tried of the best as long as it gains
+BEST = 3  # of which that is tried; or one, as above
+MOST_FORWARDS = 2048  # in one iteration
+NO_HOST = "the cluster file does not say host_memory_bytes: how much there is to swap to"
+
+
+class _Miss(NamedTuple):
+    reason: str
+    missing_bytes: float = 0.0
+
+
+@dataclass
+class Packs:
+    """What was found.
+
+    Attributes:
+        considered: plans that were made into programs.
+    """
+
+    candidates: list[Candidate] = field(default_factory=list)
+    refused: list[Refused] = field(default_factory=list)
+    considered: int = 0
+
+
+def plans_of_packs(
+    situation: Situation,
+    profile_path: str = "",
+    progress: Callable[[int, int, str], None] | None = None,
+    others: bool = False,
+) -> Packs:
+    """Plans that swap, in the tuner's order; the best also with values swapped in ahead of their use.
+
+    Arguments:
+        others: something fits without swaps: only the best of each kind is looked at.
+    """
+    found = Packs()
+    nodes = [situation.cluster.node_of(device) for device in range(situation.cluster.devices)]
+    if not all(node.host_memory_bytes for node in nodes):
+        found.refused.append(Refused(SWAPPING, "", NO_HOST))
+        return found
+    try:
+        server, layers = server_of(situation.cluster), layer_profile(situation.profile, situation.cluster)
+    except (InputError, RefusedError) as error:
+        found.refused.append(Refused(SWAPPING, "", f"{error.found}; expected {error.expected}"))
+        return found
+    offered = list(_offered(situation, layers, server, 1 if others else EACH, found))
+    plain = []
+    for k, (mode, one) in enumerate(offered):
+        if progress:
+            progress(k, len(offered), SWAPPING)
+        plain += _tried(situation, _plan(situation, mode, one, profile_path), 0, found)
+    for best in sorted(plain, key=lambda c: c.iteration_s)[: 1 if others else BEST]:
+        for ahead in AHEAD:
+            better = _tried(situation, best.plan, ahead, found)
+            if not better or better[0].iteration_s > best.iteration_s * (1 - TIE):
+                break
+            best = better[0]
+    if not offered and not found.refused:
+        found.refused.append(Refused(SWAPPING, "", _nothing(situation, layers, server)))
+    return found
+
+
+def _offered(
+    situation: Situation, layers: LayerProfile, server: Server, most: int, found: Packs
+) -> Iterator[tuple[Mode, HarmonyPlan]]:
+    seen = set()
+    for mode in Mode:
+        if mode is Mode.PIPELINE and server.devices == 1:
+            continue
+        for room in ROOMS:
+            roomy = replace(server, memory_bytes=room * server.memory_bytes)
+            try:
+                plans = equal_plans(layers, roomy, situation.batch_size, mode, situation.sizes)
+            except InputError as error:
+                found.refused.append(
+                    Refused(SWAPPING, str(mode), f"{error.place} {error.found}; expected {error.expected}")
+                )
+                break
+            for one in _few(plans, most):
+                if (mode, one.backward) not in seen:
+                    seen.add((mode, one.backward))
+                    yield mode, one
+
+
+def _few(plans: Sequence[HarmonyPlan], most: int) -> list[HarmonyPlan]:
+    """The quickest of as many numbers of packs, and the finest of those that are nearly as quick."""
+    short = [one for one in plans if one.batch // one.backward.size * len(one.backward.packs) <= MOST_FORWARDS]
+    first: dict[int, HarmonyPlan] = {}
+    for one in short:
+        first.setdefault(len(one.backward.packs), one)
+    kept = list(first.values())[:most]
+    near = [one for one in first.values() if one.iteration_s <= FINE * short[0].iteration_s]
+    finest = max(near, key=lambda one: len(one.backward.packs), default=None)
+    return kept if finest is None or finest in kept else [*kept, finest]
+
+
+def _plan(situation: Situation, mode: Mode, one: HarmonyPlan, profile_path: str) -> Plan:
+    """A plan of packs whose stashes are made again, without its swaps."""
+    everywhere = tuple(range(one.devices))
+    stages = tuple(
+        cut(situation, range(*pack), everywhere if mode is Mode.DATA else (t % one.devices,), recompute=True)
+        for t, pack in enumerate(one.backward.packs)
+    )
+    options = {"mode": str(mode)} | ({"just_in_time": False} if situation.profile.clip_grad_norm is not None else {})
+    size = one.backward.size
+    return make_plan(situation, SWAPPING, Choice(stages, size, situation.batch_size // size, options), profile_path)
+
+
+def _tried(situation: Situation, plan: Plan, ahead: int, found: Packs) -> list[Candidate]:
+    """The candidate that a plan is with swaps, if it is one."""
+    found.considered += 1
+    cluster, profile = situation.cluster, situation.profile
+    room = min(cluster.capacity_bytes(device) for device in range(cluster.devices))
+    config = f"{plan.options['mode']} {len(plan.stages)} packs{f' ahead {ahead}' if ahead else ''}"
+    try:
+        plan = completed(
+            replace(plan, predicted=None, swap=Swapping("next_use", device_bytes=room, prefetch=ahead)), profile
+        )
+        miss, own_bytes = _missing(plan, profile, cluster)
+        if miss is None:
+            assert plan.swap is not None
+            if own_bytes > min(
+                host_bytes(plan, cluster).values()
+            ):  # devices need unequal parts of what all have together
+                plan = replace(plan, swap=replace(plan.swap, host_bytes=own_bytes))
+            predicted = predict_iteration(plan, profile)
+    except RefusedError as error:
+        miss = _Miss(f"{error.place}: {error.found}")
+    if miss is not None:
+        found.refused.append(Refused(SWAPPING, f"{config} b{plan.microbatch_size}", *miss))
+        return []
+    shapes = plan.shapes(profile)
+    one = Candidate(
+        SWAPPING,
+        config,
+        replace(plan, predicted=predicted),
+        updates_of(SWAPPING, shapes, plan.batch_size, plan.microbatch_size, plan.options),
+        predicted.iteration_s,
+        predicted.samples_per_s,
+        predicted.peak_memory_bytes,
+        predicted.bubble_fraction,
+    )
+    found.candidates.append(one)
+    return [one]
+
+
+def _missing(plan: Plan, profile: ModelProfile, cluster: Cluster) -> tuple[_Miss | None, float]:
+    """What a host lacks for a plan that swaps, whatever the timing; and the most that a device has on its host.
+
+    Raises:
+        RefusedError: the devices have no room for one of its operations: the pass that swaps has proved that they have for all others.
+    """
+    program = plan.compile(profile)
+    costs = CostModel(profile, cluster, plan.cuts(profile), plan.batches.sizes, swaps=True)
+    sizes = PlanSizes(costs, program)
+    hosts: dict[int, float] = {}
+    own = footprints(program, sizes, host=True)
+    width = cluster.levels[0].width
+    for device, there in own.items():
+        hosts[device // width] = hosts.get(device // width, 0.0) + there.bytes
+    for server, size in sorted(hosts.items(), key=lambda pair: -pair[1]):
+        has = cluster.node_of(server * width).host_memory_bytes or 0.0
+        if size > has:
+            text = f"the host of server {server} needs {show_bytes(size)} of {show_bytes(has)} for what is swapped"
+            return _Miss(text, size - has), 0.0
+    return None, max(there.bytes for there in own.values())
+
+
+def _nothing(situation: Situation, layers: LayerProfile, server: Server) -> str:
+    """Why the tuner offers nothing: what the largest layer takes by itself."""
+    held = layers.backward.bytes[0]
+    k = int(held.argmax())
+    name, room = situation.profile.layers[k].name, ROOMS[-1] * server.memory_bytes
+    if held[k] <= room:
+        return f"no size of microbatches divides a batch of {situation.batch_size}"
+    hint = "a linear layer can be cut with subtask_bytes in its job (docs/training.md)"
+    return f"layer {name} alone needs {show_bytes(float(held[k]))} of {show_bytes(server.memory_bytes)}; {hint}"

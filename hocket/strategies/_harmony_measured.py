@@ -1,0 +1,95 @@
+"""What Harmony's tuner counts, of a profiled job and a cluster: every figure from the cost model, as if each layer were a stage.
+
+Rules of this file: nothing is fitted. A pack's task takes less than the sum of its layers' tasks, so a sum says what fits at worst;
+what a plan of packs really needs is proved of its program.
+"""
+
+import numpy as np
+
+from hocket.cost.model import CostModel
+from hocket.cost.sizes import PlanSizes
+from hocket.errors import InputError
+from hocket.hardware.cluster import Cluster
+from hocket.passes.borders import StageCut, stage_shapes
+from hocket.passes.swapping import StageSwap, stages_of
+from hocket.profile.model import ModelProfile
+from hocket.program.instruction import Kind
+from hocket.strategies._common import compile_strategy
+from hocket.strategies._harmony_costs import Array, LayerProfile, Pass, Server
+
+
+def server_of(cluster: Cluster) -> Server:
+    """A cluster as the tuner sees it.
+
+    Several servers are one whose link to the host is theirs together. A task is over without any freeing: memory stays with the program.
+
+    Raises:
+        InputError: devices of several types, for which the tuner has one figure.
+    """
+    types = {cluster.node_of(device).device_type for device in range(cluster.devices)}
+    if len(types) > 1:
+        raise InputError("cluster", f"devices of {', '.join(sorted(types))}", "one type, which packs are balanced for")
+    kind, devices = cluster.type_of(0), cluster.devices
+    links = -(-devices // cluster.levels[0].width) if kind.host_shared else devices
+    peer = min((level.bandwidth_bytes_per_s for level in cluster.levels), default=kind.host_bandwidth_bytes_per_s)
+    swap = kind.host_bandwidth_bytes_per_s * links
+    capacity = min(cluster.capacity_bytes(device) for device in range(devices))
+    return Server(devices, capacity, swap, peer, swap, freeing_s=cluster.instruction_s)
+
+
+def layer_profile(profile: ModelProfile, cluster: Cluster) -> LayerProfile:
+    """Seconds and bytes of every layer's tasks, by the profile's sizes of microbatches."""
+    cuts = tuple(StageCut((k,), (0,), recompute=True) for k in range(len(profile.layers)))
+    options = {"mode": "data", "just_in_time": profile.clip_grad_norm is None}
+    program = compile_strategy("harmony", stage_shapes(profile, cuts), 1, options)
+    instructions = [i for _, i in program.instructions()]
+    rows = []
+    for size in profile.microbatch_sizes:
+        costs = CostModel(profile, cluster, cuts, (size,), swaps=True)
+        figures = stages_of(program, PlanSizes(costs, program))
+        seconds = np.zeros((3, len(cuts)))
+        for i in instructions:
+            if i.kind in (Kind.FORWARD, Kind.BACKWARD, Kind.STEP):
+                row = 2 if i.kind is Kind.STEP else int(i.kind is Kind.BACKWARD or i.again)
+                seconds[row, i.stage] += costs.seconds(i)
+        rows.append((seconds, _border(profile, size), figures))
+    # Kept input lies beside: a border counts once in what a layer's task holds, see LayerProfile.
+    ahead, back = ([_held(figures, border, way) for _, border, figures in rows] for way in (False, True))
+    sizes = np.array(profile.microbatch_sizes, dtype=float)
+    seconds_of = [np.array([seconds[way] for seconds, *_ in rows]) for way in (0, 1)]
+    largest = rows[-1]
+    return LayerProfile(
+        Pass(sizes, seconds_of[0], np.array(ahead)),
+        Pass(sizes, seconds_of[1], np.array(back)),
+        largest[1] / profile.microbatch_sizes[-1],
+        np.array([stage.weights_bytes + stage.buffers_bytes for stage in largest[2]]),
+        largest[0][2],
+    )
+
+
+def _held(figures: tuple[StageSwap, ...], border: Array, backward: bool) -> Array:
+    """What each layer's task holds, with its input once and without what leaves it."""
+    behind = np.append(border[1:], 0.0)
+    found = []
+    for k, stage in enumerate(figures):
+        if not backward:
+            found.append(stage.weights_bytes + border[k] + max(0.0, stage.forward_bytes - behind[k]))
+            continue
+        gradients = sum(stage.gradients_bytes)
+        runs = stage.stash_bytes + stage.backward_bytes
+        steps = stage.optimizer_bytes + stage.step_bytes
+        found.append(stage.weights_bytes + gradients + border[k] + max(0.0, runs - border[k], steps))
+    return np.array(found)
+
+
+def _border(profile: ModelProfile, size: int) -> Array:
+    """Bytes in front of each layer: what earlier layers have made that it or later ones read; the batch's own in front of the first."""
+    crossing = np.zeros(len(profile.layers) + 1)
+    for tensor, amount in zip(profile.tensors, profile.tensor_bytes(size), strict=True):
+        if tensor.source < 0:
+            crossing[0] += amount
+            crossing[1] -= amount
+        elif tensor.targets:
+            crossing[tensor.source + 1] += amount
+            crossing[max(tensor.targets) + 1] -= amount
+    return np.maximum(np.cumsum(crossing)[:-1], 0.0)

@@ -1,0 +1,136 @@
+"""Plans that swap: what fits nowhere gets one, proved and simulated; what fits without is taken where it is quicker."""
+
+from dataclasses import replace
+
+import pytest
+
+from hocket.cost.model import CostModel
+from hocket.cost.sizes import PlanSizes
+from hocket.errors import RefusedError
+from hocket.hardware.cluster import Cluster, Level
+from hocket.plan.plan import Plan
+from hocket.plan.predict import predict_iteration
+from hocket.plan.search import search
+from hocket.plan.verdict import SWAPPED, of_profile
+from hocket.profile.model import ModelProfile
+from hocket.profile.synthetic import chain
+from hocket.program.check import check
+from hocket.program.footprint import footprints
+from hocket.strategies._harmony import Mode
+from hocket.strategies._harmony_equal import equal_plans
+from hocket.strategies._harmony_measured import layer_profile, server_of
+
+MODEL = chain(
+    6,
+    forward_s=0.01,
+    backward_s=0.02,
+    weights_bytes=100e6,
+    activation_bytes=2e6,
+    microbatch_sizes=(1, 2),
+    device_type="v100-16gb",
+)
+LEAST = 410e6  # weights, gradient, its sum or optimizer state of a layer of 100 MB, and activations
+
+
+def cluster(memory_bytes: float, host_memory_bytes: float | None = 64e9, devices: int = 2) -> Cluster:
+    """One server."""
+    levels = (Level("server", devices, 10e9),)
+    return Cluster("one", levels, "v100-16gb", memory_bytes=memory_bytes, host_memory_bytes=host_memory_bytes)
+
+
+def proved(plan: Plan, profile: ModelProfile) -> None:
+    """A legal program within every device's memory, and its host's."""
+    program = plan.compile(profile)
+    costs = CostModel(profile, plan.cluster, plan.cuts(profile), plan.batches.sizes, swaps=True)
+    sizes = PlanSizes(costs, program)
+    assert check(program, value_bytes=sizes, capacity_bytes=dict.fromkeys(range(8), plan.cluster.memory_bytes)) == ()
+    assert sum(one.bytes for one in footprints(program, sizes, host=True).values()) <= plan.cluster.host_memory_bytes
+
+
+def test_what_fits_nowhere_swaps() -> None:
+    """The best plan is Harmony's; it is what it says it is, and nothing else fits."""
+    found = search(MODEL, cluster(700e6), 4)
+    assert {one.strategy for one in found.candidates} == {"harmony"}
+    assert {one.plan.options["mode"] for one in found.candidates} == {"data", "pipeline"}
+    for one in found.candidates:
+        proved(one.plan, MODEL)
+        again = Plan.from_yaml(one.plan.to_yaml())
+        assert again.swap is not None
+        assert again.compile(MODEL) == one.plan.compile(MODEL)
+        assert predict_iteration(again, MODEL).iteration_s == pytest.approx(one.iteration_s)
+    verdict = of_profile(found)
+    assert verdict.winner == SWAPPED
+    assert verdict.text.startswith("swapping wins: nothing that stays on the devices, for ")
+
+
+def test_what_fits_and_is_quicker_is_taken() -> None:
+    """And the verdict says how much longer swapping takes, which is simulated as well."""
+    found = search(MODEL, cluster(1.4e9), 4)
+    swapping = [one for one in found.candidates if one.plan.swap is not None]
+    staying = [one for one in found.candidates if one.plan.swap is None]
+    assert swapping
+    assert found.best.plan.swap is None
+    assert min(one.iteration_s for one in staying) < min(one.iteration_s for one in swapping)
+    assert "; swapping, harmony " in of_profile(found).text
+
+
+def test_with_room_for_all_nothing_is_swapped() -> None:
+    """No such plan is even looked at."""
+    found = search(MODEL, cluster(16e9), 4)
+    assert all(one.plan.swap is None for one in found.candidates)
+    assert "swapping" not in of_profile(found).text
+
+
+@pytest.mark.parametrize(
+    ("memory_bytes", "host_memory_bytes", "reason"),
+    [
+        (700e6, None, "the cluster file does not say host_memory_bytes"),
+        (700e6, 1e9, r"the host of server 0 needs 1\.\d+ GiB of 953\.67 MiB for what is swapped"),
+        (200e6, 64e9, r"layer layer\d alone needs .* MiB of 190\.73 MiB; .* subtask_bytes"),
+    ],
+)
+def test_where_nothing_helps(memory_bytes: float, host_memory_bytes: float | None, reason: str) -> None:
+    """The refusal says what lacks for swapping."""
+    with pytest.raises(RefusedError, match=reason):
+        _ = search(MODEL, cluster(memory_bytes, host_memory_bytes), 4).best
+
+
+def test_more_memory_is_hardly_slower() -> None:
+    """Of the plans that swap, down to what one layer takes."""
+    best = [search(MODEL, cluster(room), 4, strategies=("harmony",)).best.iteration_s for room in (LEAST, 1e9)]
+    assert best[1] <= best[0] * 1.01
+
+
+def test_clipped_gradients() -> None:
+    """The norm of all gradients leaves no update to its own moment."""
+    clipped = replace(MODEL, clip_grad_norm=1.0)
+    best = search(clipped, cluster(700e6), 4).best
+    assert best.plan.options["just_in_time"] is False
+    proved(best.plan, clipped)
+
+
+def test_figures_of_the_tuner_are_the_cost_models() -> None:
+    """Of a chain: seconds as profiled, a backward's with its forward; bytes of a layer's values."""
+    found = layer_profile(MODEL, cluster(700e6))
+    assert found.forward.seconds[1].tolist() == pytest.approx([0.02] * 6)
+    assert found.backward.seconds[1].tolist() == pytest.approx([0.06] * 6)
+    assert found.input_bytes.tolist() == [2e6] * 6
+    assert found.weights_bytes.tolist() == [100e6] * 6
+    held = found.backward.bytes[0]
+    assert (held >= 300e6).all()  # weights, gradient, optimizer state
+    assert (held <= LEAST).all()
+    server = server_of(cluster(700e6))
+    assert (server.devices, server.memory_bytes, server.peer_bytes_per_s) == (2, 700e6, 10e9)
+
+
+@pytest.mark.parametrize("mode", list(Mode))
+def test_equal_packs(mode: Mode) -> None:
+    """Forward packs are the backward's but the last, of one size; quickest first; each fits by the tuner's own count."""
+    plans = equal_plans(layer_profile(MODEL, cluster(700e6)), server_of(cluster(700e6)), 4, mode, (1, 2))
+    assert plans
+    assert [one.iteration_s for one in plans] == sorted(one.iteration_s for one in plans)
+    for one in plans:
+        assert one.forward.packs == one.backward.packs[:-1]
+        assert one.forward.size == one.backward.size
+        assert one.peak_bytes <= 700e6
+        assert [layer for pack in one.backward.packs for layer in range(*pack)] == list(range(6))
