@@ -1,4 +1,4 @@
-"""How the update rules learn: one GPT, the same data, the same samples per update, four stages.
+"""How the update rules learn: one GPT, the same data, the same samples per update, four stages (of waves one device).
 
     python bench/convergence.py [--steps 300] [--optimizer sgd|adam] [--lr 0.01]
 
@@ -29,6 +29,7 @@ RUNS = (
     ("stashed", "pipedream", 16, {}),
     ("vertical", "pipedream", 16, {"vertical_sync": True}),
     ("naive", "pipedream", 16, {"naive": True}),
+    ("averaged (tick_tock)", "tick_tock", 4, {}),
 )
 OPTIMIZERS = {"sgd": partial(torch.optim.SGD, momentum=0.9), "adam": torch.optim.Adam}
 
@@ -57,6 +58,8 @@ def run(job: Job, strategy: str, microbatch_size: int, options: dict[str, bool],
         len(names),
     ]
     stages = tuple(PlanStage(tuple(names[borders[s] : borders[s + 1]]), (s,)) for s in range(STAGES))
+    if strategy == "tick_tock":
+        stages = tuple(PlanStage(tuple(names), (0,), wave=wave) for wave in (0, 1))
     cluster = Cluster("inline", (Level("local", STAGES, 1e9),), "cpu-core")
     plan = Plan(strategy, "gpt-convergence", BATCH_SIZE, microbatch_size, stages, cluster, options)
     program = plan.compile(captured)
@@ -72,10 +75,11 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--optimizer", choices=sorted(OPTIMIZERS), default="sgd")
     parser.add_argument("--lr", type=float, default=0.01)
+    parser.add_argument("--rules", default="", help="only those whose names hold this, beside sync")
     given = parser.parse_args()
     torch.set_num_threads(1)
     synchronous = None
-    for name, strategy, microbatch_size, options in RUNS:
+    for name, strategy, microbatch_size, options in (row for row in RUNS if given.rules in row[0] or row is RUNS[0]):
         tenths = run(make_job(given.optimizer, given.lr), strategy, microbatch_size, options, given.steps)
         synchronous = synchronous or tenths[-1]
         row = {

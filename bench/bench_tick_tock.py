@@ -1,0 +1,65 @@
+"""What two waves on one core cost each other: training steps of two replicas in two threads beside the same one after the other.
+
+    python bench/bench_tick_tock.py [--rounds 15] [--steps 10]
+
+Prints the quotient of processor seconds, not of time, so that other work on the machine matters little: 1 is what the simulator takes
+(shares of a core add up), and what is above it is what caches and Python's lock cost. A GPT of 4 blocks of 128, microbatches of 2.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import threading
+import time
+
+import torch
+
+from hocket.zoo.gpt import GPT, language_loss
+from hocket.zoo.text import VOCAB, Text
+
+SEQ, SAMPLES = 128, 2
+
+
+def main() -> None:
+    """Print one JSON line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--steps", type=int, default=10)
+    given = parser.parse_args()
+    os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    data = Text(SEQ)
+    x, y = (torch.stack([data[i][k] for i in range(SAMPLES)]) for k in (0, 1))
+    models = [GPT(n_layer=4, d_model=128, n_head=4, seq=SEQ, vocab=VOCAB) for _ in range(2)]
+
+    def train(model: torch.nn.Module) -> None:
+        torch.set_num_threads(1)
+        for _ in range(given.steps):
+            language_loss(model(x), y).backward()
+
+    def together() -> None:
+        threads = [threading.Thread(target=train, args=(model,)) for model in models]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    def apart() -> None:
+        for model in models:
+            train(model)
+
+    def seconds(work) -> float:
+        begin = time.process_time()
+        work()
+        return time.process_time() - begin
+
+    together(), apart()
+    found = sorted(seconds(together) / seconds(apart) for _ in range(given.rounds))
+    low, middle, high = statistics.quantiles(found, n=4)
+    print(json.dumps({"together_beside_apart": round(middle, 3), "quartiles": [round(low, 3), round(high, 3)]}))
+
+
+if __name__ == "__main__":
+    main()
