@@ -12,6 +12,7 @@ from hocket.cli.options import Json
 if TYPE_CHECKING:
     from hocket.plan.open import Opened
     from hocket.simulate.summary import Summary
+    from hocket.simulate.swapped import Swapped
     from hocket.trace.trace import Trace
 
 
@@ -158,6 +159,7 @@ def simulate(
         *([["amplification", lent]] if lent else []),
         ["peak memory by device", show_peaks(summary.peak_memory_bytes)],
         *(_sent_by_groups(summary) if summary.group_bytes else []),
+        *(_swapped(summary.swapped, summary.swapped_bytes) if summary.swapped is not None else []),
         ["weight versions by stage", _each(summary.weight_versions)],
         ["instructions simulated", f"{summary.instructions:,} in {show_seconds(summary.wall_s)}"],
     ]
@@ -210,6 +212,20 @@ def _sent_by_groups(summary: "Summary") -> list[list[str]]:
 
     between = ", ".join(f"{name} {show_bytes(size)}" for name, size in summary.sent_bytes.items())
     return [["sent inside of groups", show_bytes(summary.group_bytes)], ["sent between groups", between]]
+
+
+def _swapped(swapped: "Swapped", size_bytes: float) -> list[list[str]]:
+    """What goes between devices and hosts, by kind where it is most, and what lies there."""
+    from hocket.units import show_bytes, show_peaks
+
+    ways = (swapped.in_bytes, swapped.out_bytes)
+    both = {what: sum(way.get(what, 0.0) for way in ways) for way in ways for what in way}
+    most = sorted(both.items(), key=lambda pair: -pair[1])[:4]
+    kinds = ", ".join(f"{what} {show_bytes(size)}" for what, size in most)
+    return [
+        ["swapped an iteration", f"{show_bytes(size_bytes)} ({kinds})"],
+        ["peak on the host by device", show_peaks(swapped.host_peak_bytes)],
+    ]
 
 
 def _each(numbers: Sequence[int]) -> str:

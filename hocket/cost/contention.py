@@ -8,6 +8,7 @@ predictions err to the slow side). Rates change whenever a user comes or goes.
 - A level that is not shared: every pair of devices has its own link in each direction.
 - A device that computes for several waves at once: each of its instructions needs a share of it (demand.py), and all go on at
   the same pace, 1 / (sum of shares), where that is more than the device has.
+- What a server's devices share to their host is one link in each direction.
 - A device that runs a background job beside the foreground's: `Collocation`.
 - `host_cores`: compute on devices of one innermost component shares that many cores. A transfer in motion takes
   `transfer_cores` on both ends and is not slowed itself: operating systems prefer threads that mostly wait.
@@ -92,6 +93,13 @@ def transfer_uses(cluster: Cluster, hops: tuple[tuple[int, int], ...], cores: bo
             load = found[host].load if host in found else 0.0
             found[host] = Use(host, load + cluster.transfer_cores, Sharing.NOT)
     return tuple(found.values())
+
+
+def swap_uses(cluster: Cluster, device: int, inwards: bool) -> tuple[Use, ...]:
+    """What a swap uses: the link to the host in one direction, which all devices of a server may share."""
+    _, shared = cluster.host_link_of(device)
+    server = device // cluster.levels[0].width if shared else device
+    return (Use(("swap in" if inwards else "swap out", int(shared), server, 0), 1.0, Sharing.RATE),)
 
 
 def collective_uses(cluster: Cluster, group: tuple[int, ...], cores: bool = True) -> tuple[Use, ...]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from hocket.cost.compute import Columns, copy_s, least_factor, ready_fractions, step_s, type_factor
-from hocket.cost.contention import Use, collective_uses, compute_uses, transfer_uses, wave_use
+from hocket.cost.contention import Use, collective_uses, compute_uses, swap_uses, transfer_uses, wave_use
 from hocket.cost.demand import mean_demand
 from hocket.cost.memory import Memory
 from hocket.cost.overlaps import Overlaps
@@ -236,6 +236,8 @@ class CostModel:
     def transfer(self, instruction: Instruction, samples: int | None = None) -> TransferTime:
         """Seconds of a send, a collective or a swap alone on its links; nothing for all others."""
         size = self.samples_of(instruction) if samples is None else samples
+        if instruction.kind is Kind.SEND and self.on_one_host(instruction):
+            return TransferTime(0.0, 0.0)
         if instruction.kind is Kind.SEND:
             # What the sender copies itself has moved when its instruction ends.
             size_bytes = 0.0 if self.at_once(instruction) else self.carried_bytes(instruction, size)
@@ -249,6 +251,10 @@ class CostModel:
         if instruction.kind in SWAPS:
             return swap(self.cluster, instruction.device, self.carried_bytes(instruction, size))
         return TransferTime(0.0, 0.0)
+
+    def on_one_host(self, send: Instruction) -> bool:
+        """Whether a message goes from host to host, and that is the same."""
+        return send.reads[0].on_host and self.cluster.level_between(send.device, send.peer) == 0
 
     def carried_bytes(self, instruction: Instruction, samples: int) -> float:
         """Bytes of what a transfer carries: of a gather all parts.
@@ -293,10 +299,14 @@ class CostModel:
     def uses(self, instruction: Instruction) -> tuple[Use, ...]:
         """What an instruction shares with others while it runs."""
         if instruction.kind is Kind.SEND:
+            if self.on_one_host(instruction):
+                return ()
             return transfer_uses(self.cluster, ((instruction.device, instruction.peer),))
         if instruction.kind in COLLECTIVES:
             members, speeds = self._members(instruction.group), self._overlaps.uses(instruction)
             return (*collective_uses(self.cluster, members, cores=speeds is None), *(speeds or ()))
+        if instruction.kind in SWAPS:
+            return swap_uses(self.cluster, instruction.device, instruction.kind is Kind.SWAP_IN)
         if instruction.kind not in _COMPUTE:
             return ()
         beside = (wave_use(instruction.device, mean_demand(self, instruction)),) if self._waves else ()

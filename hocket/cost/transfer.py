@@ -73,8 +73,8 @@ def collective(
 
 def swap(cluster: Cluster, device: int, size_bytes: float) -> TransferTime:
     """One value between a device and its host."""
-    kind = cluster.type_of(device)
-    return TransferTime(kind.host_latency_s, size_bytes / kind.host_bandwidth_bytes_per_s)
+    link, _ = cluster.host_link_of(device)
+    return TransferTime(link.latency_s, size_bytes / link.bandwidth_bytes_per_s)
 
 
 def ring_hops(group: tuple[int, ...]) -> tuple[tuple[int, int], ...]:

@@ -186,6 +186,7 @@ class Cluster:
         types: descriptions of device types that the catalogue lacks, or that replace one of the catalogue.
         price_usd_per_hour: of one device, unless its node says another; where neither does it is the type's.
         price_source: where prices were found, and of which day.
+        host_link: between such a server's memory and its devices, which share it, in each direction; None: what the device type says.
     """
 
     name: str
@@ -202,6 +203,7 @@ class Cluster:
     types: tuple[DeviceType, ...] = field(default=())
     price_usd_per_hour: float | None = None
     price_source: str = ""
+    host_link: Link | None = None
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
 
@@ -260,6 +262,13 @@ class Cluster:
     def link_between(self, first: int, second: int) -> Link:
         """Point-to-point figures between two devices: those of their nearest common level."""
         return self.levels[self.level_between(first, second)].link
+
+    def host_link_of(self, device: int) -> tuple[Link, bool]:
+        """A device's link to its host, in each direction, and whether its server's devices share it."""
+        if self.host_link is not None:
+            return self.host_link, True
+        kind = self.type_of(device)
+        return Link(kind.host_bandwidth_bytes_per_s, kind.host_latency_s), kind.host_shared
 
     def copied_between(self, source: int, target: int) -> bool:
         """Whether the sender's compute lane copies what goes from one device to another (`sender_copies`)."""

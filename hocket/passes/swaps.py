@@ -42,7 +42,7 @@ def with_swaps(program: Program, swapping: Swapping, habits: Habits, sizes: Size
     Raises:
         RefusedError: an operation needs more than the budget; or the program is none of those that can swap.
     """
-    if not program.rule.synchronous or any(stage.sharded or stage.columns > 1 for stage in program.stages):
+    if program.rule.kind != "sync" or any(stage.sharded or stage.columns > 1 for stage in program.stages):
         raise RefusedError(
             "swap", f"{program.name} updates late or divides its state; values are swapped of whole, newest weights"
         )

@@ -49,8 +49,8 @@ def consumed(program: Program, instruction: Instruction) -> Iterator[tuple[Lane,
         what = What.ACTIVATION
     elif instruction.kind is Kind.BACKWARD:
         what = What.GRADIENT
-    elif instruction.kind is Kind.SWAP_IN and (first := instruction.reads[0]).copy == 1 and first.what in _BORDER:
-        what, copy = first.what, 1
+    elif instruction.kind is Kind.SWAP_IN and (made := instruction.writes[0]).copy == 2 and made.what in _BORDER:
+        what, copy = made.what, 1  # later copies are of what was here already
     else:
         return
     for value in instruction.reads:

@@ -20,7 +20,9 @@ _SUMMED = (What.REDUCED, What.PART)
 
 
 def sums_apart(layout: Layout) -> Layout | None:
-    """A lowered program with its sums behind its backwards; None where it sums no gradients."""
+    """A lowered program with its sums behind its backwards; None where it sums no gradients, or compute waits for sums to swap them."""
+    if layout.program.swaps:
+        return None
     skeleton = layout.skeleton
     inside, between = list(skeleton.inside), list(skeleton.between)
     for part in skeleton.parts:

@@ -16,6 +16,7 @@ from hocket.program.order import heir_of
 from hocket.program.program import Program
 from hocket.simulate.nodes import EPILOGUE, KINDS, PERIOD
 from hocket.simulate.outcome import Outcome
+from hocket.simulate.swapped import Swapped, swapped_of
 from hocket.trace.sums import Overlap
 
 _BUSY = tuple(KINDS.index(kind) for kind in (Kind.FORWARD, Kind.BACKWARD, Kind.NORM, Kind.STEP))
@@ -34,7 +35,7 @@ class Summary:
         sent_bytes: per iteration, by the name of the cluster's level; sent_bytes_between: by "source>target" device. Of
             tensor-parallel groups: of all members together, between groups.
         group_bytes: per iteration, what members of tensor-parallel groups send among each other.
-        swapped_bytes: per iteration, between devices and their hosts.
+        swapped_bytes: per iteration, between devices and their hosts; swapped: of what, and what lies there.
         critical_path: instructions that make a period as long as it is, each released by the one before it.
         overlap: what it gains that gradients are summed beside backwards; None where none are summed, or it was not asked for.
         makespan_s: of the whole run; instructions: that were simulated; wall_s: that simulating them took.
@@ -55,6 +56,7 @@ class Summary:
     instructions: int
     wall_s: float
     group_bytes: float = 0.0
+    swapped: Swapped | None = None
     overlap: Overlap | None = None
 
 
@@ -179,6 +181,7 @@ def summarize(outcome: Outcome, members: int = 1, slices: bool = False) -> Summa
         sent_bytes=levels,
         sent_bytes_between=between,
         swapped_bytes=swapped,
+        swapped=swapped_of(outcome),
         critical_path=_critical_path(outcome, steady),
         makespan_s=outcome.makespan_s,
         instructions=outcome.instructions,
@@ -236,6 +239,8 @@ def _traffic(outcome: Outcome, members: int, copies: int) -> tuple[dict[str, flo
         for (s, samples), count in counts.items():
             one = layout.skeleton.signatures[s].members[0]
             size = count * costs.carried_bytes(one, samples) * batch / trained
+            if one.kind is Kind.SEND and costs.on_one_host(one):
+                continue
             if one.kind is Kind.SEND:
                 hops: tuple[tuple[int, int], ...] = ((one.device, one.peer),)
                 each = size * copies

@@ -240,7 +240,7 @@ def use_tables(skeleton: Skeleton, costs: CostModel) -> tuple[np.ndarray, ...]:
 def _alike(i: Instruction) -> object:
     """Instructions with this in common use the same."""
     if i.kind is Kind.SEND:
-        return i.kind, i.device, i.peer
+        return i.kind, i.device, i.peer, i.reads[0].copy
     if i.kind in COLLECTIVES:
         value = i.reads[0]
         return i.kind, i.group, value.what, value.stage, value.part

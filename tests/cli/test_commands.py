@@ -12,7 +12,7 @@ from hocket.hardware.cluster import Cluster
 from hocket.plan.plan import Plan, PlanStage
 from hocket.profile.model import ModelProfile
 from hocket.program.text import parse_program
-from hocket.strategies._common import members
+from hocket.strategies._common import members, searched
 from hocket.trace.trace import Trace
 from tests.cli.conftest import Run
 from tests.report import documents
@@ -47,7 +47,7 @@ def test_plan_for_machines(run: Run, folder: Path) -> None:
         assert plan.predicted is not None
         assert plan.predicted.iteration_s == candidate["iteration_s"]
     assert all({"strategy", "reason"} <= set(refusal) and refusal["reason"] for refusal in data["refused"])
-    assert {c["strategy"] for c in data["candidates"]} | {r["strategy"] for r in data["refused"]} == set(members())
+    assert {c["strategy"] for c in data["candidates"]} | {r["strategy"] for r in data["refused"]} == set(searched())
 
 
 def test_plan_for_people(run: Run, folder: Path) -> None:
@@ -86,7 +86,7 @@ def test_refusals_are_told_by_the_nearest_miss(run: Run, folder: Path) -> None:
     Path("small.yaml").write_text(write_yaml(data | {"memory_bytes": 1e6}))
     found = run("plan", "profile.json", "small.yaml", "--batch", 8, "--stale", "-o", "none.yaml")
     assert found.code == 2
-    assert all(name in found.out for name in members())
+    assert all(name in found.out for name in searched())
     assert "nothing that fits; nearest is" in found.err
     assert len(found.err.splitlines()) == 1
     assert not Path("none.yaml").exists()

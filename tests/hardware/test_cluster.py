@@ -55,7 +55,8 @@ def clusters(draw: st.DrawFn) -> Cluster:
         left -= count
     single = "" if mixed else draw(kind)
     return Cluster(
-        draw(words), levels, single, draw(limit), draw(limit), draw(limit), draw(seconds), nodes=tuple(nodes), types=types
+        draw(words), levels, single, draw(limit), draw(limit), draw(limit), draw(seconds), nodes=tuple(nodes), types=types,
+        host_link=draw(st.none() | links),
     )  # fmt: skip
 
 
