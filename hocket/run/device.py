@@ -56,6 +56,7 @@ class Device:
         device: torch.device | str = "cpu",
         on_loss: OnLoss | None = None,
         memory: MemoryManager | None = None,
+        lane: Callable[[str], AbstractContextManager[Any]] = lambda _: nullcontext(),
     ) -> None:
         """Make the device's stages.
 
@@ -64,6 +65,7 @@ class Device:
             device: where its tensors live.
             on_loss: called with microbatch, mean loss (a detached scalar, still on the device) and samples.
             memory: holds values to budgets; made as the plan says if none is given.
+            lane: what the work of a compute lane is done in: a stream.
 
         Raises:
             MemoryExceeded: the weights do not fit.
@@ -85,7 +87,8 @@ class Device:
         self.stages: dict[int, StageRunner] = {}
         for part in parts:
             compile = plan.stages[part.number].compile
-            runner = StageRunner(captured, part, self._sizes(part), self.device, number, compile)
+            with lane(part.shape.lane):
+                runner = StageRunner(captured, part, self._sizes(part), self.device, number, compile)
             self.stages[part.number] = runner
             if self.swapping is not None:
                 self.swapping.settle(part.number, runner)

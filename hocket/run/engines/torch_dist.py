@@ -14,7 +14,7 @@ Every member of a tensor-parallel group runs its group's instructions, on its di
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -109,10 +109,10 @@ class Worker:
         self._observer: Observer = observer or Unobserved()
         self._clock, self._record = clock, record
         self.records: list[Record] = []
-        self.device = Device(captured, plan, program, self.number, device, self._on_loss, memory)
+        self._handover = Handover(torch.device(device))
+        self.device = Device(captured, plan, program, self.number, device, self._on_loss, memory, self._stream_of)
         self._layouts = Layouts(captured, plan, {s: runner.part for s, runner in self.device.stages.items()})
         self._lanes = lanes_of(program, self.number)
-        self._handover = Handover(self.device.device)
         self._groups = Groups(program, self.number, self.device.device, shared_memory, plan.tensor)
         self._division = division
         self._sharing = {  # the lane of gathers of each stage of this device that has any
@@ -203,6 +203,10 @@ class Worker:
         yield own
         if own != threads:
             torch.set_num_threads(threads)
+
+    def _stream_of(self, lane: str) -> AbstractContextManager[Any]:
+        """Where a compute lane's work goes: autograd adds gradients up in the stream that a parameter was first used in."""
+        return nullcontext() if lane == COMPUTE else self._handover.lane(lane)
 
     def _wave(
         self, lane: str, store: dict[Value, Any], transfers: Transfers, exchange: Exchange, threads: int, number: int
