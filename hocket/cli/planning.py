@@ -82,7 +82,7 @@ def plan(
         str,
         typer.Option(
             help="Of gradients: auto (sizes and, where the cluster file has `overlap`, threads that make the best plans quickest), "
-            "default (25 MiB), or a number of bytes. By sizes auto chooses only where there is `overlap`."
+            "default (25 MiB), or a number of bytes. By sizes auto chooses for the plan that is written."
         ),
     ] = "auto",
     sequence: Annotated[

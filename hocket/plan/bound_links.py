@@ -29,7 +29,7 @@ class LinkFigures:
         kind = Kind.REDUCE_SCATTER if cut.sharded else Kind.ALL_REDUCE
         if len(cut.devices) == 1:
             return []
-        if self._situation.rebuckets and not cut.sharded:
+        if self._situation.rebuckets:
             last = next((size for size in run.gradients_bytes if size > 0), 0.0)
             whole_s, last_s = (self._ring_s(kind, cut.devices, size) for size in (sum(run.gradients_bytes), last))
             return [whole_s - last_s, last_s]
@@ -50,7 +50,7 @@ class LinkFigures:
         """With the threads that move it quickest, where they may be chosen."""
         cluster, threads = self._situation.cluster, [0]
         overlap = cluster.levels[cluster.level_of(devices)].overlap
-        if self._situation.rebuckets and overlap is not None:
+        if self._situation.rebuckets and overlap is not None and kind is Kind.ALL_REDUCE:
             threads += overlap.usable
         return min((collective(cluster, kind, devices, size_bytes, own) for own in threads), key=sum)
 

@@ -2,13 +2,16 @@
 
 Rules of this file: what is chosen is quicker in the simulator than buckets of one size, and fits; else those stay. Where it is known
 what computation and all-reduces take from each other (`Level.overlap`), buckets and threads are chosen together (fusion.py); elsewhere
-buckets alone, as if nothing contended but for the cores that a host has too few of. Sums that replicas divide (`shard`) stay as they are.
+buckets alone, as if nothing contended but for the cores that a host has too few of. Of sums that replicas divide (`shard`), which are
+scattered bucket by bucket, buckets alone: only an all-reduce has threads of its own.
 """
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import inf
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,7 +19,7 @@ from hocket.cost.contention import collective_uses, host_of
 from hocket.cost.model import CostModel
 from hocket.cost.transfer import collective
 from hocket.errors import InputError
-from hocket.hardware.cluster import Cluster, Link
+from hocket.hardware.cluster import HALF, Cluster
 from hocket.hardware.overlap import OverlapModel, Rate
 from hocket.passes.borders import StageCut
 from hocket.passes.gradients import DEFAULT_BUCKET_BYTES
@@ -24,6 +27,7 @@ from hocket.plan.amplification import device_s
 from hocket.plan.candidates import NEAR, Candidate
 from hocket.plan.fusion import Fusion, Gradients
 from hocket.plan.fusion_threads import WORTH, taken_buckets, taken_threads
+from hocket.plan.least_sums import least_used_s
 from hocket.plan.plan import Plan, PlanStage, Predicted
 from hocket.plan.predict import predict_iteration, profile_of_group, proven_peaks
 from hocket.plan.tolerance import Tolerance, held_s
@@ -111,13 +115,27 @@ def rebucketed(plan: Plan, profile: ModelProfile, tolerance: Tolerance | None = 
     if not _sums(plan):
         return None
     before_s = (plan.predicted or predict_iteration(plan, profile)).iteration_s
-    best, least_s, used_s = None, before_s / (1 + WORTH), 0.0
-    for stages in dict.fromkeys(_ways(plan, profile)):
-        if stages == plan.stages:
+    return _quickest(plan, before_s, profile, tolerance)
+
+
+def kept_by_buckets(plan: Plan, profile: ModelProfile, tolerance: Tolerance) -> Rebucketed | None:
+    """A plan with its prediction that uses too much of devices, with buckets with which it does not; None where there are none.
+
+    They are looked for only where the plan would keep the limit if its sums took no more than they must.
+    """
+    if plan.predicted is None or not _sums(plan) or tolerance.refusal(least_used_s(plan, profile)):
+        return None
+    return _quickest(plan, plan.predicted.iteration_s, profile, tolerance)
+
+
+def _quickest(plan: Plan, before_s: float, profile: ModelProfile, tolerance: Tolerance | None) -> Rebucketed | None:
+    best, best_s, used_s = None, before_s / (1 + WORTH), 0.0
+    for stages, gain_s in dict.fromkeys(_ways(plan, profile)):
+        if stages == plan.stages or gain_s < WORTH / 2 * before_s:
             continue
         other = replace(plan, stages=stages, predicted=None)
         predicted = predict_iteration(other, profile)
-        if predicted.iteration_s >= least_s or not _fits(other, profile, predicted.peak_memory_bytes):
+        if predicted.iteration_s >= best_s or not _fits(other, profile, predicted.peak_memory_bytes):
             continue
         other = replace(other, predicted=predicted)
         if tolerance is not None:
@@ -126,28 +144,16 @@ def rebucketed(plan: Plan, profile: ModelProfile, tolerance: Tolerance | None = 
             if tolerance.refusal(other_s):
                 continue
             used_s = other_s
-        best, least_s = other, predicted.iteration_s
+        best, best_s = other, predicted.iteration_s
     if best is None or best.predicted is None:
         return None
-    return Rebucketed(best, best.predicted, _text(plan, best, before_s / least_s - 1), used_s)
-
-
-def kept_by_buckets(plan: Plan, profile: ModelProfile, tolerance: Tolerance) -> Rebucketed | None:
-    """A plan that uses too much of devices, with buckets with which it does not; None where there are none.
-
-    They are looked for only where the plan would keep the limit if sums of gradients took no time and nothing from others.
-    """
-    if not _sums(plan):
-        return None
-    free = tuple(replace(level, all_reduce=Link(inf), overlap=None) for level in plan.cluster.levels)
-    bare = replace(plan, cluster=replace(plan.cluster, levels=free), predicted=None)
-    bare = replace(bare, predicted=predict_iteration(bare, profile))
-    return None if tolerance.refusal(_used_s(bare, profile)) else rebucketed(plan, profile, tolerance)
+    return Rebucketed(best, best.predicted, _text(plan, best, before_s / best_s - 1), used_s)
 
 
 def _sums(plan: Plan) -> bool:
-    """Whether replicas of a stage sum whole gradients."""
-    return plan.shard == "none" and any(len(stage.devices) > 1 for stage in plan.stages)
+    """Whether replicas of a stage sum gradients of which buckets, or threads, may be chosen: one layer's sum has no other buckets."""
+    whole = plan.shard == "none"
+    return any(len(stage.devices) > 1 and (whole or len(stage.layers) > 1) for stage in plan.stages)
 
 
 def _used_s(plan: Plan, profile: ModelProfile) -> float:
@@ -157,45 +163,67 @@ def _used_s(plan: Plan, profile: ModelProfile) -> float:
     return held_s(plan.stages, plan.predicted.iteration_s, plan.tensor)
 
 
-def _ways(plan: Plan, profile: ModelProfile) -> list[tuple[PlanStage, ...]]:
-    """The plan's stages with other buckets: with threads for those that they have, and with those that are found."""
+class _Way(NamedTuple):
+    """A plan's stages with other buckets or threads.
+
+    Attributes:
+        gain_s: by how much less the last backwards of one device take, by the equations of LIBRA: an iteration can gain about as much.
+    """
+
+    stages: tuple[PlanStage, ...]
+    gain_s: float
+
+
+def _ways(plan: Plan, profile: ModelProfile) -> list[_Way]:
+    """With threads for the buckets that there are, and with buckets that are found."""
     whole, cluster, cuts = profile_of_group(plan, profile), plan.group.cluster, plan.cuts(profile)
     costs = CostModel(whole, cluster, cuts, plan.batches.sizes)
     layers = tuple(replace(cut, buckets=tuple((i,) for i in reversed(cut.layers)), threads=()) for cut in cuts)
     each = CostModel(whole, cluster, layers, plan.batches.sizes)
     summing = sum(len(cut.devices) > 1 for cut in cuts)
     allocated, found = list(plan.stages), list(plan.stages)
+    gains_s: list[dict[tuple[int, ...], float]] = [defaultdict(float), defaultdict(float)]
     for s, cut in enumerate(cuts):
-        if len(cut.devices) < 2:
+        own, single = gradients_of(costs, s), gradients_of(each, s)
+        if len(cut.devices) < 2 or own is None or single is None:
             continue
-        model, threads = _contention(cluster, cuts, cut.devices)
-        own = gradients_of(costs, s)
-        if own is not None and threads:
-            # What is computed behind the last gradients is in no bucket.
-            ends = (*range(1, max(1, len(cut.buckets)) + 1), len(own.sizes_bytes))
-            ends = tuple(dict.fromkeys(ends))
-            lanes = taken_threads(own, model, ends, threads).threads
-            allocated[s] = replace(plan.stages[s], threads=lanes[: max(1, len(cut.buckets))])
-        single = gradients_of(each, s)
-        if single is not None:
-            runs, smaller = _together(single, max(LEAST_LAYERS, MOST_LAYERS // summing))
-            fusion = taken_buckets(smaller, model, threads)
+        model, threads = _contention(cluster, cuts, cut)
+        count = max(1, len(cut.buckets))
+        # What is computed behind the last gradients is in no bucket.
+        ends = tuple(dict.fromkeys((*range(1, count + 1), len(own.sizes_bytes))))
+        lanes = (*(cut.threads or (model.own_threads,) * count), model.own_threads)[: len(ends)]
+        before_s = Fusion(ends, lanes).backward_s(own, model)
+        if threads:
+            fusion = taken_threads(own, model, ends, threads)
+            allocated[s] = replace(plan.stages[s], threads=fusion.threads[:count])
+            gains_s[0][cut.devices] += before_s - fusion.backward_s(own, model)
+        runs, smaller = _together(single, max(LEAST_LAYERS, MOST_LAYERS // summing))
+        fusion = taken_buckets(smaller, model, threads)
+        gain_s = before_s - fusion.backward_s(smaller, model)
+        if gain_s > 0:
             names = [whole.layers[i].name for i in reversed(cut.layers)]
             found[s] = _stage(plan.stages[s], names, runs, smaller, fusion, bool(threads))
-    return [tuple(allocated), tuple(found)]
+            gains_s[1][cut.devices] += gain_s
+        elif threads:
+            found[s] = allocated[s]
+    both = zip((allocated, found), gains_s, strict=True)
+    return [_Way(tuple(stages), max(own_s.values(), default=0.0)) for stages, own_s in both]
 
 
-def _contention(
-    cluster: Cluster, cuts: Sequence[StageCut], devices: tuple[int, ...]
-) -> tuple[OverlapModel, tuple[int, ...]]:
-    """What holds among some replicas, and the numbers of threads to choose from; () where nothing is known of them."""
-    overlap, workers = cluster.levels[cluster.level_of(devices)].overlap, len(devices)
-    if overlap is not None:
-        model = overlap.on(workers)
+def _contention(cluster: Cluster, cuts: Sequence[StageCut], cut: StageCut) -> tuple[OverlapModel, tuple[int, ...]]:
+    """What holds among the replicas of a stage, and the numbers of threads to choose from; () where nothing is known of them, or the
+    library alone chooses."""
+    devices, workers, kind = cut.devices, len(cut.devices), Kind.REDUCE_SCATTER if cut.sharded else Kind.ALL_REDUCE
+    level = cluster.levels[cluster.level_of(devices)]
+    if level.overlap is not None:
+        model = level.overlap.on(workers)
+        if cut.sharded:
+            part = level.reduce_scatter or HALF
+            return model.scaled(1 / part, part), ()
         processor = any(cluster.node_of(device).device_type == CPU for device in devices)
         most = MAX_CPU_THREADS if processor else MAX_THREADS
         return model, tuple(threads for threads in model.usable if threads <= most)
-    byte = collective(cluster, Kind.ALL_REDUCE, devices, 1.0)
+    byte = collective(cluster, kind, devices, 1.0)
     carried = 2 * (workers - 1)
     rate = Rate(carried / workers / byte.flow_s, 0.0, 0.0)
     return OverlapModel(_kept(cluster, cuts, devices), 0.0, rate, rate, byte.latency_s / carried, workers), ()

@@ -191,30 +191,34 @@ class SizedSearch:
     def plan(self, found: Meshed, profile_path: str = "") -> Plan:
         """The plan file of a mesh, with what is predicted of it.
 
-        The best has the buckets that serve it best, where it is known what all-reduces and computation take from each other. Other
-        plans, and all where that is not known, have buckets of one size: most divide the optimizer's state, whose sums stay.
+        The best has the buckets that serve it best, if others than those of one size, which all other plans have, gain something.
         """
         if found is self.best and self._rebucketed is not None:
             return replace(self._rebucketed.plan, profile=profile_path)
-        return self._plan(found, profile_path)
+        return replace(self._with_one_size if found is self.best else self._plan(found), profile=profile_path)
+
+    @cached_property
+    def _with_one_size(self) -> Plan:
+        """The best plan with buckets of one size."""
+        return self._plan(self.best)
 
     @cached_property
     def _rebucketed(self) -> Rebucketed | None:
-        if self.buckets != AUTO or not self.cluster.contends:
+        if self.buckets != AUTO:
             return None
-        return rebucketed(self._plan(self.best), self.profile_of(self.best))
+        return rebucketed(self._with_one_size, self.profile_of(self.best))
 
     @property
     def buckets_text(self) -> str:
         """What other buckets than those of one size gain for the best plan; empty where it has these."""
         return self._rebucketed.text if self._rebucketed is not None else ""
 
-    def _plan(self, found: Meshed, profile_path: str = "") -> Plan:
+    def _plan(self, found: Meshed) -> Plan:
         mesh = found.mesh
         profile = self.profile_of(found)
         situation, choice = found.plane.choice(mesh, self.batch_size)
         plan = replace(
-            make_plan(situation, mesh.strategy, choice, profile_path),
+            make_plan(situation, mesh.strategy, choice),
             cluster=self.cluster,
             tensor=mesh.tensor,
             slices=mesh.tensor > 1 and found.plane.slices,

@@ -89,13 +89,18 @@ def test_what_is_scattered_takes_what_is_known_of_it() -> None:
 def test_bounds_hold_for_buckets_that_are_chosen_afterwards(
     profile: ModelProfile, cluster: Cluster, batch_size: int, data: st.DataObject
 ) -> None:
-    """Any buckets, moved by any threads that they may be given."""
+    """Any buckets, moved by any threads that they may be given; of sums that replicas divide any buckets."""
     levels = tuple(
         replace(level, overlap=level.overlap and replace(level.overlap, threads=(1, 16, 256)))
         for level in cluster.levels
     )
     situation = Situation(profile, replace(cluster, levels=levels), batch_size, rebuckets=True)
-    name = data.draw(st.sampled_from(("data_parallel", "flush", "gpipe")))
+    name = data.draw(st.sampled_from(("data_parallel", "flush", "gpipe", "fully_sharded")))
+    situation = (
+        situation
+        if name == "fully_sharded"
+        else replace(situation, shard=data.draw(st.sampled_from((None, "optimizer"))))
+    )
     bounds, offered = Bounds(situation), list(strategy(name).choices(situation))
     offered = [choice for choice in offered if supported(situation, name, bounds, choice)]
     for choice in data.draw(st.lists(st.sampled_from(offered), max_size=4)) if offered else ():
@@ -107,7 +112,7 @@ def test_bounds_hold_for_buckets_that_are_chosen_afterwards(
             threads = tuple(data.draw(st.sampled_from((1, 16, 256))) for _ in buckets)
             if len(cut.devices) > 1:
                 known = situation.cluster.levels[situation.cluster.level_of(cut.devices)].overlap
-                cut = replace(cut, buckets=buckets, threads=threads if known else ())
+                cut = replace(cut, buckets=buckets, threads=threads if known and not cut.sharded else ())
             stages.append(cut)
         found = predict_choice(situation, name, replace(choice, stages=tuple(stages)))
         assert bounds.seconds(name, bounds.shapes(choice), choice) <= found.iteration_s * (1 + 1e-9)

@@ -18,6 +18,7 @@ from hocket.plan.amplification import alone_s, amplification_of, device_s
 from hocket.plan.buckets import FINALISTS, REACH, best_few, gradients_of, kept_by_buckets, rebucketed
 from hocket.plan.candidates import Candidate
 from hocket.plan.fusion_threads import WORTH
+from hocket.plan.least_sums import least_used_s
 from hocket.plan.open import Opened, problems_of
 from hocket.plan.plan import Plan, PlanStage
 from hocket.plan.predict import predict_iteration
@@ -98,7 +99,7 @@ def test_never_slower_and_within_memory(
             assert replace(mine, buckets=(), threads=()) == replace(theirs, buckets=(), threads=())
         opened = Opened(new.plan, profile)
         assert not problems_of(opened, opened.program)
-    sums = {one.strategy for one in before if one.plan.shard == "none"}
+    sums = {one.strategy for one in before}
     assert changed <= FINALISTS + len(sums)
     assert not any(new.buckets and new.default_buckets for new in after)
 
@@ -211,17 +212,18 @@ def test_what_keeps_a_limit_with_other_buckets_alone_is_found(name: str, tensor:
 
 
 def test_buckets_are_looked_for_only_where_they_can_change_a_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not where a plan would be above the limit even if its sums took no time, nor where nothing is summed."""
+    """Not where a plan would be above the limit even if its sums took no more than they must, nor where nothing is summed."""
     asked = list[Plan]()
-    monkeypatch.setattr("hocket.plan.buckets.rebucketed", lambda plan, *_: asked.append(plan))
+    monkeypatch.setattr("hocket.plan.buckets._quickest", lambda plan, *_: asked.append(plan))
     plan = replicated(MANY, cluster(overlap=KNOWN))
+    plan = replace(plan, predicted=predict_iteration(plan, MANY))
     alone = alone_s((MANY,), plan.cluster, 8) / 2  # so that limits are above 1
-    least = sum(layer.forward_s[0] + layer.backward_s[0] + layer.step_s for layer in MANY.layers) * 8 / alone
+    least = least_used_s(plan, MANY) / alone
     for limit, looked in ((0.999 * least, False), (1.001 * least, True)):
         kept_by_buckets(plan, MANY, Tolerance(limit, alone))
         assert bool(asked) == looked
     asked.clear()
-    kept_by_buckets(replicated(MANY, plan.cluster, shard="optimizer"), MANY, Tolerance(1e3, alone))
+    kept_by_buckets(replace(plan, stages=(replace(plan.stages[0], devices=(0,)),)), MANY, Tolerance(1e3, alone))
     assert not asked
 
 
@@ -324,12 +326,38 @@ def test_stages_with_several_microbatches_and_replicas_that_run_bundles() -> Non
         assert all(len(stage.threads) == len(stage.buckets) > 1 for stage in found.plan.stages)
 
 
-def test_sums_that_replicas_divide_stay() -> None:
-    """So do plans without replicas."""
+@pytest.mark.parametrize("shard", ["optimizer", "full"])
+@pytest.mark.parametrize("overlap", [None, KNOWN])
+def test_sums_that_replicas_divide(overlap: OverlapModel | None, shard: str) -> None:
+    """Are near the best of all ways to make buckets of five layers, simulated; threads stay those of the library."""
+    sizes = [3e7, 0.0, 2e6, 4e7, 1e7]
+    seconds = [5e-3, 1e-3, 4e-3, 6e-3, 2e-3]
+    profile = chain(5, forward_s=2e-3, backward_s=seconds, weights_bytes=sizes, device_type="v100-16gb")
+    on = cluster(replace(PLAIN, reduce_scatter=0.8), overlap)
+    plan = replicated(profile, on, shard=shard)
+    names = plan.stages[0].layers[::-1]
+    every_s = []
+    for count in range(5):
+        for inner in combinations(range(1, 5), count):
+            buckets = tuple(names[a:b] for a, b in pairwise((0, *inner, 5)))
+            stage = replace(plan.stages[0], buckets=buckets)
+            every_s.append(predict_iteration(replace(plan, stages=(stage,)), profile).iteration_s)
+    found = rebucketed(plan, profile)
+    assert found is not None
+    assert found.predicted.iteration_s <= 1.005 * min(every_s)
+    assert min(every_s) < 0.97 * predict_iteration(plan, profile).iteration_s
+    assert not found.plan.stages[0].threads
+    opened = Opened(found.plan, profile)
+    assert not problems_of(opened, opened.program)
+
+
+def test_where_nothing_can_be_chosen() -> None:
+    """Plans without replicas, and units of one layer, whose sum is in one bucket whatever is done."""
     on = cluster(overlap=KNOWN)
-    assert rebucketed(replicated(MANY, on, shard="optimizer"), MANY) is None
     names = tuple(layer.name for layer in MANY.layers)
     assert rebucketed(plan_of(MANY, on, (PlanStage(names, (0,)),)), MANY) is None
+    units = tuple(PlanStage((name,), tuple(range(8))) for name in names)
+    assert rebucketed(plan_of(MANY, on, units, "fully_sharded", shard="full"), MANY) is None
 
 
 def test_cores_that_are_too_few() -> None:
@@ -340,26 +368,33 @@ def test_cores_that_are_too_few() -> None:
     assert not found.plan.stages[0].threads
 
 
-def test_by_sizes_where_overlap_is_known() -> None:
-    """The best plan has threads; without `overlap`, and with `default`, it has buckets of 25 MiB."""
+@pytest.mark.parametrize("shard", ["none", "optimizer"])
+def test_by_sizes(shard: str) -> None:
+    """The best plan has the buckets that serve it best, also where replicas divide its sums; threads where they are known and sums whole;
+    with `default`, and where nothing is to be gained, buckets of 25 MiB."""
     model = Transformer("small", layers=12, hidden=1024, heads=16, sequence=512, vocabulary=1000)
     levels = (Level("server", 8, 25e9, 5e-6),)
     on = Cluster("servers", levels, "a100-80gb")
     known = replace(on, levels=(replace(levels[0], overlap=replace(KNOWN, threads=(512, 1024), own_threads=128)),))
-    options = {"tensors": (1,), "strategies": ("data_parallel",), "shards": ("none",), "microbatch_sizes": (1,)}
-    plain, default, auto = (
-        search_sizes(model, where, 8, buckets=word, **options)
-        for where, word in ((on, "auto"), (known, "default"), (known, "auto"))
-    )
-    for found in (plain, default):
-        assert not found.buckets_text
-        assert not found.plan(found.best).stages[0].threads
-    plan = auto.plan(auto.best, "there.json")
-    assert plan.profile == "there.json"
-    assert plan.predicted is not None
-    assert plan.stages[0].threads
-    assert set(plan.stages[0].threads) <= {512, 1024}
-    assert plan.predicted == predict_iteration(plan, auto.profile_of(auto.best))
-    assert auto.buckets_text.endswith(f"{auto.best.iteration_s / plan.predicted.iteration_s - 1:.1%} quicker")
+    quick = replace(on, levels=(replace(levels[0], bandwidth_bytes_per_s=1e15, latency_s=0.0),))
+    options = {"tensors": (1,), "strategies": ("data_parallel",), "shards": (shard,), "microbatch_sizes": (1,)}
+    for where, word, has_buckets in (
+        (known, "default", False),
+        (quick, "auto", False),
+        (on, "auto", True),
+        (known, "auto", True),
+    ):
+        found = search_sizes(model, where, 8, buckets=word, **options)
+        plan = found.plan(found.best, "there.json")
+        assert plan.profile == "there.json"
+        assert plan.predicted is not None
+        assert plan.predicted == predict_iteration(plan, found.profile_of(found.best))
+        assert bool(plan.stages[0].threads) == (where is known and has_buckets and shard == "none")
+        assert set(plan.stages[0].threads) <= {512, 1024}
+        assert bool(found.buckets_text) == has_buckets
+        if has_buckets:
+            gain = found.best.iteration_s / plan.predicted.iteration_s - 1
+            assert gain > 0.002
+            assert found.buckets_text.endswith(f"{gain:.1%} quicker")
     with pytest.raises(InputError, match="auto or default"):
         search_sizes(model, on, 8, buckets=1e6)

@@ -115,7 +115,7 @@ def test_widths_that_are_asked_for() -> None:
 @pytest.mark.parametrize("along", [False, True])
 def test_slices_of_the_sequence(along: bool) -> None:
     """Asked for or not, in the plan and in its profile; both are considered otherwise; with little memory they are what fits."""
-    found = search_sizes(GPT, SERVERS, 16, tensors=(4,), sequence_parallel=(along,))
+    found = search_sizes(GPT, SERVERS, 16, tensors=(4,), sequence_parallel=(along,), buckets="default")
     plan, profile = found.plan(found.best), found.profile_of(found.best)
     assert plan.sequence_parallel == profile.sequence_parallel == along
     assert plan.slices == (not along)
