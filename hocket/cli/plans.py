@@ -10,6 +10,7 @@ from hocket.cli import collocating
 from hocket.cli.options import Json
 
 if TYPE_CHECKING:
+    from hocket.plan.largest import Largest
     from hocket.plan.open import Opened
     from hocket.simulate.summary import Summary
     from hocket.simulate.swapped import Swapped
@@ -99,6 +100,9 @@ def simulate(
     measured: Annotated[
         Path | None, typer.Option("--measured", help="Trace of a run (hocket train --trace), for the report.")
     ] = None,
+    largest: Annotated[
+        bool, typer.Option("--largest", help="Find, too, how deep a model each strategy can train on these devices.")
+    ] = False,
     json: Json = False,
     background: collocating.File = None,
     background_batch: collocating.Batch = None,
@@ -119,6 +123,7 @@ def simulate(
     from hocket.errors import InputError
     from hocket.files import place_to_write, write_atomic
     from hocket.plan.open import open_plan
+    from hocket.report.swap_panel import largest_table
     from hocket.typed import as_data
     from hocket.units import show_number, show_peaks, show_seconds
 
@@ -138,16 +143,22 @@ def simulate(
     people = report is not None or not json
     lent = _lent(opened, real) if people else ""
     told = collocating.told(opened, both) if both is not None and people else None
+    deep = _deepest(opened) if largest else ()
+    depths = largest_table(deep, opened.profile.dtype) if deep else None
     if report:
         from hocket.plan.gang import courses
+        from hocket.plan.predict import host_course_of
         from hocket.report import report_html
 
         together = collocating.in_report(told, both) if told is not None and both is not None else None
         beside = courses(opened.shown, opened.profile, found)
-        write_atomic(report, report_html(opened.shown, found, shown, real, lent, together, beside))
+        on_hosts = host_course_of(opened.shown, opened.profile)
+        html = report_html(opened.shown, found, shown, real, lent, together, beside, on_hosts, depths)
+        write_atomic(report, html)
     if json:
         with_job = {} if both is None else {"background": collocating.collocated_json(both)}
-        print_json({**as_data(summary), "shown_batch_size": opened.shown.batch_size, **with_job})
+        deepest = {"largest": [as_data(one) for one in deep]} if deep else {}
+        print_json({**as_data(summary), "shown_batch_size": opened.shown.batch_size, **with_job, **deepest})
         return
     busy = summary.utilization.values()
     rows = [
@@ -168,6 +179,13 @@ def simulate(
     print_shortened(opened)
     if told is not None:
         collocating.print_told(told)
+    if depths is not None:
+        print_table(
+            "how deep a model each strategy can train here",
+            depths.columns[:-1],
+            [row[:-1] for row in depths.rows],
+            depths.right,
+        )
     for path in (trace, report):
         if path:
             print(f"wrote {path}")
@@ -226,6 +244,22 @@ def _swapped(swapped: "Swapped", size_bytes: float) -> list[list[str]]:
         ["swapped an iteration", f"{show_bytes(size_bytes)} ({kinds})"],
         ["peak on the host by device", show_peaks(swapped.host_peak_bytes)],
     ]
+
+
+def _deepest(opened: "Opened") -> "tuple[Largest, ...]":
+    """The deepest model of each strategy, on the devices of a plan.
+
+    Raises:
+        RefusedError: its model repeats nothing.
+    """
+    from hocket.cli.progress import Progress
+    from hocket.errors import RefusedError
+    from hocket.plan.largest import largest
+
+    if opened.plan.tensor > 1:
+        raise RefusedError("--largest", "a plan of tensor-parallel groups", "a plan of whole devices")
+    with Progress("looking how deep", True) as progress:
+        return largest(opened.profile, opened.plan.cluster, opened.plan.batch_size, progress=progress)
 
 
 def _each(numbers: Sequence[int]) -> str:

@@ -5,7 +5,7 @@ hosts, is proved of the program, and how long they take is simulated. Hosts must
 where it says nothing, nothing is swapped.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -36,6 +36,7 @@ FINE = 1.1  # what the finest may take of the quickest by the tuner's clock, whi
 ROOMS = (1.0, 1.5)  # of a device's memory: what the tuner adds up is more than what a program holds
 AHEAD = (1, 2)  # operations ahead of which values are swapped in, tried of the best as long as it gains
 BEST = 3  # of which that is tried; or one, as above
+FINEST = 48  # packs of which it is asked what they need at least
 MOST_FORWARDS = 2048  # in one iteration
 NO_HOST = "the cluster file does not say host_memory_bytes: how much there is to swap to"
 
@@ -72,7 +73,8 @@ def plans_of_packs(
     found = Packs()
     nodes = [situation.cluster.node_of(device) for device in range(situation.cluster.devices)]
     if not all(node.host_memory_bytes for node in nodes):
-        found.refused.append(Refused(SWAPPING, "", NO_HOST))
+        if not others:
+            found.refused.append(Refused(SWAPPING, "", NO_HOST))
         return found
     try:
         server, layers = server_of(situation.cluster), layer_profile(situation.profile, situation.cluster)
@@ -118,9 +120,14 @@ def _offered(
                     yield mode, one
 
 
+def _forwards(one: HarmonyPlan) -> int:
+    """Of one iteration."""
+    return one.batch // one.backward.size * len(one.backward.packs)
+
+
 def _few(plans: Sequence[HarmonyPlan], most: int) -> list[HarmonyPlan]:
     """The quickest of as many numbers of packs, and the finest of those that are nearly as quick."""
-    short = [one for one in plans if one.batch // one.backward.size * len(one.backward.packs) <= MOST_FORWARDS]
+    short = [one for one in plans if _forwards(one) <= MOST_FORWARDS]
     first: dict[int, HarmonyPlan] = {}
     for one in short:
         first.setdefault(len(one.backward.packs), one)
@@ -186,20 +193,61 @@ def _missing(plan: Plan, profile: ModelProfile, cluster: Cluster) -> tuple[_Miss
     Raises:
         RefusedError: the devices have no room for one of its operations: the pass that swaps has proved that they have for all others.
     """
-    program = plan.compile(profile)
-    costs = CostModel(profile, cluster, plan.cuts(profile), plan.batches.sizes, swaps=True)
-    sizes = PlanSizes(costs, program)
-    hosts: dict[int, float] = {}
-    own = footprints(program, sizes, host=True)
-    width = cluster.levels[0].width
-    for device, there in own.items():
-        hosts[device // width] = hosts.get(device // width, 0.0) + there.bytes
-    for server, size in sorted(hosts.items(), key=lambda pair: -pair[1]):
-        has = cluster.node_of(server * width).host_memory_bytes or 0.0
+    own = on_hosts(plan, profile, cluster)
+    for server, size in sorted(by_server(own, cluster).items(), key=lambda pair: -pair[1]):
+        has = cluster.node_of(server * cluster.levels[0].width).host_memory_bytes or 0.0
         if size > has:
             text = f"the host of server {server} needs {show_bytes(size)} of {show_bytes(has)} for what is swapped"
             return _Miss(text, size - has), 0.0
-    return None, max(there.bytes for there in own.values())
+    return None, max(own.values())
+
+
+def on_hosts(plan: Plan, profile: ModelProfile, cluster: Cluster) -> dict[int, float]:
+    """The most that each device of a plan that swaps has on its host, whatever the timing.
+
+    Raises:
+        RefusedError: the devices have no room for one of its operations.
+    """
+    program = plan.compile(profile)
+    costs = CostModel(profile, cluster, plan.cuts(profile), plan.batches.sizes, swaps=True)
+    found = footprints(program, PlanSizes(costs, program), host=True)
+    return {device: there.bytes for device, there in found.items()}
+
+
+def by_server(on_hosts: Mapping[int, float], cluster: Cluster) -> dict[int, float]:
+    """What the devices of each server have there together."""
+    found: dict[int, float] = {}
+    for device, size in on_hosts.items():
+        server = device // cluster.levels[0].width
+        found[server] = found.get(server, 0.0) + size
+    return found
+
+
+def smallest_packs(situation: Situation) -> Plan:
+    """A plan of packs as fine as a program may be long, in pipeline mode where that is possible, as hosts then have everything once.
+
+    Raises:
+        RefusedError: not even these fit into the devices.
+    """
+    server, layers = server_of(situation.cluster), layer_profile(situation.profile, situation.cluster)
+    roomy, refused = replace(server, memory_bytes=ROOMS[-1] * server.memory_bytes), _nothing(situation, layers, server)
+    room = min(situation.cluster.capacity_bytes(device) for device in range(server.devices))
+    for mode in reversed(Mode) if server.devices > 1 else (Mode.DATA,):
+        try:
+            plans = equal_plans(layers, roomy, situation.batch_size, mode, situation.sizes)
+        except InputError:
+            continue
+        short = [one for one in plans if len(one.backward.packs) <= FINEST and _forwards(one) <= MOST_FORWARDS]
+        for one in sorted(short, key=lambda one: (one.backward.size, -len(one.backward.packs)))[:1]:
+            swap = Swapping("next_use", device_bytes=room)
+            plan = completed(replace(_plan(situation, mode, one, ""), swap=swap), situation.profile)
+            try:
+                plan.compile(situation.profile)
+            except RefusedError as error:
+                refused = error.found
+                continue
+            return plan
+    raise RefusedError("swap", refused)
 
 
 def _nothing(situation: Situation, layers: LayerProfile, server: Server) -> str:

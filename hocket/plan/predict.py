@@ -29,6 +29,7 @@ from hocket.program.footprint import footprints
 from hocket.program.program import StageShape
 from hocket.simulate.apart import sums_apart
 from hocket.simulate.gain import overlap_of
+from hocket.simulate.host_course import HostCourse, host_course
 from hocket.simulate.path import PathSeconds, critical_seconds
 from hocket.simulate.simulator import Outcome, enough_repeats, lay_out, play
 from hocket.simulate.summary import Summary, steady_state, summarize
@@ -79,6 +80,15 @@ def predict(plan: Plan, profile: ModelProfile) -> tuple[Trace, Summary]:
         overlap=overlap_of(outcome, play(apart, outcome.costs, record=False)) if apart is not None else None,
     )
     return outcome.trace, summary
+
+
+def host_course_of(plan: Plan, profile: ModelProfile) -> HostCourse | None:
+    """What a plan has on hosts and on its way over the time of its simulated run; None of one that does not swap.
+
+    Raises:
+        InputError: the plan does not fit the profile. RefusedError: its strategy does not support it.
+    """
+    return None if plan.swap is None else host_course(_play(_of_plan(plan, profile), record=True))
 
 
 def played(plan: Plan, profile: ModelProfile, repeats: int | None = None) -> Outcome:

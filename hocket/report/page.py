@@ -19,10 +19,12 @@ from hocket.report.overlaps import Overlaps, overlaps
 from hocket.report.palette import stylesheet
 from hocket.report.staircase import Staircase, staircase
 from hocket.report.svg import show_time
+from hocket.report.swap_panel import swap_panel
 from hocket.report.timeline import Timeline, rows_of, timeline
 from hocket.report.together import Together
 from hocket.report.usage_panel import usage_panel
 from hocket.report.window import Window, choose
+from hocket.simulate.host_course import HostCourse
 from hocket.simulate.summary import Summary
 from hocket.trace.compare import compare
 from hocket.trace.trace import Event, Trace
@@ -53,6 +55,8 @@ def report_html(
     amplification: str = "",
     together: Together | None = None,
     courses: Sequence[Course] = (),
+    swapped: HostCourse | None = None,
+    largest: facts.Table | None = None,
 ) -> str:
     """The report of one plan.
 
@@ -61,6 +65,7 @@ def report_html(
         measured: what happened, to be laid beside it.
         amplification: what a plan that lends devices uses of them, in words (plan/amplification.py).
         together: the plan with a background job.
+        swapped: what is on hosts and on its way, of a plan that swaps. largest: how deep models may be (swap_panel.py).
         courses: of one iteration of it, and of the same job launched at once or in waves (plan/gang.py).
 
     Returns:
@@ -81,6 +86,8 @@ def report_html(
         measured=measured is not None,
         amplification=amplification,
         together=together,
+        swaps=swap_panel(plan, swapped, drawn.window),
+        largest=largest,
         usage=usage_panel(courses, measured, plan.batch_size, _capacities(plan)),
         differences=facts.difference_tables(compare(trace, measured)) if measured is not None else (),
         stages=facts.stage_table(plan, summary),

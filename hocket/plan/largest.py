@@ -1,0 +1,168 @@
+"""Largest: how deep a model the given devices can train at all, by strategy: the profile's repeated block ever more often.
+
+Rules of this file: a depth counts when one of the strategy's choices is proved to fit, as `check` proves it; nothing is simulated. Where
+values are swapped, devices hold one operation whatever the depth: the host decides, and what it needs is proved of two depths and
+continued in a line.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from hocket.errors import RefusedError
+from hocket.hardware.cluster import Cluster
+from hocket.plan.bound import Bounds
+from hocket.plan.packs import SWAPPING, by_server, on_hosts, smallest_packs
+from hocket.plan.predict import proven_peaks
+from hocket.plan.updates import synchronous_strategies
+from hocket.profile.lengthened import LEAST, Block, lengthened, repeated_block
+from hocket.profile.model import ModelProfile
+from hocket.strategies._choices import MAX_FORWARDS, Choice, Situation, period_forwards, shared
+from hocket.strategies._common import complete, microbatches_of, refusal, searched, strategy
+
+MOST_LAYERS = 192  # that are looked at: what fits more is said to fit so many at least
+FIRST = 6  # depths from LEAST on at which a strategy may begin
+TRIED = 6  # choices of a depth that are proved, those that need least by their bounds first
+
+
+@dataclass(frozen=True)
+class Largest:
+    """What one strategy can train.
+
+    Attributes:
+        blocks: the most; 0: not even LEAST of them. more: it may be more, which was not looked at.
+        layers, weights_bytes: of that model. config: the choice that fits. limit: what lacks for one block more; empty where not known.
+    """
+
+    strategy: str
+    blocks: int
+    layers: int
+    weights_bytes: float
+    config: str = ""
+    limit: str = ""
+    more: bool = False
+
+
+def largest(
+    profile: ModelProfile,
+    cluster: Cluster,
+    batch_size: int,
+    strategies: Sequence[str] = (),
+    progress: Callable[[int, int, str], None] | None = None,
+) -> tuple[Largest, ...]:
+    """Of each strategy the deepest model, the deepest of all first.
+
+    Arguments:
+        strategies: names; those with the mathematics of one process when empty.
+
+    Raises:
+        RefusedError: nothing in the profile comes LEAST times.
+    """
+    block = repeated_block(profile)
+    if block is None:
+        raise RefusedError(
+            "profile", "no run of layers that comes three times", "a repeated block, by which a model can be deeper"
+        )
+    names = strategies or [name for name in searched() if name in synchronous_strategies()]
+    names = list(dict.fromkeys((*names, SWAPPING)))
+    found = []
+    for k, name in enumerate(names):
+        if progress:
+            progress(k, len(names), name)
+        search = _swapped if name == SWAPPING else _staying
+        found.append(search(name, profile, cluster, batch_size, block))
+    return tuple(sorted(found, key=lambda one: (-one.blocks, one.strategy)))
+
+
+def _staying(name: str, profile: ModelProfile, cluster: Cluster, batch_size: int, block: Block) -> Largest:
+    """By doubling, then by halves."""
+    most = max(LEAST, (MOST_LAYERS - len(profile.layers)) // block.size + block.times)
+    known: dict[int, str | None] = {}
+
+    def fits(times: int) -> bool:
+        if times not in known:
+            deeper = lengthened(profile, block, times)
+            known[times] = _choice(name, Situation(deeper, cluster, batch_size))
+        return known[times] is not None
+
+    # A strategy may need more layers than that, such as one for each chunk.
+    low = high = next((times for times in range(LEAST, min(most, LEAST + FIRST) + 1) if fits(times)), 0)
+    if not low:
+        return Largest(name, 0, 0, 0.0, limit=f"{LEAST} blocks do not fit")
+    while low < most and fits(high := min(2 * low, most)):
+        low = high
+    if low < most:
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if fits(middle) else (low, middle)
+    return _largest(name, profile, block, low, known[low] or "", "memory of a device", low == most)
+
+
+def _choice(name: str, situation: Situation) -> str | None:
+    """A choice that is proved to fit, if there is one among those that may."""
+    bounds, cluster = Bounds(situation), situation.cluster
+    capacity = {device: cluster.capacity_bytes(device) for device in range(cluster.devices)}
+    waiting: list[tuple[float, int, Choice]] = []
+    try:
+        for choice in _variants(name, situation):
+            shapes = bounds.shapes(choice)
+            widths = (len(stage.devices) for stage in choice.stages)
+            batches = microbatches_of(name, situation.batch_size, choice.microbatch_size, widths)
+            if refusal(name, shapes, batches.count, complete(name, choice.options)):
+                continue
+            if period_forwards(choice.stages, choice.microbatches) > MAX_FORWARDS:
+                continue
+            peaks = bounds.peak_bytes(name, shapes, choice)
+            share = max(peaks[device] / capacity[device] for device in peaks)
+            if share <= 1:
+                waiting.append((share, len(waiting), choice))
+    except RefusedError:
+        return None
+    for _, _, choice in sorted(waiting, key=lambda one: one[:2])[:TRIED]:
+        if all(size <= capacity[device] for device, size in proven_peaks(situation, name, choice).items()):
+            shards = {stage.shard for stage in choice.stages} - {"none"}
+            words = (f"{len(choice.stages)} stages b{choice.microbatch_size}", *(f"shard={one}" for one in shards))
+            again = ("recompute",) if any(stage.recompute for stage in choice.stages) else ()
+            return " ".join((*words, *again))
+    return None
+
+
+def _variants(name: str, situation: Situation) -> Iterator[Choice]:
+    """All choices of a strategy, what needs less memory included."""
+    for choice in strategy(name).choices(situation):
+        for one in (choice, *choice.thriftier):
+            yield one
+            thrifty = shared(one)
+            if thrifty is not None:
+                yield replace(thrifty, thriftier=())
+
+
+def _swapped(name: str, profile: ModelProfile, cluster: Cluster, batch_size: int, block: Block) -> Largest:
+    """What hosts need of two depths, and the depth at which a line through both is what they have."""
+    depths = (max(LEAST, block.times), max(LEAST, block.times) + LEAST)
+    needs, config = [], ""
+    for times in depths:
+        deeper = lengthened(profile, block, times)
+        try:
+            plan = smallest_packs(Situation(deeper, cluster, batch_size))
+        except RefusedError as error:
+            return Largest(name, 0, 0, 0.0, limit=f"{error.place}: {error.found}")
+        needs.append(by_server(on_hosts(plan, deeper, cluster), cluster))
+        config = f"{plan.options['mode']}, packs of {len(deeper.layers) / len(plan.stages):.2g} layers b{plan.microbatch_size}"
+    width, most = cluster.levels[0].width, []
+    for server, first in needs[0].items():
+        has = cluster.node_of(server * width).host_memory_bytes or 0.0
+        slope = (needs[1][server] - first) / (depths[1] - depths[0])
+        most.append(depths[0] + (has - first) / slope)
+    times = int(min(most))
+    if times < LEAST:
+        return Largest(name, 0, 0, 0.0, limit=f"{LEAST} blocks do not fit into the host")
+    return _largest(name, profile, block, times, config, "memory of the host", False)
+
+
+def _largest(
+    name: str, profile: ModelProfile, block: Block, times: int, config: str, limit: str, more: bool
+) -> Largest:
+    own = range(block.first + block.size, block.first + 2 * block.size)
+    layers = len(profile.layers) + (times - block.times) * block.size
+    weights = profile.unique_weights_bytes + (times - block.times) * profile.weights_bytes(own)
+    return Largest(name, times, layers, weights, config, "" if more else limit, more)

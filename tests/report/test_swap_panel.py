@@ -1,0 +1,42 @@
+"""The report of a plan that swaps: hosts, what is on its way, and how deep models may be."""
+
+from hocket.hardware.cluster import Cluster, Level
+from hocket.plan.largest import Largest
+from hocket.plan.predict import host_course_of, predict
+from hocket.plan.search import search
+from hocket.profile.synthetic import chain
+from hocket.report.page import report_html
+from hocket.report.swap_panel import largest_table
+from tests.report import documents
+
+MODEL = chain(4, weights_bytes=100e6, activation_bytes=2e6, microbatch_sizes=(1,), device_type="v100-16gb")
+FOUND = (
+    Largest("harmony", 277, 277, 27.7e9, "packs of 1 layers b1", "memory of the host"),
+    Largest("flush", 6, 6, 6e8, "2 stages b1", "", True),
+    Largest("fully_sharded", 0, 0, 0.0, "", "3 blocks do not fit"),
+)
+
+
+def test_a_plan_that_swaps() -> None:
+    """A drawing of each device's host with its peak, and of what moves; without swaps there is no such section."""
+    for room, swaps in ((5e8, True), (16e9, False)):
+        cluster = Cluster("one", (Level("server", 2, 10e9),), "v100-16gb", memory_bytes=room, host_memory_bytes=9e9)
+        plan = search(MODEL, cluster, 4).best.plan
+        trace, summary = predict(plan, MODEL)
+        page = report_html(plan, trace, summary, swapped=host_course_of(plan, MODEL))
+        text = " ".join(documents.check(page).text)
+        assert ("Memory of hosts, and values on their way" in text) == swaps
+        assert page.count("on its host, at most") == page.count("on its way, at most") == 2 * swaps
+        assert "How deep a model" not in text
+
+
+def test_the_deepest_models() -> None:
+    """Parameters from bytes of weights; what may be more says so; a bar beside each."""
+    table = largest_table(FOUND, "float32")
+    assert [row[:5] for row in table.rows] == [
+        ("harmony", "277", "277", "6,925 million", "25.80 GiB"),
+        ("flush", "at least 6", "6", "150 million", "572.20 MiB"),
+        ("fully_sharded", "none", "", "", ""),
+    ]
+    assert table.shares[0] == 1.0
+    assert largest_table(FOUND, "bfloat16").rows[1][3] == "300 million"
