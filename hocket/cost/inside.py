@@ -47,7 +47,9 @@ def insides(costs: CostModel, program: Program) -> Insides:
             own, figures = list(costs.cuts[one.stage].layers), costs.columns_on(one.device).at(samples)
             stash = figures.stash_bytes[own]
             if one.kind is Kind.BACKWARD:
-                made = costs.memory.stages[one.stage].bucket_of.sum(axis=1)
+                stage = costs.memory.stages[one.stage]
+                # What is summed over devices lies in flat memory, which is there from the beginning.
+                made = stage.bucket_of[:, [not summed for summed in stage.summed]].sum(axis=1)
                 own, stash, made = own[::-1], stash[::-1], made[::-1]
                 fresh = all(value.what is not What.ACCUMULATOR for value in one.reads)
                 gone = np.cumsum(stash) - stash

@@ -7,7 +7,7 @@ the thread that entered are followed, but storages may be registered, and die, i
 
 import threading
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from torch import Tensor
@@ -21,12 +21,14 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
     Attributes:
         live_bytes: of the counted storages that live now.
         peak_bytes: the highest `live_bytes` since the beginning, or since `reset_peak`.
+        watch: is told `live_bytes` behind every operation, if there is one.
     """
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.live_bytes = 0
         self.peak_bytes = 0
+        self.watch: Callable[[int], None] | None = None
         self._known: dict[int, tuple[weakref.ref[Any], int]] = {}
         self._lock = threading.RLock()  # a storage may die, and call back, while its own thread holds it
 
@@ -55,6 +57,8 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         for thing in tree_leaves(result):
             if isinstance(thing, Tensor):
                 self._add(thing, counted=True)
+        if self.watch is not None:
+            self.watch(self.live_bytes)
         return result
 
     def _add(self, tensor: Tensor, counted: bool, upgrade: bool = False) -> None:

@@ -40,6 +40,11 @@ class Record:
     trace: Trace
     window: Window
 
+    def has(self, device: int) -> bool:
+        """Whether what a device held in that part was recorded."""
+        series = self.trace.memory.get(device)
+        return series is not None and float(series[0][-1]) >= self.window.start_s
+
 
 @dataclass(frozen=True)
 class _Frame:
@@ -123,7 +128,7 @@ def _drawing(
         f'<circle class="dot" cx="{num(left + (at + 0.5) * room / columns)}" cy="{num(y(float(high[at])))}" r="2.6"/>'
     )
     where = f"predicted: highest in the window {show_bytes(float(high.max()))}, of the run {show_bytes(peak)}, at its end {show_bytes(last)}"
-    if measured is not None and device in measured.trace.memory:
+    if measured is not None and measured.has(device):
         line, high, _ = curve(measured)
         parts.append(f'<path class="real" d="{line}"/>')
         where += f"; measured: highest in the window {show_bytes(float(high.max()))}"

@@ -126,7 +126,7 @@ def draw(
         window,
         tuple(found),
         memory_curves(Record(trace, window), record, span_s, devices, _capacities(plan), summary.peak_memory_bytes),
-        _known_memory(measured),
+        _known_memory(record),
         tuple(busy),
         legend_of(drawing for _, drawing in busy),
         events,
@@ -141,11 +141,11 @@ def _capacities(plan: Plan) -> dict[int, float]:
     return {device: cluster.capacity_bytes(device) for device in range(cluster.devices)}
 
 
-def _known_memory(measured: Trace | None) -> str:
-    """What a measured trace knows of memory: a series, the peaks alone, or nothing."""
-    if measured is None or not measured.peak_memory_bytes():
+def _known_memory(measured: Record | None) -> str:
+    """What a measured trace knows of memory in what is drawn of it: a series, the peaks alone, or nothing."""
+    if measured is None or not measured.trace.peak_memory_bytes():
         return ""
-    return "series" if measured.memory else "peaks"
+    return "series" if any(map(measured.has, measured.trace.memory)) else "peaks"
 
 
 def render(template: str, **values: Any) -> str:

@@ -21,6 +21,8 @@ from hocket.units import show_bytes, show_number
 MOST = 8
 NEAR = 0.5  # the capacity is drawn where the highest peak comes up to this share of it
 WIDTH, _LEFT, _GAP = 1120.0, 104.0, 26.0
+_AT_ALL = "compute is the time in which a device computes at all"
+_LOOKED_AT = "; memory is that of an earlier iteration, whose operations were looked at"
 _MEMORY, _COMPUTE, _BETWEEN, _ROW = 56.0, 30.0, 5.0, 112.0
 
 
@@ -55,7 +57,8 @@ def usage_panel(
     columns = list(courses)
     peaks: Mapping[int, float] = {}
     if measured is not None and len(measured):
-        columns.append(Course("measured", usage(measured), samples))
+        real = usage(measured)
+        columns.append(Course("measured", real, samples, _AT_ALL + _LOOKED_AT * bool(real.held_bytes)))
         peaks = measured.peak_memory_bytes()
     devices = sorted({device for course in courses for device in course.usage.computes})
     shown = devices[:MOST]

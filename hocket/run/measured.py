@@ -17,7 +17,13 @@ _MEET = (Kind.SEND, Kind.RECEIVE)
 
 
 def write_trace(
-    path: Path, recording: Recording, board: Board, meta: dict[str, Any], device: int, peak_memory_bytes: int
+    path: Path,
+    recording: Recording,
+    board: Board,
+    meta: dict[str, Any],
+    device: int,
+    peak_memory_bytes: int,
+    memory: Sequence[tuple[float, float]] = (),
 ) -> None:
     """Write what all workers recorded as one trace; every worker calls this, and all see the same folder.
 
@@ -27,13 +33,13 @@ def write_trace(
     Arguments:
         meta: of the trace, the same on every worker (`tensor`: members of a tensor-parallel group); to it come `peak_memory_bytes` ({device as text: bytes}), of a run with
             several segments `segments_s` (when each began), of a very long one `left_out` (how many older events are not here).
-        device, peak_memory_bytes: of this worker.
+        device, peak_memory_bytes: of this worker. memory: (seconds, bytes) of what it held, as far as it was looked at.
 
     Raises:
         InputError: it cannot be written; on every worker.
     """
     part = path.with_name(f".{path.name}.{board.rank}.part")
-    problem = _saved(Trace.of(recording.events), part)
+    problem = _saved(Trace.of(recording.events, {device: memory} if memory else {}), part)
     facts = board.share(
         {
             "problem": problem,
@@ -46,11 +52,22 @@ def write_trace(
     problems = [fact["problem"] for fact in facts]
     if board.rank == 0 and not any(problems):
         parts = [path.with_name(f".{path.name}.{rank}.part") for rank in range(board.workers)]
-        found = [event for one in parts for event in Trace.read(one).events]
+        traces = [Trace.read(one) for one in parts]
+        found = [event for one in traces for event in one.events]
         start_s = min((event.start_s for event in found), default=0.0)
         members = int(meta.get("tensor", 1))
         moved = [replace(e, start_s=e.start_s - start_s, end_s=e.end_s - start_s) for e in met(found, members)]
-        problem = _saved(Trace.of(moved, meta=meta | _told(facts, start_s)), path)
+        held = {
+            d: [
+                (at_s - start_s, size)
+                for at_s, size in zip(*(row.tolist() for row in series), strict=True)
+                if at_s >= start_s
+            ]
+            for one in traces
+            for d, series in one.memory.items()
+        }
+        held = {d: series for d, series in held.items() if series}
+        problem = _saved(Trace.of(moved, held, meta | _told(facts, start_s)), path)
     problems += [fact["problem"] for fact in board.share({"problem": problem})]
     part.unlink(missing_ok=True)
     if first := next(filter(None, problems), ""):

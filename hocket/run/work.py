@@ -128,7 +128,7 @@ def work(job: Job, plan: Plan, options: Options, seat: Seat, progress: Progress,
             meta: dict[str, Any] = {"source": "measured", "program": program.name}
             if plan.tensor > 1:
                 meta["tensor"] = plan.tensor
-            write_trace(Path(options.trace), recording, board, meta, number, peak_bytes)
+            write_trace(Path(options.trace), recording, board, meta, number, peak_bytes, engine.memory_course)
         # Nobody leaves while another may still want something from it.
         cold_s = sum(runner.cold_s for runner in engine.device.stages.values())
         coldest_s = max(float(fact["cold_s"]) for fact in board.share({"step": step, "cold_s": cold_s}))

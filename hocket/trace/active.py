@@ -36,12 +36,17 @@ def active_s(trace: Trace) -> dict[int, float]:
 
 def iterations(trace: Trace) -> list[tuple[float, float]]:
     """Begin and end of the iterations of the later half of a run; where it has no two ends of updates in one segment, of all of it."""
+    whole = all_iterations(trace)
+    return whole[len(whole) // 2 :] or [(float(trace.start_s.min(initial=0.0)), trace.end)]
+
+
+def all_iterations(trace: Trace) -> list[tuple[float, float]]:
+    """Begin and end of every iteration but the first of each segment: between the ends of two updates."""
     steps = trace.kind == _STEP
     index, end_s = trace.index[steps], trace.end_s[steps]
     ends = np.array([end_s[index == u].max() for u in np.unique(index)])
     segment = np.searchsorted(np.asarray(trace.segments_s, dtype=float), ends, side="right")
-    whole = [(float(a), float(b)) for a, b, same in zip(ends, ends[1:], np.diff(segment) == 0, strict=False) if same]
-    return whole[len(whole) // 2 :] or [(float(trace.start_s.min(initial=0.0)), trace.end)]
+    return [(float(a), float(b)) for a, b, same in zip(ends, ends[1:], np.diff(segment) == 0, strict=False) if same]
 
 
 def met(trace: Trace) -> np.ndarray:

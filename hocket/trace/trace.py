@@ -41,7 +41,8 @@ class Trace:
         lanes: (device, lane) of each lane number; labels: names of instructions with {} for the index.
         lane, kind, stage, index, label: of each event; shape (events,), `kind` counts in KINDS.
         start_s, end_s: of each event, from one clock; shape (events,). A send and its receive start when both are ready.
-        memory_device, memory_s, memory_bytes: what a device held from a moment on, in the order of time for each device.
+        memory_device, memory_s, memory_bytes: what a device held from a moment on, in the order of time for each device; of a
+            measured run only of its first iterations.
         meta: plain data for people and for `compare`, such as {"source": "simulated", "program": "flush straight 4"}; of a
             measured run also "peak_memory_bytes": {device as text: bytes}, "segments_s" and "left_out" (see write_trace).
         background: by device, begin and end of each span in which another job had something on it, shape (spans, 2).
@@ -164,11 +165,11 @@ class Trace:
         return float(self.end_s.max(initial=0.0))
 
     def peak_memory_bytes(self) -> dict[int, float]:
-        """The most that each device held; of a measured run, which has no series, what `meta` says."""
+        """The most that each device held; of a measured run, whose series has what was there between two operations, what `meta` says."""
         found = self.meta.get("peak_memory_bytes", {})
         told = found.items() if isinstance(found, Mapping) else ()
         peaks = {int(d): float(size) for d, size in told if str(d).isdecimal() and isinstance(size, int | float)}
-        return peaks | {device: float(size.max()) for device, (_, size) in self.memory.items()}
+        return {device: float(size.max()) for device, (_, size) in self.memory.items()} | peaks
 
     def by_group(self) -> "Trace":
         """Of a measured run of tensor-parallel groups what its plan speaks of: for each group, as one device, what its first

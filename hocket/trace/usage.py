@@ -12,13 +12,14 @@ from typing import Protocol
 import numpy as np
 
 from hocket.program.instruction import COLLECTIVES, Kind
-from hocket.trace.active import iterations, joined, met
+from hocket.trace.active import all_iterations, iterations, joined, met
 from hocket.trace.trace import KINDS, Trace
 
 COMPUTES = (Kind.FORWARD, Kind.BACKWARD, Kind.NORM, Kind.STEP)
 _COMPUTES = tuple(KINDS.index(kind) for kind in COMPUTES)
 _COLLECTIVES = tuple(KINDS.index(kind) for kind in COLLECTIVES)
 COLUMNS = 512
+REACHED = 0.5  # of an iteration: devices are looked at for whole ones, and end each at a moment of its own
 
 
 class Within(Protocol):
@@ -47,7 +48,8 @@ class Usage:
 
     Attributes:
         start_s, period_s: when it begins in the trace, and how long it is.
-        held_bytes: by device, the most that it holds in each column; shape (columns,). Only devices whose memory was recorded.
+        held_bytes: by device, the most that it holds in each column; shape (columns,). Only devices whose memory was recorded; where that
+            was in an earlier iteration, of that one.
         computes: by device, the share of it that computes, mean of each column, 0 to 1; shape (columns,).
         collective: by device, the share of the iteration in which a collective of its own is under way.
     """
@@ -93,8 +95,11 @@ def usage(
     """
     start_s, end_s = span or _usual(iterations(trace))
     edges = np.linspace(start_s, end_s, columns + 1)
-    runs = _runs(trace, known or {}, start_s, end_s)
-    held = {device: held_in(*_finer(series, runs.get(device, ())), edges) for device, series in trace.memory.items()}
+    begin_s, until_s = _recorded(trace, (start_s, end_s))
+    runs = _runs(trace, known or {}, begin_s, until_s)
+    moments = np.linspace(begin_s, until_s, columns + 1)
+    series = trace.memory if until_s > begin_s else {}
+    held = {device: held_in(*_finer(own, runs.get(device, ())), moments) for device, own in series.items()}
     period_s = end_s - start_s
     begins_s = met(trace)
     computes, collective = {}, {}
@@ -111,6 +116,15 @@ def usage(
 def _usual(spans: list[tuple[float, float]]) -> tuple[float, float]:
     usual_s = float(np.median([end - start for start, end in spans]))
     return min(reversed(spans), key=lambda span: abs(span[1] - span[0] - usual_s))
+
+
+def _recorded(trace: Trace, span: tuple[float, float]) -> tuple[float, float]:
+    """The span if memory was recorded in it, else the last iteration in which it was; (0, 0) where there is none."""
+    ends = [float(seconds[-1]) for seconds, _ in trace.memory.values()]
+    if not ends or min(ends) >= span[0]:
+        return span
+    inside = [one for one in all_iterations(trace) if one[0] + REACHED * (one[1] - one[0]) <= min(ends)]
+    return inside[-1] if inside else (0.0, 0.0)
 
 
 def held_in(seconds: np.ndarray, held_bytes: np.ndarray, edges: np.ndarray) -> np.ndarray:

@@ -40,6 +40,15 @@ def test_a_stash_grows_with_the_layers_and_goes_with_them() -> None:
     assert forward.demand == backward.demand == 1.0
 
 
+def test_gradients_that_are_summed_have_their_memory_already() -> None:
+    """Of replicas what a backward frees is all free."""
+    names = tuple(layer.name for layer in PROFILE.layers)
+    plan = Plan("data_parallel", PROFILE.name, 2, 1, (PlanStage(names, (0, 1)),), CLUSTER)
+    outcome = played(plan, PROFILE, repeats=1)
+    found = insides(outcome.costs, outcome.program)
+    assert found[Kind.BACKWARD, 0, False].below_bytes == pytest.approx([0, 10, 30, 60])
+
+
 def test_a_forward_whose_stash_is_made_again_keeps_none() -> None:
     """The second one does."""
     names = tuple(layer.name for layer in PROFILE.layers)

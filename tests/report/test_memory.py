@@ -46,6 +46,16 @@ def test_the_curve_is_the_record() -> None:
     assert 'class="limit"' in found.drawing
 
 
+def test_a_record_that_ends_before_the_window_says_nothing_of_it() -> None:
+    """Of a run that was looked at in its first iterations only the most is drawn."""
+    trace = Trace.of([], {0: [(0.0, 100.0), (9.0, 300.0)]})
+    early = Trace.of([], {0: [(0.0, 100.0), (1.0, 200.0)]})
+    window = Window(2.0, 10.0, 0, 1, 1)
+    (found,) = memory_curves(Record(trace, window), Record(early, window), 8.0, (0,), {}, {})
+    assert len(heights(found.drawing, "real")) == 1
+    assert found.measured_peak == show_bytes(200.0)
+
+
 def test_a_far_capacity_does_not_flatten_the_curves() -> None:
     """Where the peak is a hundredth of the capacity, the axis ends near the peak."""
     trace = Trace.of([], {0: [(0.0, 100.0), (1.0, 200.0)]})

@@ -69,6 +69,15 @@ def test_the_trace_knows_the_measured_peaks(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["trace.json"]
 
 
+def test_the_trace_knows_what_a_device_held_while_it_was_looked_at(tmp_path: Path) -> None:
+    """On the clock of its events; what came before the first that is there is left out. The most is what the run says, not the course."""
+    course = [(0.5, 1.0), (1.0, 2.0), (2.5, 9.0)]
+    write_trace(tmp_path / "t.json", recorded(9, [(1.0, 4.0)]), Board(None, 0, 1), {}, 3, 12, course)
+    found = Trace.read(tmp_path / "t.json")
+    assert {d: [row.tolist() for row in series] for d, series in found.memory.items()} == {3: [[0.0, 1.5], [2.0, 9.0]]}
+    assert found.peak_memory_bytes() == {3: 12.0}
+
+
 def test_the_trace_is_of_all_segments(tmp_path: Path) -> None:
     """Segments follow each other, named on, and the trace says when each began; one alone needs no word."""
     write_trace(tmp_path / "t.json", recorded(9, [(2.0, 3.0)], [(5.0, 6.0)], [(9.0, 9.5)]), Board(None, 0, 1), {}, 3, 1)

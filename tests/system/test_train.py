@@ -20,6 +20,7 @@ from hocket.run.board import Board
 from hocket.run.checkpoint import names_in, newest
 from hocket.run.loop import train
 from hocket.trace.trace import Trace
+from hocket.trace.usage import usage
 from tests.system.tiny import LAYERS, Recorder, plan, reference, write_job
 
 pytestmark = pytest.mark.workers
@@ -49,6 +50,9 @@ def test_losses_pace_and_trace(tmp_path: Path) -> None:
     assert Trace.read(trace).meta["peak_memory_bytes"] == {
         str(device): peak for device, peak in summary.peak_memory_bytes.items()
     }
+    looked_at = usage(Trace.read(trace))  # its memory: of the last iteration whose operations were looked at
+    for device, peak in summary.peak_memory_bytes.items():
+        assert 0 < looked_at.kept_bytes(device) < looked_at.peak_bytes(device) <= peak
     names = [event.get("name") for event in json.loads(trace.read_text())["traceEvents"]]
     assert all(f"backward {stage} #{m}" in names for stage in (0, 1) for m in range(24))
     assert [path.name for path in tmp_path.glob(".*")] == []

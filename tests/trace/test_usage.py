@@ -76,3 +76,14 @@ def test_a_span_may_be_named() -> None:
     found = usage(run(2), columns=2, span=(0.0, 20.0))
     assert found.computes[0] == pytest.approx([0.7, 0.7])
     assert found.held_bytes[0].tolist() == [600, 600]
+
+
+def test_memory_of_an_earlier_iteration() -> None:
+    """A run is looked at for a while: memory is that of the last iteration in which it was, and nothing where there is none."""
+    whole = run()
+    early = Trace.of(whole.events, {0: [(0.0, 500.0), (12.0, 700.0), (16.0, 100.0), (19.0, 100.0)]})
+    found = usage(early, columns=10)
+    assert found.start_s == pytest.approx(30.0)
+    assert found.held_bytes[0].tolist() == [500, 500, 700, 700, 700, 700, 100, 100, 100, 100]
+    never = Trace.of(whole.events, {0: [(0.0, 500.0), (5.0, 600.0)]})
+    assert usage(never).held_bytes == {}

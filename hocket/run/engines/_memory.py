@@ -5,7 +5,7 @@ first two periods, of one segment or of two, and for the prologue before each, w
 has optimizer state and every weight version), and then no more.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ from hocket.profile.storage import StorageTracker
 from hocket.run.device import Device
 
 _PERIODS = 2
+_MOST_NOTES = 100_000
 
 
 class Memory:
@@ -23,11 +24,26 @@ class Memory:
 
     Attributes:
         looking: whether operations are being looked at.
+        course: (seconds, bytes) behind every operation that was looked at, where they changed; of long periods the first ones.
     """
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, device: Device, clock: Callable[[], float] | None = None) -> None:
+        """Nothing yet.
+
+        Arguments:
+            clock: if the course is to be kept.
+        """
         self._device, self.looking, self._left = device, False, _PERIODS
         self._tracker = StorageTracker()
+        self.course: list[tuple[float, float]] = []
+        self._clock = clock
+        if clock is not None:
+            self._tracker.watch = self._note
+
+    def _note(self, live_bytes: int) -> None:
+        changed = not self.course or self.course[-1][1] != live_bytes
+        if self._clock is not None and changed and len(self.course) < _MOST_NOTES:
+            self.course.append((self._clock(), float(live_bytes)))
 
     def look(self, periods: int) -> None:
         """Called before each instruction, with the periods of the segment that are completed: begin to look, or end it."""
@@ -52,6 +68,8 @@ class Memory:
         if self.looking:
             self._tracker.__exit__(None, None, None)  # type: ignore[no-untyped-call]
             self._left, self.looking = max(0, self._left - periods), False
+            if self._clock is not None:  # until now
+                self.course.append((self._clock(), float(self._tracker.live_bytes)))
 
     @property
     def peak_bytes(self) -> int:

@@ -124,7 +124,7 @@ class Worker:
             division.members.bind(self._groups)
             self.device.clipping.join(division.divided, plan.tensor, self._groups.total)
         self._losses: deque[tuple[int, Any, int]] = deque()
-        self._memory = Memory(self.device)
+        self._memory = Memory(self.device, clock if record else None)
         if self.device.memory is not None:
             self.device.memory.resized = self._memory.made
         self._windows = {lane: window for (d, lane), window in windows(program).items() if d == number}
@@ -411,6 +411,11 @@ class Worker:
     def peak_memory_bytes(self) -> int:
         """The most bytes of tensors that this device held at once, so far as it was looked at; see _memory.py."""
         return self._memory.peak_bytes
+
+    @property
+    def memory_course(self) -> list[tuple[float, float]]:
+        """(seconds, bytes) of what this device held while it was looked at, if events are recorded; see _memory.py."""
+        return sorted(self._memory.course)  # waves note what they do each in a thread of its own
 
 
 def _of_lane(program: Program, store: dict[Value, Any], lane: str) -> dict[Value, Any]:

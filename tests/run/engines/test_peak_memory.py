@@ -34,6 +34,7 @@ CASES = (
     Case("pipedream", (1, 1), 8, 2),
     Case("data_parallel", (2,), 8, 2, shard="optimizer"),
     Case("fully_sharded", (2,), 8, 2, rounds=6, shard="full"),
+    Case("waves", (2, 2), 8, 2),
     Case("burst_parallel", (2, 1, 2), 8, 4),
     Case("burst_parallel", (1, 2, 1), 8, 4, recompute=True),
 )
