@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from math import gcd
 from random import Random
 
-from hocket.program.instruction import COLLECTIVES, Instruction, Kind, Value, What, computes, receive_lane
+from hocket.program.instruction import COLLECTIVES, SWAPS, Instruction, Kind, Value, What, computes, receive_lane
 from hocket.program.order import early_writes, heir_of
 from hocket.program.program import Lane, Program
 from hocket.program.window import windows
@@ -183,13 +183,13 @@ class Run:
         self.stores: dict[int, dict[Value, int]] = {d: {} for d in self.program.devices}
         for s, stage in enumerate(self.program.stages):
             for device in stage.devices:
-                w, opt = self.symbols.of("w", s), self.symbols.of("opt", s)
+                w, opt, copy = self.symbols.of("w", s), self.symbols.of("opt", s), int(self.program.swaps)
                 if stage.gathers:
                     part = self.symbols.part(sorted(stage.devices).index(device), w)
                     self.stores[device][Value(What.SHARD, s, 0)] = part
                 else:
-                    self.stores[device][Value(What.WEIGHTS, s, 0)] = w
-                self.stores[device][Value(What.OPTIMIZER, s, 0)] = opt
+                    self.stores[device][Value(What.WEIGHTS, s, 0, copy=copy)] = w
+                self.stores[device][Value(What.OPTIMIZER, s, 0, copy=copy)] = opt
         self.made: dict[Lane, list[tuple[int, Value, int]]] = {}
         self.windows = windows(self.program)
         self.came: dict[tuple[int, Value], Lane] = {}  # messages that compute has not used yet
@@ -299,6 +299,7 @@ class Run:
                 self.gone[member[0]] += head.frees
             if computes(member[1]):
                 self.gone[member[0]].clear()
+            if computes(member[1]) or head.kind is Kind.SWAP_IN:
                 for value in head.reads:
                     if value.what is not What.GATHERED or value in head.frees:
                         self.came.pop((member[0], value), None)
@@ -327,7 +328,12 @@ class Run:
         w = read_weights[0][1] if read_weights else -1
         found: dict[Value, int] = {}
         for value in i.writes:
+            if value.what is What.MARK:
+                found[value] = symbols.of("mark")
+                continue
             match i.kind:
+                case _ if i.kind in SWAPS:
+                    found[value] = store[i.reads[0]]
                 case Kind.LOAD:
                     found[value] = symbols.several([symbols.of("data", s, m) for m in bundle])
                 case Kind.FORWARD | Kind.BACKWARD if value.what is What.ENDED:
