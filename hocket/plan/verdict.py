@@ -18,13 +18,14 @@ from hocket.profile.model import ModelProfile
 from hocket.strategies._common import lends, members, ring_of
 from hocket.units import show_bytes, show_gap
 
-PLAIN, SHARDED, TENSOR, PIPELINE, BURST, WAVES, ALONE, SWAPPED = (
+PLAIN, SHARDED, TENSOR, PIPELINE, BURST, WAVES, TICK_TOCK, ALONE, SWAPPED = (
     "plain data parallelism",
     "sharded data parallelism",
     "tensor parallelism",
     "a pipeline",
     "burst parallelism",
     "model parallelism in waves",
+    "data parallelism in two waves",
     "one device alone",
     "swapping",
 )
@@ -41,7 +42,7 @@ class Verdict:
     """Which kind wins.
 
     Attributes:
-        winner: PLAIN, SHARDED, TENSOR, PIPELINE, BURST, WAVES, ALONE or SWAPPED.
+        winner: PLAIN, SHARDED, TENSOR, PIPELINE, BURST, WAVES, TICK_TOCK, ALONE or SWAPPED.
         other: the best of the other kind, pipelines or not, and beside one device alone the best on several; empty where there is none.
         loses: by what share of the winner's seconds it takes longer. why: there is none of the other kind.
         stale, stale_gains, stale_updates: the best of the strategies that compute with old weights, where nobody asked for them and it is
@@ -172,7 +173,9 @@ def with_stale(
     others = search_widths(
         profiles, best.plan.cluster, best.plan.batch_size, **{**options, "strategies": names}
     ).candidates
-    old = [one for one in others if one.updates.age]  # others only step after another number of samples
+    old = [
+        one for one in others if one.updates.age or one.updates.shared
+    ]  # others only step after another number of samples
     quickest = min(old, key=lambda one: one.iteration_s, default=best)
     gains = 1 - quickest.iteration_s / best.iteration_s
     return _with(verdict, quickest.label, gains, quickest.updates, quickest.strategy)
@@ -193,6 +196,8 @@ def _with(verdict: Verdict, name: str, gains: float, updates: Updates, strategy:
 def _kind_of(one: Candidate) -> str:
     if one.plan.swap is not None:
         return SWAPPED
+    if any(stage.wave for stage in one.plan.stages):
+        return TICK_TOCK
     devices = [stage.devices for stage in one.plan.stages]
     if len(set(devices)) > 1:
         if len(devices[0]) > 1 and ring_of(devices) is not None:
