@@ -9,13 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hocket.cost.model import CostModel
 from hocket.errors import InputError
 from hocket.hardware.cluster import Cluster, Level
 from hocket.hardware.overlap import OverlapModel, Rate
-from hocket.passes.borders import StageCut
 from hocket.plan.amplification import alone_s, amplification_of, device_s
-from hocket.plan.buckets import FINALISTS, REACH, best_few, gradients_of, kept_by_buckets, rebucketed
+from hocket.plan.buckets import FINALISTS, REACH, best_few, kept_by_buckets, rebucketed
 from hocket.plan.candidates import Candidate
 from hocket.plan.fusion_threads import WORTH
 from hocket.plan.least_sums import least_used_s
@@ -282,34 +280,6 @@ def test_buckets_of_a_number_of_bytes() -> None:
     for wrong in ("automatic", 0.0, -1.0, inf):
         with pytest.raises(InputError, match="auto, default or a number of bytes"):
             search(MANY, cluster(), 8, buckets=wrong)
-
-
-def test_gradients_are_those_of_the_simulator() -> None:
-    """Layers without weights go with the next that has some; what is computed behind the last gradients is behind all buckets; what stages
-    share is in none of these."""
-    profile = chain(
-        5, backward_s=[1.0, 2.0, 3.0, 4.0, 5.0], weights_bytes=[0.0, 8.0, 0.0, 6.0, 4.0], device_type="v100-16gb"
-    )
-    layers = tuple(
-        replace(layer, parameters=names)
-        for layer, names in zip(profile.layers, [(), ("tied",), (), ("own",), ("tied",)], strict=True)
-    )
-    tied = replace(profile, layers=layers)
-    on = cluster(Level("server", 4, 1e9))
-
-    def gradients(one: ModelProfile, cuts: tuple[StageCut, ...], s: int) -> object:
-        return gradients_of(CostModel(one, on, cuts, (2, 2)), s)
-
-    whole = StageCut((0, 1, 2, 3, 4), (0, 1), buckets=((4,), (3,), (2,), (1,), (0,)))
-    found = gradients_of(CostModel(profile, on, (whole,), (2, 2)), 0)
-    assert found is not None
-    assert found.sizes_bytes == (4.0, 6.0, 0.0, 8.0, 0.0, 0.0)
-    assert found.computes_s == pytest.approx((10.0, 8.0, 0.0, 10.0, 0.0, 2.0))
-    halves = (StageCut((0, 1, 2), (0, 1), buckets=((2, 1, 0),)), StageCut((3, 4), (2, 3), buckets=((4,), (3,))))
-    assert gradients(tied, halves, 0) is None
-    second = gradients_of(CostModel(tied, on, halves, (2, 2)), 1)
-    assert second is not None
-    assert second.sizes_bytes == (0.0, 6.0)
 
 
 def test_stages_with_several_microbatches_and_replicas_that_run_bundles() -> None:
