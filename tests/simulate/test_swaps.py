@@ -106,6 +106,20 @@ def test_figure_2_and_what_harmony_makes_of_it() -> None:
     assert each["Harmony-PP", 4] > 5 * each["data parallel", 4]
 
 
+def test_the_first_stages_of_a_pipeline_swap_most() -> None:
+    """1F1B under a virtual memory: those that keep most stashes swap most (Figure 2 c)."""
+    large = chain(
+        LAYERS, forward_s=0.05, backward_s=0.1, weights_bytes=1e8, activation_bytes=1e6, stash_bytes=1e8,
+        device_type="cpu-core", microbatch_sizes=(1,),
+    )  # fmt: skip
+    stages = tuple(PlanStage(tuple(layer.name for layer in large.layers[2 * k : 2 * k + 2]), (k,)) for k in range(4))
+    cluster = Cluster("pcie", (Level("server", 4, 1e9),), "cpu-core", host_link=Link(1e9, 1e-5))
+    found = predict(Plan("flush", large.name, 16, 1, stages, cluster, swap=Swapping("lru", 1.1e9)), large)[1]
+    assert found.swapped is not None
+    first, *_, last = found.swapped.device_bytes.values()
+    assert first > 5 * last
+
+
 def test_prefetching_hides_swaps_within_the_same_budget() -> None:
     """Swaps beside computation make an iteration shorter, never shorter than computation; memory is within the budget in every timing."""
     for name, n in (("Harmony-DP", 1), ("Harmony-PP", 2)):
