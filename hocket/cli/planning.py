@@ -165,6 +165,7 @@ def plan(
         past = known_run(loaded, known, output) if experience else None
         if past is not None:
             profiles = {_corrected_path(output, one): past.applied(one) for one in read.values()}
+            known = past.on(known)
         else:
             profiles = {_path_from(path, output): profile for path, profile in read.items()}
         options: dict[str, Any] = {

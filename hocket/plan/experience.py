@@ -15,12 +15,13 @@ from hocket.documents import parse_yaml, write_yaml
 from hocket.errors import HocketError, InputError, RefusedError
 from hocket.files import digest, read_bytes, write_atomic
 from hocket.hardware.cluster import Cluster
+from hocket.plan.host_rate import host_rate, with_host_rate
 from hocket.plan.plan import Plan
 from hocket.plan.predict import predict_iteration
 from hocket.profile.costs import Elsewhere, Layer
 from hocket.profile.model import CPU, Correction, ModelProfile
 from hocket.typed import as_data, read_as
-from hocket.units import show_count
+from hocket.units import show_count, show_rate
 
 FORMAT = "hocket-experience-1"
 SUFFIX = ".experience.yaml"
@@ -30,6 +31,7 @@ _LIMIT = 16.0  # a run that took more times longer, or shorter, than predicted w
 _CLOSE = 1e-3
 _NEAR = 0.05  # what is farther away after a correction is no matter of compute seconds
 _TRIES = 8
+_ANY_RATE = 1.0
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,7 @@ class Experience:
             text.
         steps: trained. predicted_iteration_s, measured_iteration_s: seconds for a batch, and peak bytes by device.
         slowdown, growth: by which seconds and bytes of the profile as it was measured are to be multiplied.
+        host_bytes_per_s: what the link to the host carried while values were swapped, in one direction; None where nothing was.
     """
 
     model: str
@@ -54,6 +57,7 @@ class Experience:
     measured_peak_memory_bytes: dict[int, float]
     slowdown: float
     growth: float
+    host_bytes_per_s: float | None = None
     format: str = field(default=FORMAT)
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
@@ -64,29 +68,44 @@ class Experience:
         for name, least in (("slowdown", 1 / _LIMIT**2), ("growth", 1.0)):
             if not least <= getattr(self, name) <= _LIMIT**2:
                 raise InputError(name, str(getattr(self, name)), f"{least:g} to {_LIMIT**2:g}")
+        if self.host_bytes_per_s is not None and not self.host_bytes_per_s > 0:
+            raise InputError("host_bytes_per_s", str(self.host_bytes_per_s), "> 0, or leave the key out")
 
     @property
     def line(self) -> str:
         """What is learned from it, in a sentence."""
         off = self.measured_iteration_s / self.predicted_iteration_s - 1
         took = f"{abs(off):.1%} {'more' if off > 0 else 'less'} time than was predicted"
+        rate = self.host_bytes_per_s
+        swapped = (
+            f"; the link to the host carried {show_rate(rate)} while values were swapped" if rate is not None else ""
+        )
         grown = f", bytes by {self.growth:.3f}" if self.growth > 1 else ""
         return (
             f"a run of {self.steps} steps ({self.strategy}) took {took}, transfers included: compute seconds, as they were "
-            f"profiled, are multiplied by {self.slowdown:.3f}{grown}"
+            f"profiled, are multiplied by {self.slowdown:.3f}{grown}{swapped}"
         )
 
     def is_of(self, profile: ModelProfile, cluster: Cluster) -> bool:
         """Whether it is of this profile, corrected or not, on this cluster."""
+        if self.host_bytes_per_s is not None:  # which the cluster of a later plan says, as a run has taught it
+            cluster = with_host_rate(cluster, _ANY_RATE)
         return self.profile_digest == _first_digest(profile) and self.cluster_digest == digest_of(cluster)
 
     def applied(self, profile: ModelProfile) -> ModelProfile:
         """The profile with what was learned."""
         return corrected(profile, Correction(self.slowdown, self.growth))
 
+    def on(self, cluster: Cluster) -> Cluster:
+        """The cluster with the link to its hosts that was measured; as it is where none was."""
+        return cluster if self.host_bytes_per_s is None else with_host_rate(cluster, self.host_bytes_per_s)
+
     def save(self, path: str | Path) -> None:
         """Write the text form whole or not at all."""
-        write_atomic(path, write_yaml(as_data(self)))
+        data = as_data(self)
+        if self.host_bytes_per_s is None:
+            del data["host_bytes_per_s"]
+        write_atomic(path, write_yaml(data))
 
     @classmethod
     def read(cls, path: str | Path) -> "Experience":
@@ -149,25 +168,35 @@ def _is_of(name: str, kind: str) -> bool:
 
 
 def learned_from(
-    plan: Plan, profile: ModelProfile, iteration_s: float, peak_memory_bytes: Mapping[int, float], steps: int
+    plan: Plan,
+    profile: ModelProfile,
+    iteration_s: float,
+    peak_memory_bytes: Mapping[int, float],
+    steps: int,
+    swap_s: float = 0.0,
 ) -> Experience:
     """What a run of a plan teaches.
 
     Arguments:
         profile: that of the plan, corrected already or not. iteration_s, peak_memory_bytes: measured, by device of the plan.
+        swap_s: of a step, that swaps took on all devices together; 0 where nothing was swapped.
 
     Raises:
         InputError: plan and profile do not belong together. RefusedError: no factor of compute seconds explains the run.
     """
     predicted = predict_iteration(plan, profile)
+    rate = host_rate(plan, profile, swap_s)
+    if rate is not None:  # what swaps take more or less is no matter of compute seconds
+        plan = replace(plan, cluster=with_host_rate(plan.cluster, rate))
     peaks = {device: predicted.peak_memory_bytes[device // plan.tensor] for device in sorted(peak_memory_bytes)}
     more = max((size / peaks[device] for device, size in peak_memory_bytes.items() if peaks[device]), default=1.0)
     before = profile.correction or Correction()
-    slowdown = _slowdown(plan, profile, predicted.iteration_s, iteration_s)
+    now_s = predicted.iteration_s if rate is None else predict_iteration(plan, profile).iteration_s
+    slowdown = _slowdown(plan, profile, now_s, iteration_s)
     return Experience(
         profile.name,
         _first_digest(profile),
-        digest_of(plan.cluster),
+        digest_of(plan.cluster if rate is None else with_host_rate(plan.cluster, _ANY_RATE)),
         plan.strategy,
         steps,
         predicted.iteration_s,
@@ -176,6 +205,7 @@ def learned_from(
         {device: float(size) for device, size in sorted(peak_memory_bytes.items())},
         before.slowdown * slowdown,
         min(max(1.0, before.growth * min(more, _LIMIT)), _LIMIT),
+        rate,
     )
 
 

@@ -4,6 +4,7 @@ Rules of this file: it knows instructions and stages, and tells the memory manag
 moves. Where nothing is swapped and no budget is set there is none of it, and nothing is told.
 """
 
+import time
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from math import inf
@@ -12,7 +13,7 @@ from typing import Any
 from torch import Tensor
 
 from hocket.plan.plan import Plan
-from hocket.program.instruction import Instruction, Kind, Value, What
+from hocket.program.instruction import SWAPS, Instruction, Kind, Value, What
 from hocket.program.order import heir_of
 from hocket.run.stage_runner import StageRunner
 from hocket.run.swap_memory import MemoryManager
@@ -26,7 +27,7 @@ class Swapper:
     """See the head of this file.
 
     Attributes:
-        memory: of the device.
+        memory: of the device. seconds: that swaps have taken, in and out each by its own lane.
     """
 
     def __init__(self, memory: MemoryManager, rests: bool) -> None:
@@ -36,6 +37,7 @@ class Swapper:
             rests: whether weights and optimizer state lie on the host between segments.
         """
         self.memory, self._rests = memory, rests
+        self.seconds = dict.fromkeys(SWAPS, 0.0)
         self._resting: dict[tuple[int, What], HostCopy] = {}
 
     # -- between segments
@@ -98,6 +100,7 @@ class Swapper:
         Raises:
             MemoryExceeded: there is no room where it goes.
         """
+        began = time.perf_counter()
         # A swap may read what it frees beside what it moves: the copy on the host of what stood in the same memory.
         comes_in = instruction.kind is Kind.SWAP_IN
         sources = [value for value in _moved(instruction.reads) if value.on_host == comes_in]
@@ -106,6 +109,7 @@ class Swapper:
             own = [one for one in own if one.part == value.part]
             move = self.memory.swap_in if comes_in else self.memory.swap_out
             store[written] = move(value, written, own)
+        self.seconds[instruction.kind] += time.perf_counter() - began
         for value in instruction.writes:
             if value.what is What.MARK:
                 store[value] = None

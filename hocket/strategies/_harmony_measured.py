@@ -29,10 +29,10 @@ def server_of(cluster: Cluster) -> Server:
     types = {cluster.node_of(device).device_type for device in range(cluster.devices)}
     if len(types) > 1:
         raise InputError("cluster", f"devices of {', '.join(sorted(types))}", "one type, which packs are balanced for")
-    kind, devices = cluster.type_of(0), cluster.devices
-    links = -(-devices // cluster.levels[0].width) if kind.host_shared else devices
-    peer = min((level.bandwidth_bytes_per_s for level in cluster.levels), default=kind.host_bandwidth_bytes_per_s)
-    swap = kind.host_bandwidth_bytes_per_s * links
+    devices = cluster.devices
+    link, shared = cluster.host_link_of(0)
+    peer = min((level.bandwidth_bytes_per_s for level in cluster.levels), default=link.bandwidth_bytes_per_s)
+    swap = link.bandwidth_bytes_per_s * (-(-devices // cluster.levels[0].width) if shared else devices)
     capacity = min(cluster.capacity_bytes(device) for device in range(devices))
     return Server(devices, capacity, swap, peer, swap, freeing_s=cluster.instruction_s)
 

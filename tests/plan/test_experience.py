@@ -5,16 +5,27 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from hocket.errors import InputError, RefusedError
-from hocket.hardware.cluster import Cluster, Level
-from hocket.plan.experience import Experience, beside, check_like, corrected, experience_of, learned_from
+from hocket.hardware.cluster import Cluster, Level, Link
+from hocket.plan.experience import (
+    Experience,
+    beside,
+    check_like,
+    corrected,
+    experience_of,
+    learned_from,
+)
+from hocket.plan.host_rate import with_host_rate
 from hocket.plan.plan import Plan
-from hocket.plan.predict import predict_iteration
+from hocket.plan.predict import played, predict_iteration
 from hocket.plan.search import search
 from hocket.profile.model import Correction, ModelProfile
 from hocket.profile.synthetic import chain
+from hocket.program.instruction import SWAPS
+from hocket.trace.trace import KINDS
 
 CLUSTER = Cluster("four", (Level("server", 4, 1e8, 1e-4),), "cpu-core")
 PROFILE = chain(6, forward_s=[0.01, 0.02, 0.03, 0.01, 0.02, 0.01], device_type="cpu-core")
@@ -161,3 +172,40 @@ def test_what_no_factor_explains_is_not_learned() -> None:
     for times in (100.0, 1e-4):
         with pytest.raises(RefusedError, match="times the seconds that were predicted"):
             learned_from(plan, PROFILE, predicted.iteration_s * times, predicted.peak_memory_bytes, 100)
+
+
+def swapping() -> tuple[Plan, ModelProfile, Cluster]:
+    """A plan that swaps, without prefetching, so that what swaps take is in the iteration."""
+    profile = chain(4, weights_bytes=100e6, activation_bytes=2e6, microbatch_sizes=(1,), device_type="v100-16gb")
+    room = Cluster("one", (Level("server", 2, 10e9),), "v100-16gb", memory_bytes=5e8, host_memory_bytes=9e9)
+    found = next(one for one in search(profile, room, 4).candidates if "ahead" not in one.config)
+    return found.plan, profile, room
+
+
+@pytest.mark.parametrize("slower", [0.5, 3.0])
+@pytest.mark.parametrize("shared", [True, False])
+def test_what_a_run_teaches_of_the_link_to_the_host(slower: float, shared: bool) -> None:
+    """A run on a cluster with another link finds that link, and nothing wrong with compute; the next plan is predicted with it."""
+    plan, profile, room = swapping()
+    if shared:
+        room = replace(room, host_link=Link(12e9))
+    plan = replace(plan, cluster=room)
+    link, _ = room.host_link_of(0)
+    real = replace(plan, cluster=with_host_rate(room, link.bandwidth_bytes_per_s / slower), predicted=None)
+    outcome = played(real, profile)
+    swaps = [KINDS.index(kind) for kind in SWAPS]
+    took_s = float((outcome.trace.end_s - outcome.trace.start_s)[np.isin(outcome.trace.kind, swaps)].sum())
+    batches = outcome.program.microbatches(outcome.repeats) / len(outcome.costs.samples)
+    measured = predict_iteration(real, profile)
+    found = learned_from(plan, profile, measured.iteration_s, measured.peak_memory_bytes, 50, took_s / batches)
+    assert found.host_bytes_per_s == pytest.approx(link.bandwidth_bytes_per_s / slower, rel=0.02)
+    assert found.slowdown == pytest.approx(1.0, abs=0.02)
+    assert predict_iteration(replace(plan, cluster=found.on(room)), profile).iteration_s == pytest.approx(
+        measured.iteration_s, rel=0.02
+    )
+    assert found.is_of(profile, room)
+    assert found.is_of(profile, found.on(room))
+    assert "while values were swapped" in found.line
+    without = learned_from(plan, profile, measured.iteration_s, measured.peak_memory_bytes, 50)
+    assert without.host_bytes_per_s is None
+    assert without.on(room) is room
