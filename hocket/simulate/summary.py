@@ -190,25 +190,30 @@ def summarize(outcome: Outcome, members: int = 1, slices: bool = False) -> Summa
 
 
 def most_alive(program: Program, what: What) -> tuple[int, ...]:
-    """By stage: how many values of a kind one replica holds at once at most (they live and die in the compute lane)."""
+    """By stage: how many values of a kind one replica holds at once at most (they live and die in the compute lane).
+
+    Of a program that swaps: on its device and its host together; of weights it has one version, whatever copies of it there are.
+    """
+    if program.swaps and what is What.WEIGHTS:
+        return (1,) * len(program.stages)
     whats = (what, What.SHARD) if what is What.WEIGHTS else (what,)  # a new part lies where the whole will be
     most = [0] * len(program.stages)
     for device in program.devices:
         alive = [0] * len(program.stages)
         for value in program.initial(device):
-            if value.what in whats and not value.on_host:
+            if value.what in whats:
                 alive[value.stage] += 1
                 most[value.stage] = max(most[value.stage], alive[value.stage])
         lanes = [lane for lane in program.lanes if lane[0] == device and computes(lane[1])]
         for part in (program.prologue, program.period, program.epilogue):
-            for instruction in (one for lane in lanes for one in part.get(lane, ())):
+            for instruction in (one for lane in lanes for one in part.get(lane, ()) if one.kind not in SWAPS):
                 for value in instruction.writes:
-                    if value.what in whats and not value.on_host and heir_of(instruction, value) is None:
+                    if value.what in whats and heir_of(instruction, value) is None:
                         alive[value.stage] += 1
                         most[value.stage] = max(most[value.stage], alive[value.stage])
                 inherited = {heir_of(instruction, value) for value in instruction.writes}
                 for value in instruction.frees:
-                    if value.what in whats and not value.on_host and value not in inherited:
+                    if value.what in whats and value not in inherited:
                         alive[value.stage] -= 1
     return tuple(most)
 

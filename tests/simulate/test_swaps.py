@@ -68,6 +68,7 @@ def test_a_swap_stops_one_device_for_as_long_as_its_bytes_take() -> None:
     program = plan("data parallel", 1)
     count = sum(i.kind in SWAPS for _, i in completed(program, PROFILE).compile(PROFILE).instructions())
     swaps_s = found.swapped_bytes / 1e9 + count * 1e-5
+    assert found.weight_versions == found.stashes == (1,) * LAYERS
     assert found.iteration_s * (1 - found.utilization[0]) == pytest.approx(swaps_s, rel=1e-6)
     assert sum(found.swapped.in_bytes.values()) + sum(found.swapped.out_bytes.values()) == pytest.approx(
         found.swapped_bytes
@@ -138,6 +139,8 @@ def test_prefetching_hides_swaps_within_the_same_budget() -> None:
                 assert found.swapped is not None
                 assert found.swapped.host_peak_bytes[device] <= on_host[device].bytes
             seconds.append(found.iteration_s)
+            assert found.weight_versions == (1,) * LAYERS
+            assert found.stashes == (4 * n,) * LAYERS  # of a whole batch: on the device or its host
             assert found.iteration_s >= 4 * LAYERS * 0.15 * (1 - 1e-9)
         assert seconds[0] > 1.15 * seconds[1], name
         assert seconds[1] > 1.02 * seconds[2], name
