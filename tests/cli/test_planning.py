@@ -105,7 +105,7 @@ def test_what_replicas_divide(folder: Path, capsys: pytest.CaptureFixture[str]) 
     whole = sum(layer.optimizer_bytes for layer in PROFILE.layers)
     assert peaks[0] - peaks[1] == pytest.approx(whole / 2, rel=0.01)
     for units in (document(capsys, "plan", "profile.json", "cluster.yaml", "-B", "8", "-s", "fully_sharded"), None):
-        assert units is None or all(one["config"].endswith(" units") for one in units["candidates"])
+        assert units is None or all(one["config"].endswith((" units", "shard=full")) for one in units["candidates"])
     assert "found 'optimiser'; expected one of none, optimizer, full" in said(
         capsys, *asked, "--shard", "optimiser", code=2
     )
