@@ -53,7 +53,7 @@ class Updates:
         if self.same:
             return "same"
         if self.shared:
-            return "half on the other wave's weights"
+            return "half on other weights"
         if self.samples == (self.batch_size, self.batch_size):
             return self.age
         return f"{self.age}, of {_range(self.samples)}" if self.age else f"updates of {_range(self.samples)}"
