@@ -55,8 +55,13 @@ def test_no_failure_is_lost(
     """One of the two runs may have no test of those that were asked for; both may not, and each may fail."""
     left = list(codes)
 
-    def run(command: Sequence[str], **options: object) -> subprocess.CompletedProcess[str]:
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+
+    def run(command: Sequence[str], env: dict[str, str], **options: object) -> subprocess.CompletedProcess[str]:
         code = left.pop(0) if Path(command[0]).name == "pytest" else 0
+        # What is compiled is kept, but not among the sources.
+        assert "PYTHONDONTWRITEBYTECODE" not in env
+        assert Path(env["PYTHONPYCACHEPREFIX"]).parent == bootstrap.VENV
         return subprocess.CompletedProcess(command, code)
 
     monkeypatch.setattr(bootstrap.subprocess, "run", run)
