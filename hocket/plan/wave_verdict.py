@@ -6,9 +6,10 @@ Rules of this file: waves compete with all other strategies under the same memor
 from collections.abc import Iterator, Mapping
 
 from hocket.plan.candidates import TIE, Candidate, Refused, Search
-from hocket.plan.predict import predict
+from hocket.plan.predict import played
 from hocket.profile.model import ModelProfile
-from hocket.simulate.summary import Summary
+from hocket.simulate.summary import Summary, summarize
+from hocket.strategies._choices import MAX_FORWARDS
 from hocket.units import show_bytes, show_gap
 
 NAMES = ("waves", "tick_tock")
@@ -48,9 +49,9 @@ def _reason(best: Candidate, other: Candidate, profiles: Mapping[str, ModelProfi
     """What the best plan does better."""
     mine, theirs = _summary(best, profiles), _summary(other, profiles)
     if mine is None or theirs is None:
-        return "its profile is not at hand"
+        return f"its bubble is {other.bubble_fraction:.1%}, that of {best.strategy} {best.bubble_fraction:.1%}"
     busy, idle = _busy(mine), _busy(theirs)
-    sent = [sum(one.sent_bytes.values()) + one.group_bytes for one in (mine, theirs)]
+    sent = [sum(one.sent_bytes.values()) for one in (mine, theirs)]
     more = f"it sends {show_bytes(sent[1])} an iteration, {best.strategy} {show_bytes(sent[0])}"
     if busy >= _FULL:
         full = f"{best.strategy} computes {busy:.0%} of the time on every device, which leaves waves nothing to fill"
@@ -66,5 +67,9 @@ def _busy(summary: Summary) -> float:
 
 
 def _summary(one: Candidate, profiles: Mapping[str, ModelProfile]) -> Summary | None:
-    profile = next((p for p in profiles.values() if p.digest == one.plan.profile_digest), None)
-    return None if profile is None else predict(one.plan, profile)[1]
+    """None of a plan that would take long to simulate, or without its profile."""
+    plan = one.plan
+    profile = next((p for p in profiles.values() if p.digest == plan.profile_digest), None)
+    if profile is None or plan.microbatches * len(plan.stages) > MAX_FORWARDS:
+        return None
+    return summarize(played(plan, profile), plan.tensor, plan.slices)

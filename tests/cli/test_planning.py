@@ -93,6 +93,15 @@ def test_buckets_of_gradients(folder: Path, capsys: pytest.CaptureFixture[str]) 
     assert "auto, default or a number of bytes" in said(capsys, *words, "--buckets", "some", code=2)
 
 
+def test_why_waves_are_not_taken(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A line of the explanation and of the JSON document, where they were looked at and another plan is taken."""
+    words = ("plan", "profile.json", "cluster.yaml", "-B", "4", "-b", "1", "-s", "data_parallel")
+    (line,) = document(capsys, *words, "-s", "waves")["verdict"]["waves"]
+    assert line.startswith("waves: ")
+    assert f"  {line}\n" in said(capsys, *words, "-s", "waves")
+    assert document(capsys, *words)["verdict"]["waves"] == []
+
+
 def test_what_replicas_divide(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """`--shard` holds for every candidate, stands in the plan and in what it takes; other words are refused, by sizes as well."""
     Cluster("a100", (Level("server", 2, 1e9, 1e-6),), "a100-80gb").save("a100.yaml")

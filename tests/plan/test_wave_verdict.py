@@ -1,10 +1,12 @@
 """Why waves are not taken: found by a search in which they compete, told in a line."""
 
+import re
 from dataclasses import replace
 
 import pytest
 
 from hocket.hardware.cluster import Cluster, Level
+from hocket.plan import wave_verdict
 from hocket.plan.candidates import Search
 from hocket.plan.search import search
 from hocket.plan.verdict import WAVES, of_profile
@@ -77,3 +79,10 @@ def test_fewer_waves_fit_where_replicas_do_not() -> None:
 def test_nothing_is_said_of_what_nobody_asked_for() -> None:
     """A search of other strategies."""
     assert told(LIGHT, FOUR, 16, strategies=("data_parallel", "flush"))[1] == []
+
+
+def test_of_long_plans_bubbles_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They would take long to simulate once more."""
+    monkeypatch.setattr(wave_verdict, "MAX_FORWARDS", 1)
+    _, (line,) = told(LIGHT, FOUR, 16, strategies=("data_parallel", "waves"))
+    assert re.search(r": its bubble is \d+\.\d%, that of data_parallel \d+\.\d%$", line)
