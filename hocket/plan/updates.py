@@ -49,11 +49,11 @@ class Updates:
 
     @property
     def text(self) -> str:
-        """In a few words, for a column: "same", "1 update old", "up to 3 updates old, of 16"."""
+        """In a few words, for a column: "same", "two waves", "1 update old", "up to 3 updates old, of 16"."""
         if self.same:
             return "same"
         if self.shared:
-            return "half on other weights"
+            return "two waves"
         if self.samples == (self.batch_size, self.batch_size):
             return self.age
         return f"{self.age}, of {_range(self.samples)}" if self.age else f"updates of {_range(self.samples)}"

@@ -43,7 +43,7 @@ def test_they_are_looked_at_by_name_or_with_old_weights_only() -> None:
     )
     named = search(given, CLUSTER, 8, microbatch_sizes=(2,), strategies=("tick_tock",))
     assert of_profile(named).winner == "data parallelism in two waves"
-    assert named.best.updates.text == "half on other weights"
+    assert named.best.updates.text == "two waves"
 
 
 def test_a_plan_of_two_waves_is_what_was_searched() -> None:

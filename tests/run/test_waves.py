@@ -220,5 +220,5 @@ def test_its_mathematics_are_not_called_those_of_one_process():
     graph = captured("gpt plain", "adam")
     updates = updates_of("tick_tock", ONE_EACH.plan(graph).shapes(graph), 8, 2, {})
     assert not updates.same
-    assert updates.text == "half on other weights"
+    assert updates.text == "two waves"
     assert "two replicas in turn" in updates.sentence("tick_tock")
