@@ -35,6 +35,7 @@ CASES = (
     Case("data_parallel", (2,), 8, 2, shard="optimizer"),
     Case("fully_sharded", (2,), 8, 2, rounds=6, shard="full"),
     Case("waves", (2, 2), 8, 2),
+    Case("tick_tock", (2,), 8, 2),
     Case("burst_parallel", (2, 1, 2), 8, 4),
     Case("burst_parallel", (1, 2, 1), 8, 4, recompute=True),
 )
@@ -117,14 +118,15 @@ def test_peak_memory_is_predicted_and_never_under(
     number: int, measured: dict[tuple[int, int], int], predicted: tuple[Bytes, Bytes], request: pytest.FixtureRequest
 ) -> None:
     """On each of two workers what is predicted is at least what was measured, and at most 5 % more; what is proven is so
-    even where threads come late."""
+    even where threads come late. Of two waves it is up to 30 % more: what a backward frees while the other wave's forward needs it is
+    not foreseen."""
     likely, proven = predicted
     busy = "busy" in request.node.callspec.id
     for device in range(2):
         peak = measured[number, device]
         assert proven[number][device] >= peak
         if not busy:
-            assert 0 <= likely[number][device] / peak - 1 <= 0.05
+            assert 0 <= likely[number][device] / peak - 1 <= (0.3 if RUNS[number][1].strategy == "tick_tock" else 0.05)
 
 
 @pytest.mark.parametrize("number", CUT, ids=[NAMES[number] for number in CUT])
