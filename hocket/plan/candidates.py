@@ -47,12 +47,14 @@ class Refused:
 
     Attributes:
         missing_bytes: by how much the fullest device is too small; 0 when memory is not the reason.
+        swaps: it is of plans that swap; what is missing is missing on a host then.
     """
 
     strategy: str
     config: str
     reason: str
     missing_bytes: float = 0.0
+    swaps: bool = False
 
 
 @dataclass(frozen=True)
@@ -77,7 +79,7 @@ class Search:
         nearest_miss = min((r for r in self.refused if r.missing_bytes), key=lambda r: r.missing_bytes, default=None)
         if nearest_miss is not None:
             miss = f"{nearest_miss.strategy} {nearest_miss.config}: {nearest_miss.reason}"
-            swapped = [r for r in self.refused if r.strategy == "harmony" and r is not nearest_miss]
+            swapped = [r for r in self.refused if r.swaps and r is not nearest_miss]
             if swapped:
                 one = min(swapped, key=lambda r: r.missing_bytes or inf)
                 miss += f"; swapped, {f'{one.config}: ' if one.config else ''}{one.reason}"

@@ -17,7 +17,7 @@ from hocket.passes.swapping import Swapping
 from hocket.plan.candidates import TIE, Candidate, Refused
 from hocket.plan.hunt import make_plan
 from hocket.plan.plan import Plan
-from hocket.plan.predict import predict_iteration
+from hocket.plan.predict import played, predict_iteration
 from hocket.plan.swapped import completed, host_bytes
 from hocket.plan.updates import updates_of
 from hocket.profile.model import ModelProfile
@@ -74,12 +74,12 @@ def plans_of_packs(
     nodes = [situation.cluster.node_of(device) for device in range(situation.cluster.devices)]
     if not all(node.host_memory_bytes for node in nodes):
         if not others:
-            found.refused.append(Refused(SWAPPING, "", NO_HOST))
+            found.refused.append(Refused(SWAPPING, "", NO_HOST, swaps=True))
         return found
     try:
         server, layers = server_of(situation.cluster), layer_profile(situation.profile, situation.cluster)
     except (InputError, RefusedError) as error:
-        found.refused.append(Refused(SWAPPING, "", f"{error.found}; expected {error.expected}"))
+        found.refused.append(Refused(SWAPPING, "", f"{error.found}; expected {error.expected}", swaps=True))
         return found
     offered = list(_offered(situation, layers, server, 1 if others else EACH, found))
     plain = []
@@ -94,7 +94,7 @@ def plans_of_packs(
                 break
             best = better[0]
     if not offered and not found.refused:
-        found.refused.append(Refused(SWAPPING, "", _nothing(situation, layers, server)))
+        found.refused.append(Refused(SWAPPING, "", _nothing(situation, layers, server), swaps=True))
     return found
 
 
@@ -111,7 +111,7 @@ def _offered(
                 plans = equal_plans(layers, roomy, situation.batch_size, mode, situation.sizes)
             except InputError as error:
                 found.refused.append(
-                    Refused(SWAPPING, str(mode), f"{error.place} {error.found}; expected {error.expected}")
+                    Refused(SWAPPING, str(mode), f"{error.place} {error.found}; expected {error.expected}", swaps=True)
                 )
                 break
             for one in _few(plans, most):
@@ -170,7 +170,7 @@ def _tried(situation: Situation, plan: Plan, ahead: int, found: Packs) -> list[C
     except RefusedError as error:
         miss = _Miss(f"{error.place}: {error.found}")
     if miss is not None:
-        found.refused.append(Refused(SWAPPING, f"{config} b{plan.microbatch_size}", *miss))
+        found.refused.append(Refused(SWAPPING, f"{config} b{plan.microbatch_size}", *miss, swaps=True))
         return []
     shapes = plan.shapes(profile)
     one = Candidate(
@@ -208,7 +208,7 @@ def on_hosts(plan: Plan, profile: ModelProfile, cluster: Cluster) -> dict[int, f
     Raises:
         RefusedError: the devices have no room for one of its operations.
     """
-    program = plan.compile(profile)
+    program = played(plan, profile).program  # which is kept for its prediction
     costs = CostModel(profile, cluster, plan.cuts(profile), plan.batches.sizes, swaps=True)
     found = footprints(program, PlanSizes(costs, program), host=True)
     return {device: there.bytes for device, there in found.items()}

@@ -1,0 +1,37 @@
+"""A layer whose weights alone are larger than a device trains on it: in subtasks, swapped; the losses are the undivided model's."""
+
+import pytest
+
+from hocket.errors import RefusedError
+from hocket.hardware.cluster import Cluster, Level
+from hocket.plan.search import search
+from hocket.profile.capture import capture
+from hocket.profile.measure import measure
+from hocket.run.engines.inline import run_inline
+from tests.profile.test_subtasks import LARGE_BYTES, job
+from tests.run.plans import Case
+
+BUDGET = 38e3  # bytes of a device
+
+
+def test_weights_larger_than_a_device() -> None:
+    """The planner finds packs for it, and the engine, which holds devices to their budget, trains them."""
+    assert LARGE_BYTES > BUDGET
+    divided = job(LARGE_BYTES / 12)
+    profile = measure(divided, (2,), budget_s=0.01)
+    levels = (Level("local", 2, 1e9),)
+    cluster = Cluster("small", levels, "cpu-core", memory_bytes=BUDGET, host_memory_bytes=1e9)
+    graph = capture(divided, 2)
+    found = search(profile, cluster, 8, strategies=("harmony",))
+    plan = next(one.plan for one in found.candidates if "ahead" not in one.config)
+    assert plan.swap is not None
+    assert plan.swap.device_bytes == BUDGET
+    losses = run_inline(graph, plan, plan.compile(graph), 6).losses
+    whole = capture(job(None), 2)
+    alone = Case("data_parallel", (1,)).plan(whole)
+    expected = run_inline(whole, alone, alone.compile(whole), 6).losses
+    assert [m for m, _, _ in losses] == [m for m, _, _ in expected]
+    assert [loss for _, loss, _ in losses] == pytest.approx([loss for _, loss, _ in expected], rel=1e-5)
+    undivided = search(measure(job(None), (2,), budget_s=0.01), cluster, 8, strategies=("harmony",))
+    with pytest.raises(RefusedError, match=r"nothing that fits.*swapped, .*layer 2 alone needs .* subtask_bytes"):
+        _ = undivided.best
