@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -118,3 +119,23 @@ def test_a_nursery_serves_as_long_as_it_is_as_a_new_one_would_be(tmp_path: Path)
     finally:
         os.close(there)
         os.close(here)
+
+
+ASKED = """
+import importlib
+import torch
+from hocket.run.nursery_main import _LOADED
+
+asked = []
+for name in ("is_available", "device_count", "current_device", "get_device_capability", "get_device_properties", "_lazy_init"):
+    setattr(torch.cuda, name, lambda *_, name=name, **__: asked.append(name))
+for module in _LOADED:
+    importlib.import_module(module)
+print(asked)
+"""
+
+
+def test_loading_asks_no_device() -> None:
+    """Where a parent has asked for CUDA devices its forks cannot use them."""
+    done = subprocess.run([sys.executable, "-c", ASKED], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
