@@ -23,7 +23,7 @@ def test_weights_larger_than_a_device() -> None:
     cluster = Cluster("small", levels, "cpu-core", memory_bytes=BUDGET, host_memory_bytes=1e9)
     graph = capture(divided, 2)
     found = search(profile, cluster, 8, strategies=("harmony",))
-    plan = next(one.plan for one in found.candidates if "ahead" not in one.config)
+    plan = found.best.plan
     assert plan.swap is not None
     assert plan.swap.device_bytes == BUDGET
     losses = run_inline(graph, plan, plan.compile(graph), 6).losses
