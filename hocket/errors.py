@@ -57,10 +57,10 @@ class MemoryExceeded(InputError):
     """A value that does not fit beside others in the memory that a plan allows.
 
     Attributes:
-        size_bytes: its own.
+        size_bytes: its own; 0 where it is told again by another process.
     """
 
-    def __init__(self, place: str, found: str, expected: str, next_step: str, size_bytes: int) -> None:
+    def __init__(self, place: str, found: str, expected: str, next_step: str, size_bytes: int = 0) -> None:
         super().__init__(place, found, expected, next_step)
         self.size_bytes = size_bytes
 

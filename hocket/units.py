@@ -1,10 +1,13 @@
 """How seconds, bytes and rates are written for people. Machines always get plain seconds and bytes."""
 
+import re
 from collections.abc import Iterable, Mapping
 from math import inf, nan
 
 from hocket.errors import InputError
 
+_DECIMAL = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9}
+_RATE = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?([kMG]?)B/s")
 _BINARY = ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
 
 
@@ -26,6 +29,18 @@ def show_seconds(duration_s: float) -> str:
     if size >= 1e-3:
         return f"{duration_s * 1e3:.3g} ms"
     return f"{duration_s * 1e6:.3g} us"
+
+
+def read_rate(text: str, place: str) -> float:
+    """Bytes a second of a rate such as '2GB/s' or '500 MB/s'.
+
+    Raises:
+        InputError: it is none.
+    """
+    found = _RATE.fullmatch(text)
+    if found is None or not float(found[1]) > 0:
+        raise InputError(place, repr(text), "bytes a second, such as 2GB/s or 500MB/s")
+    return float(found[1]) * _DECIMAL[found[2]]
 
 
 def show_days(duration_s: float) -> str:

@@ -32,6 +32,12 @@ def train(
         ),
     ] = None,
     trace: Annotated[Path | None, typer.Option(help="Write the measured trace; Perfetto opens it.")] = None,
+    host_link: Annotated[
+        str | None,
+        typer.Option(
+            help="Swap as if a machine's link to its devices were so fast, each way: 2GB/s. All its workers share it."
+        ),
+    ] = None,
     silence_s: Annotated[float, typer.Option(help="A worker without a sign of life for so long is lost.")] = 60.0,
     debug: Annotated[
         bool, typer.Option("--debug", help="Show whole tracebacks, as --json does, not only your own code's part.")
@@ -47,6 +53,7 @@ def train(
     from hocket.run.display import listener
     from hocket.run.loop import INTERRUPTED, shows_the_run
     from hocket.run.loop import train as run
+    from hocket.units import read_rate
 
     try:
         summary = run(
@@ -62,6 +69,7 @@ def train(
             threads=threads,
             pin=pin,
             trace=str(trace) if trace else None,
+            host_link_bytes_per_s=read_rate(host_link, "--host-link") if host_link else None,
             silence_s=silence_s,
             debug=debug or json,
         )

@@ -288,7 +288,7 @@ class Memory:
         new = self._new(instruction)
         taken = self._sum(instruction, [v for v in new if self.pooled(v)], samples)
         # Flat memory is taken as a whole when the instruction begins, also where it is given back.
-        flat = [v for v in new if v.what is What.ACCUMULATOR and self.stages[v.stage].gathers]
+        flat = [v for v in new if v.what is What.ACCUMULATOR and self._flat(v)]
         flat_bytes = self._sum(instruction, flat, samples)
         own = [v for v in new if not self.pooled(v) and v not in flat]
         whole = self._sum(instruction, own, samples)
@@ -317,6 +317,11 @@ class Memory:
             besides = sum(self._besides(v, self.bundles.samples_in(instruction, v, samples)) for v in moving)
             whole = max(whole, self.net_bytes(instruction, samples, pooled=False) - flat_bytes + besides)
         return whole + flat_bytes + (taken if pooled else 0.0)
+
+    def _flat(self, value: Value) -> bool:
+        """Whether a gradient bucket lies in flat memory that is taken anew for each update."""
+        stage = self.stages[value.stage]
+        return stage.gathers or (self._swaps and stage.summed[value.part])
 
     def _besides(self, value: Value, samples: int) -> float:
         """What is there of a value besides its copy when that is made; a piece may be copied twice."""

@@ -20,6 +20,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from hocket.errors import InputError, InternalError, ProgramError
 from hocket.features import Feature
+from hocket.passes.swaps import sizes_of
 from hocket.plan.plan import Plan
 from hocket.profile.capture import Captured
 from hocket.program.instruction import SWAPS, Instruction, Kind, Value, What
@@ -84,6 +85,7 @@ class Device:
             memory = MemoryManager(number, self.device, *budgets_of(plan))
         self.memory = memory
         self.swapping = None if memory is None else Swapper(memory, program.swaps)
+        self._swap_sizes = sizes_of(program, plan.swap) if plan.swap is not None and plan.swap.stages else None
         self.stages: dict[int, StageRunner] = {}
         for part in parts:
             compile = plan.stages[part.number].compile
@@ -152,8 +154,11 @@ class Device:
         handler = self._handlers.get(instruction.kind)
         if handler is None:
             raise ProgramError(f"device {self.number}: {instruction.name}", "on the compute lane", "compute only")
+        if self.memory is not None and self._swap_sizes is not None and instruction.kind not in SWAPS:
+            self.memory.make_room(self._swap_sizes.held(instruction))
         handler(instruction, store, publish)
         if instruction.kind not in SWAPS:
+            store.update((value, None) for value in instruction.writes if value.what is What.MARK)
             self.made(instruction, store)
             self.free(instruction, store)
 

@@ -48,6 +48,8 @@ class Options:
         trace: file for the measured trace.
         drawing: train with buckets and threads drawn at random instead, and leave what was noted in the file `notes` (overlap.py).
         debug: show the whole traceback of a worker's error, and not only the frames of the job's own code.
+        host_link_bytes_per_s: of a machine, each way: swaps of all its workers together wait as if its link to its devices were no
+            faster (host_link.py).
     """
 
     steps: int
@@ -64,6 +66,7 @@ class Options:
     drawing: Drawing | None = None
     notes: str | None = None
     debug: bool = False
+    host_link_bytes_per_s: float | None = None
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
 
@@ -81,6 +84,8 @@ class Options:
             raise InputError("resume", "no folder", "the folder of the checkpoints", "Give --checkpoint DIR as well.")
         if self.device not in DEVICES:
             raise InputError("device", repr(self.device), f"one of {', '.join(DEVICES)}", nearest(self.device, DEVICES))
+        if self.host_link_bytes_per_s is not None and not self.host_link_bytes_per_s > 0:
+            raise InputError("host_link_bytes_per_s", str(self.host_link_bytes_per_s), "> 0 bytes a second")
         for name in ("silence_s", "stall_s"):
             if not getattr(self, name) > 0:
                 raise InputError(name, str(getattr(self, name)), "> 0 seconds")

@@ -5,6 +5,7 @@ is the same one, so that autograd's graph, aliases and optimizers find their num
 emptied is not known here.
 """
 
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -29,9 +30,14 @@ Pace = Callable[[int], None]
 
 @dataclass(frozen=True)
 class Extent:
-    """Bytes `start` to `stop` of a storage."""
+    """Bytes `start` to `stop` of a storage, which lives as long as others need it: a backward frees its stash piece by piece.
 
-    storage: torch.UntypedStorage
+    Attributes:
+        key: the storage's identity while it lives.
+    """
+
+    reference: weakref.ref[torch.UntypedStorage]
+    key: int
     start: int
     stop: int
 
@@ -41,9 +47,21 @@ class Extent:
         return self.stop - self.start
 
     @property
-    def key(self) -> int:
-        """The storage's identity."""
-        return self.storage._cdata
+    def alive(self) -> bool:
+        """Whether the storage is still there."""
+        return self.reference() is not None
+
+    @property
+    def storage(self) -> torch.UntypedStorage:
+        """The storage.
+
+        Raises:
+            InternalError: it is gone.
+        """
+        found = self.reference()
+        if found is None:
+            raise InternalError("memory is asked for that nobody holds any more")
+        return found
 
 
 def extents_of(thing: Any, device: torch.device) -> tuple[Extent, ...]:
@@ -58,7 +76,9 @@ def extents_of(thing: Any, device: torch.device) -> tuple[Extent, ...]:
         if storage.device == device or (storage.device.type == device.type and device.index is None):
             found.setdefault(storage._cdata, (storage, []))[1].append((start, stop))
     return tuple(
-        Extent(storage, start, stop) for storage, pieces in found.values() for start, stop in _joined(sorted(pieces))
+        Extent(weakref.ref(storage), key, start, stop)
+        for key, (storage, pieces) in found.items()
+        for start, stop in _joined(sorted(pieces))
     )
 
 

@@ -5,6 +5,7 @@ that several values lie in leaves the device with the last of them. Memory count
 """
 
 import threading
+import time
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -22,6 +23,8 @@ from hocket.run.swap_states import Held, HostCopy, State
 from hocket.units import show_bytes
 
 _SHOWN = 4  # of what is there, in an error
+# How long a transfer's thread may take to let go of what it has carried, and between two looks.
+_PATIENCE_S, _LOOK_S = 0.5, 5e-4
 
 
 @dataclass
@@ -78,7 +81,7 @@ class MemoryManager:
         for tensor in tensors:
             storage = tensor.untyped_storage()
             if storage.device == self._device:
-                self._block(Extent(storage, 0, storage.nbytes())).fixed = True
+                self._block(Extent(weakref.ref(storage), storage._cdata, 0, storage.nbytes())).fixed = True
 
     def wrote(self, value: Value, thing: Any) -> None:
         """A value has been made on the device, or has come from another one.
@@ -247,7 +250,7 @@ class MemoryManager:
     def _forget_users(self, held: Held) -> list[Extent]:
         """A value does not need its storages any more; returns those that no value needs."""
         alone = {}
-        for extent in held.extents:
+        for extent in (extent for extent in held.extents if extent.alive):
             block = self._block(extent)
             block.users.discard(held.value)
             if not block.users and not block.fixed:
@@ -282,7 +285,22 @@ class MemoryManager:
 
     # -- budgets
 
+    def make_room(self, more_bytes: float) -> None:
+        """Before so many bytes are taken: wait for memory that no value needs and that another thread has not let go yet."""
+        with self._lock:
+            self._wait(more_bytes)
+
+    def _wait(self, more_bytes: float) -> None:
+        until = time.monotonic() + _PATIENCE_S
+        while self.device_bytes + more_bytes > self._budget_bytes and time.monotonic() < until:
+            if all(block.users or block.fixed or not block.there_bytes for _, block in self._blocks.values()):
+                return
+            self._lock.release()  # whoever lets go comes through here
+            time.sleep(_LOOK_S)
+            self._lock.acquire()
+
     def _check(self, held: Held, more_bytes: int) -> None:
+        self._wait(more_bytes)
         if self.device_bytes + more_bytes > self._budget_bytes:
             there_bytes = self.device_bytes - (0 if more_bytes else held.nbytes)
             own = [one for one in self._held.values() if one is not held and one.on_device]

@@ -31,11 +31,14 @@ from hocket.run.board import Board
 from hocket.run.division import Division, divided_tensors, split_of
 from hocket.run.elementwise import check_optimizer
 from hocket.run.engines.torch_dist import Worker
+from hocket.run.host_link import host_link
 from hocket.run.loop import Options, check_workers, devices_of
 from hocket.run.measured import MAX_EVENTS, write_trace
 from hocket.run.progress import Progress, State
 from hocket.run.recording import Recording
 from hocket.run.steps import Pace, Segment, segments
+from hocket.run.swap_memory import MemoryManager
+from hocket.run.swapping import budgets_of
 from hocket.run.watched import Watched
 from hocket.units import show_count, show_seconds
 
@@ -93,7 +96,13 @@ def work(job: Job, plan: Plan, options: Options, seat: Seat, progress: Progress,
             return
         recording = Recording(program, number, MAX_EVENTS // seat.workers) if options.trace is not None else None
         record = recording is not None
-        engine = Worker(captured, plan, program, group, device, observer=watched, record=record, division=division)
+        memory = None
+        if options.host_link_bytes_per_s is not None and plan.swap is not None:
+            link = host_link(options.host_link_bytes_per_s, board, seat.local_rank)
+            memory = MemoryManager(group, device, *budgets_of(plan), pace_out=link.out, pace_in=link.back)
+        engine = Worker(
+            captured, plan, program, group, device, observer=watched, record=record, division=division, memory=memory
+        )
         keeper = _keeper(job, plan, options, board)
         start = keeper.resume(engine, speak) if keeper is not None else 0
         runs = list(segments(pace, start, options.steps, _every(options, start)))

@@ -30,12 +30,11 @@ class Turn:
         """Do it, in the lane's thread."""
         self.start_s = clock()
         try:
-            for work in self._begin():
-                work.wait()
+            _done(self._begin)
         except Exception as error:  # whoever waits raises it
             self._failure = error
         self.end_s = clock()
-        del self._begin  # and the tensors that it holds
+        del self._begin  # and the tensors that it holds, before anybody goes on
         self._over.set()
 
     def wait(self) -> None:
@@ -47,6 +46,12 @@ class Turn:
         self._over.wait()
         if self._failure is not None:
             raise self._failure
+
+
+def _done(begin: Begin) -> None:
+    # By itself: its works, and their tensors, are gone when it returns.
+    for work in begin():
+        work.wait()
 
 
 class Turns:

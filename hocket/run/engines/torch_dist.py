@@ -22,10 +22,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from hocket.errors import InputError, InternalError, WorkerLost
+from hocket.errors import InputError, InternalError, RefusedError, WorkerLost
 from hocket.plan.plan import Plan
 from hocket.profile.capture import Captured
-from hocket.program.instruction import COMPUTE, GATHER, Instruction, Kind, Value, What, computes, group_lane
+from hocket.program.instruction import COMPUTE, GATHER, SWAP_LANES, Instruction, Kind, Value, What, computes, group_lane
 from hocket.program.over import Ends
 from hocket.program.program import Program
 from hocket.program.window import windows
@@ -104,6 +104,13 @@ class Worker:
             raise InputError("workers", found, f"{workers}, one for each device of the plan")
         if (division.split.width if division else 1) != plan.tensor:
             raise InternalError(f"a model that is not divided by {plan.tensor}, as the plan is")
+        beside = next((lane for d, lane in program.lanes if d == number and lane in SWAP_LANES.values()), None)
+        if beside is not None:
+            found = f"swaps in a lane of their own ({beside}), which workers do not have yet"
+            raise RefusedError("swap.prefetch", found, "0: swaps in the compute lane", "Plan without prefetching.")
+        if any(v.on_host for lane in _transfers_of(program) for i in lane for v in (*i.reads, *i.writes)):
+            found = "transfers from host to host, which workers do not have yet"
+            raise RefusedError("options.peer", found, "true", "Plan with peer: true.")
         self.program, self.plan, self.position = program, plan, 0
         self.number = number
         self._observer: Observer = observer or Unobserved()
@@ -253,7 +260,7 @@ class Worker:
             device.execute(instruction, store, publish)
         except TransferError as error:  # a sum over the members of the group
             raise self._lost(instruction, error) from error
-        flowing = (store[value] for value in instruction.writes if value.what is What.GRADIENT)
+        flowing = (store[v] for v in instruction.writes if v.what is What.GRADIENT and not v.on_host)
         self._memory.made(tensor for tensors in flowing for tensor in tensors)  # compiled code made them unseen
         if self._record:
             self._handover.synchronize()
@@ -416,6 +423,13 @@ class Worker:
     def memory_course(self) -> list[tuple[float, float]]:
         """(seconds, bytes) of what this device held while it was looked at, if events are recorded; see _memory.py."""
         return sorted(self._memory.course)  # waves note what they do each in a thread of its own
+
+
+def _transfers_of(program: Program) -> Iterator[tuple[Instruction, ...]]:
+    """Rows of sends and receives of a period."""
+    for (_, lane), row in program.period.items():
+        if not computes(lane) and lane not in SWAP_LANES.values():
+            yield row
 
 
 def _of_lane(program: Program, store: dict[Value, Any], lane: str) -> dict[Value, Any]:

@@ -1,0 +1,180 @@
+"""Training beyond memory: weights, gradients and Adam's state are more than four times what all devices hold together."""
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from hocket import zoo
+from hocket.cost.model import CostModel
+from hocket.errors import MemoryExceeded
+from hocket.passes.swapping import Swapping
+from hocket.plan.plan import Plan, PlanStage
+from hocket.plan.swapped import completed
+from hocket.profile.capture import Captured, capture
+from hocket.profile.job import Job
+from hocket.profile.measure import measure
+from hocket.profile.model import ModelProfile
+from hocket.program.instruction import SWAPS, Kind, What
+from hocket.program.program import Program
+from hocket.run.device import Device
+from hocket.run.engines.inline import run_inline
+from hocket.run.loop import train
+from hocket.run.swap_memory import MemoryManager
+from tests.run.device_tracker import DeviceTracker
+from tests.run.plans import CLUSTER, adam
+
+TIMES = 4.5  # so many times all devices' memory
+WORKERS = 2
+BATCH_BYTES = 2 * 4 * 16 * 8  # of words and targets, which the data's stream keeps on the host until the next batch
+SUM_BYTES = 4 * (256 * 64 + 256 + 64)  # the inline engine adds gradients of two devices up in a third place
+
+
+def job() -> Job:
+    """A GPT of single precision with dropout, of some 60 layers."""
+    torch.set_num_threads(1)
+    options = {"n_layer": 6, "d_model": 64, "n_head": 2, "seq": 16, "dropout": 0.1, "tied": False}
+    return zoo.job("gpt", batch_size=4, optimizer=adam, samples=32, **options)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What all tests share: `budget_bytes` of one device."""
+
+    graph: Captured
+    profile: ModelProfile
+    budget_bytes: float
+
+    def plan(self, mode: str, swap: Swapping, **options: bool) -> Plan:
+        """Packs of at most the largest layer's weights, on both devices or in turn."""
+        packs: list[list[str]] = [[]]
+        size, most = 0.0, max(layer.weights_bytes for layer in self.profile.layers)
+        for layer in self.profile.layers:
+            if packs[-1] and size + layer.weights_bytes > most:
+                packs.append([])
+                size = 0.0
+            packs[-1].append(layer.name)
+            size += layer.weights_bytes
+        devices = [(0, 1) if mode == "data" else (k % WORKERS,) for k in range(len(packs))]
+        stages = tuple(PlanStage(tuple(own), where, True) for own, where in zip(packs, devices, strict=True))
+        plan = Plan("harmony", "gpt", 4, 1, stages, CLUSTER, {"mode": mode, **options}, swap=swap)
+        return completed(plan, self.profile)
+
+
+@pytest.fixture(scope="module")
+def setting() -> Setting:
+    """The job, measured, and a budget that is far too small."""
+    profile = measure(job(), (1,), budget_s=0.3)
+    state_bytes = 4 * sum(p.nbytes for p in job().model.parameters())
+    return Setting(capture(job(), 1), profile, state_bytes / TIMES / WORKERS)
+
+
+def foreseen(setting: Setting, plan: Plan, program: Program) -> dict[tuple[int, Kind], Counter[What]]:
+    """Bytes of one period's swaps by device, direction and kind, as the simulator carries them."""
+    costs = CostModel(setting.profile, CLUSTER, plan.cuts(setting.profile), plan.batches.sizes, swaps=True)
+    found = {(device, kind): Counter[What]() for device in program.devices for kind in SWAPS}
+    for _, one in program.instructions():
+        if one.kind in SWAPS:
+            found[one.device, one.kind][one.reads[0].what] += int(costs.carried_bytes(one, 1))
+    return found
+
+
+def moved(devices: dict[int, Device]) -> dict[tuple[int, Kind], Counter[What]]:
+    """Bytes that the memory managers have counted so far."""
+    found = {}
+    for number, device in devices.items():
+        assert device.memory is not None
+        found[number, Kind.SWAP_IN] = Counter(device.memory.in_bytes)
+        found[number, Kind.SWAP_OUT] = Counter(device.memory.out_bytes)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("mode", "policy", "prefetch"),
+    [("data", "next_use", 0), ("pipeline", "next_use", 0), ("data", "lru", 0), ("data", "next_use", 1)],
+)
+def test_what_fits_nowhere_trains_as_if_it_did(setting, mode, policy, prefetch):
+    """Losses, weights are those without limits, to the bit; seen from outside devices never hold more than the budget; and from the
+    second iteration on, when the optimizer has state, bytes are swapped as the simulator says, kind by kind."""
+    plan = setting.plan(mode, Swapping(policy, device_bytes=setting.budget_bytes, prefetch=prefetch))
+    free = replace(plan, swap=None)
+    program = plan.compile(setting.graph)
+    expected = run_inline(setting.graph, free, free.compile(setting.graph), 2)
+    with DeviceTracker() as tracker:
+        first = run_inline(setting.graph, plan, program, 1)
+        before = moved(first.devices)
+        second = run_inline(setting.graph, plan, program, 1, first.position, first.devices)
+    assert [loss[1:] for loss in expected.losses] == [loss[1:] for loss in (*first.losses, *second.losses)]
+    for device, weights in expected.weights.items():
+        assert all(torch.equal(second.weights[device][name], tensor) for name, tensor in weights.items())
+    besides = BATCH_BYTES * WORKERS + SUM_BYTES * (mode == "data")
+    assert 0.6 * WORKERS * setting.budget_bytes < tracker.peak_bytes <= WORKERS * setting.budget_bytes + besides
+    after = moved(second.devices)
+    assert {key: after[key] - before[key] for key in after} == foreseen(setting, plan, program)
+
+
+def test_without_swaps_the_budget_is_an_error_that_names_the_tensor(setting):
+    """The same job, the same budget, nothing swapped."""
+    plan = replace(setting.plan("data", Swapping("next_use", device_bytes=setting.budget_bytes)), swap=None)
+    memory = MemoryManager(0, "cpu", setting.budget_bytes)
+    device = Device(setting.graph, plan, plan.compile(setting.graph), 0, memory=memory)
+    with pytest.raises(MemoryExceeded, match=r"device 0: w\.\d+v0: found .* KiB, beside .* that are there .*at most"):
+        device.start()
+
+
+JOB = """
+import os
+from dataclasses import replace
+from pathlib import Path
+from tests.run.device_tracker import DeviceTracker
+from tests.run.plans import adam
+from tests.run.test_harmony import job as made
+
+
+class Noting(DeviceTracker):
+    def noted(self):
+        Path(__file__).with_name(f"peak-{os.getpid()}").write_text(str(self.peak_bytes))
+
+
+tracker, begun = Noting(), []
+
+
+def optimizer(parameters):  # asked for as soon as a worker has made its first stage
+    parameters = list(parameters)
+    if not begun:
+        begun.append(tracker.__enter__())
+        tracker.register(parameters)
+    return adam(parameters)
+
+
+job = replace(made(), optimizer=optimizer)
+"""
+
+
+def peaks(folder: Path) -> Iterator[int]:
+    """The most that each process has seen."""
+    for path in folder.glob("peak-*"):
+        yield int(path.read_text())
+
+
+@pytest.mark.workers
+@pytest.mark.parametrize("mode", ["data", "pipeline"])
+def test_two_workers_train_what_fits_nowhere(setting, mode, tmp_path):
+    """`hocket train` of such a plan in real processes: the losses of the unconstrained run, as means of
+    steps; each process within the budget, seen from outside and by the engine's own tracker."""
+    plan = setting.plan(mode, Swapping("next_use", device_bytes=setting.budget_bytes))
+    free = replace(plan, swap=None)
+    expected = run_inline(setting.graph, free, free.compile(setting.graph), 3)
+    (tmp_path / "job.py").write_text(JOB)
+    plan.save(tmp_path / "plan.yaml")
+    summary = train(tmp_path / "job.py", tmp_path / "plan.yaml", steps=3, trace=str(tmp_path / "run.json"))
+    steps = [sum(loss for _, loss, _ in expected.losses[k : k + 4]) / 4 for k in range(0, 12, 4)]
+    assert summary.losses == pytest.approx(steps, rel=1e-6)
+    assert 0.5 * setting.budget_bytes < max(peaks(tmp_path)) <= setting.budget_bytes + BATCH_BYTES
+    assert max(summary.peak_memory_bytes.values()) <= setting.budget_bytes + BATCH_BYTES
+    trace = json.loads((tmp_path / "run.json").read_text())
+    assert "swap_in" in str(trace)
