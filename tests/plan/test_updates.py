@@ -20,6 +20,7 @@ def test_the_synchronous_strategies() -> None:
         "flush",
         "fully_sharded",
         "gpipe",
+        "harmony",
         "interleaved",
         "model_parallel",
         "waves",
