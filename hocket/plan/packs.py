@@ -13,6 +13,7 @@ from hocket.cost.model import CostModel
 from hocket.cost.sizes import PlanSizes
 from hocket.errors import InputError, RefusedError
 from hocket.hardware.cluster import Cluster
+from hocket.passes.borders import StageCut, ties_of
 from hocket.passes.swapping import Swapping
 from hocket.plan.candidates import TIE, Candidate, Refused
 from hocket.plan.hunt import make_plan
@@ -125,7 +126,7 @@ def _offered(
                     Refused(SWAPPING, str(mode), f"{error.place} {error.found}; expected {error.expected}", swaps=True)
                 )
                 break
-            for one in _few(plans, most):
+            for one in _few([p for p in plans if _ties_apart(situation, mode, p)], most):
                 if (mode, one.backward) not in seen:
                     seen.add((mode, one.backward))
                     yield mode, one
@@ -148,13 +149,25 @@ def _few(plans: Sequence[HarmonyPlan], most: int) -> list[HarmonyPlan]:
     return kept if finest is None or finest in kept else [*kept, finest]
 
 
-def _plan(situation: Situation, mode: Mode, one: HarmonyPlan, profile_path: str) -> Plan:
-    """A plan of packs whose stashes are made again, without its swaps."""
+def _ties_apart(situation: Situation, mode: Mode, one: HarmonyPlan) -> bool:
+    """Whether packs that share weights are on different devices, where their gradients are summed."""
+    cuts = _cuts(situation, mode, one)
+    devices = ([cuts[s].devices for s in tie.stages] for tie in ties_of(situation.profile, cuts))
+    return all(len(set(own)) == len(own) for own in devices)
+
+
+def _cuts(situation: Situation, mode: Mode, one: HarmonyPlan) -> tuple[StageCut, ...]:
+    """The packs as stages, whose stashes are made again."""
     everywhere = tuple(range(one.devices))
-    stages = tuple(
+    return tuple(
         cut(situation, range(*pack), everywhere if mode is Mode.DATA else (t % one.devices,), recompute=True)
         for t, pack in enumerate(one.backward.packs)
     )
+
+
+def _plan(situation: Situation, mode: Mode, one: HarmonyPlan, profile_path: str) -> Plan:
+    """A plan of packs, without its swaps."""
+    stages = _cuts(situation, mode, one)
     options = {"mode": str(mode)} | ({"just_in_time": False} if situation.profile.clip_grad_norm is not None else {})
     size = one.backward.size
     return make_plan(situation, SWAPPING, Choice(stages, size, situation.batch_size // size, options), profile_path)

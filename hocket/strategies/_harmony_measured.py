@@ -4,6 +4,8 @@ Rules of this file: nothing is fitted. A pack's task takes less than the sum of 
 what a plan of packs really needs is proved of its program.
 """
 
+from dataclasses import replace
+
 import numpy as np
 
 from hocket.cost.model import CostModel
@@ -41,7 +43,10 @@ def layer_profile(profile: ModelProfile, cluster: Cluster) -> LayerProfile:
     """Seconds and bytes of every layer's tasks, by the profile's sizes of microbatches."""
     cuts = tuple(StageCut((k,), (0,), recompute=True) for k in range(len(profile.layers)))
     options = {"mode": "data", "just_in_time": profile.clip_grad_norm is None}
-    program = compile_strategy("harmony", stage_shapes(profile, cuts), 1, options)
+    alone = tuple(
+        replace(shape, tied=()) for shape in stage_shapes(profile, cuts)
+    )  # each layer's tasks, whoever shares weights
+    program = compile_strategy("harmony", alone, 1, options)
     instructions = [i for _, i in program.instructions()]
     rows = []
     for size in profile.microbatch_sizes:

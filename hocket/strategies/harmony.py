@@ -35,24 +35,17 @@ OPTIONS: dict[str, Option] = {
 
 
 def supports(stages: Stages, microbatches: int, options: Options) -> str | None:
-    """Packs on the same devices, or each on one of its own; where steps wait for gradients of other packs, none is just in time."""
+    """Packs on the same devices, or each on one of its own; where steps wait for the norm of all gradients, none is just in time."""
     if options["mode"] == Mode.DATA:
         apart = next((s for s, stage in enumerate(stages) if stage.devices != stages[0].devices), None)
         other = f"stage {apart} is on other devices than stage 0; in data mode all are on the same" if apart else None
     else:
         wide = next((s for s, stage in enumerate(stages) if len(stage.devices) > 1), None)
         other = None if wide is None else f"stage {wide} is on several devices; in pipeline mode each is on one"
-    waits = next(
-        (
-            what
-            for what, any_of in (("the norm of all gradients", "clips"), ("gradients of other packs", "tied"))
-            if any(getattr(stage, any_of) for stage in stages)
-        ),
-        None,
-    )
-    late = f"steps wait for {waits}, and just_in_time is true: say just_in_time: false"
+    late = "steps wait for the norm of all gradients, and just_in_time is true: say just_in_time: false"
+    clips = any(stage.clips for stage in stages)
     return reasons(
-        (other, late if waits and options["just_in_time"] else None, enough_microbatches(stages, microbatches))
+        (other, late if clips and options["just_in_time"] else None, enough_microbatches(stages, microbatches))
     )
 
 
@@ -67,9 +60,12 @@ def compile(stages: Stages, microbatches: int, options: Options) -> Program:
     """The program, without its swaps (passes/swaps.py): forwards pack by pack, backwards from the last pack to the first.
 
     Without grouping the packs take turns for each microbatch: in data mode all forwards and backwards of one before the next, in
-    pipeline mode all forwards before all backwards.
+    pipeline mode all forwards before all backwards. Steps of packs that share weights wait for each other's gradients: they come last.
     """
     grouping, just_in_time, data = options["grouping"], options["just_in_time"], options["mode"] == Mode.DATA
+
+    def at_once(s: int) -> bool:
+        return just_in_time and not stages[s].tied
 
     def order(device: int, total: int) -> list[Task]:
         hosted = [s for s, stage in enumerate(stages) if device in stage.devices]
@@ -78,7 +74,7 @@ def compile(stages: Stages, microbatches: int, options: Options) -> Program:
             mine = own(stages, hosted[0], device, range(update * microbatches, (update + 1) * microbatches))
 
             def backward(s: int, m: int, last: int = mine[-1], update: int = update) -> list[Task]:
-                behind = [Task(Work.UPDATE, s, update)] if just_in_time and m == last else []
+                behind = [Task(Work.UPDATE, s, update)] if at_once(s) and m == last else []
                 return [Task(Work.BACKWARD, s, m), *behind]
 
             if grouping:
@@ -88,8 +84,7 @@ def compile(stages: Stages, microbatches: int, options: Options) -> Program:
                 for several in [[m] for m in mine] if data else [mine]:
                     tasks += [Task(Work.FORWARD, s, m) for m in several for s in hosted]
                     tasks += [task for m in several for s in reversed(hosted) for task in backward(s, m)]
-            if not just_in_time:
-                tasks += [Task(Work.UPDATE, s, update) for s in hosted]
+            tasks += [Task(Work.UPDATE, s, update) for s in hosted if not at_once(s)]
         return tasks
 
     name = f"harmony {options['mode']} {config(stages)}"

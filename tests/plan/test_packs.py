@@ -135,3 +135,15 @@ def test_equal_packs(mode: Mode) -> None:
         assert one.forward.size == one.backward.size
         assert one.peak_bytes <= 700e6
         assert [layer for pack in one.backward.packs for layer in range(*pack)] == list(range(6))
+
+
+def test_packs_that_share_weights_are_on_different_devices() -> None:
+    """In pipeline mode the first layer and the last land on one device or on two; only the latter is taken, and its steps come last."""
+    layers = tuple(replace(layer, parameters=(f"w{k % 5}",)) for k, layer in enumerate(MODEL.layers))
+    tied = replace(MODEL, layers=layers, ties=((0, 5),))
+    found = [one.plan for one in search(tied, cluster(700e6), 4).candidates if one.plan.options["mode"] == "pipeline"]
+    assert found
+    for plan in found:
+        first, last = (next(s for s in plan.stages if name in s.layers) for name in (layers[0].name, layers[5].name))
+        assert first is last or first.devices != last.devices
+        proved(plan, tied)
