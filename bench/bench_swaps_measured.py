@@ -1,0 +1,79 @@
+"""What plans that swap do with real workers that share one host link: Figure 2 of Harmony (HotOS 2021), measured.
+
+A GPT of some 40 layers, two microbatches a device, budgets of a sixth of weights, gradients and Adam's state; the link is shaped
+(`hocket train --host-link`): swaps of all workers wait as for so many bytes a second. `python -m bench.bench_swaps_measured 1 2`
+"""
+
+import sys
+import time
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from hocket.hardware.cluster import Cluster, Level
+from hocket.passes.swapping import Swapping
+from hocket.plan.plan import Plan, PlanStage
+from hocket.plan.swapped import completed
+from hocket.profile.measure import measure
+from hocket.run.loop import train
+
+RATE, STEPS, EACH, SHARE = 5e6, 4, 2, 9.0
+APART = {"grouping": False, "just_in_time": False}
+SCHEMES: tuple[tuple[str, dict[str, Any], str], ...] = (
+    ("data parallel, lru", APART, "lru"),
+    ("Harmony-DP, next_use", {}, "next_use"),
+    ("Harmony-PP, next_use", {"mode": "pipeline"}, "next_use"),
+)
+JOB = """
+from functools import partial
+import torch
+from hocket import zoo
+
+job = zoo.job("gpt", batch_size={batch}, n_layer=4, d_model=64, n_head=2, seq=16, dropout=0.1, tied=False, samples=64,
+              optimizer=partial(torch.optim.Adam, lr=1e-3))
+"""
+
+
+def main() -> None:
+    """Samples a second of each device by the number of devices."""
+    counts = [int(word) for word in sys.argv[1:]] or [1, 2]
+    print(f"| samples/s of each device | {' | '.join(map(str, counts))} |\n|---|{'---|' * len(counts)}")
+    rows: dict[str, list[str]] = {name: [] for name, _, _ in SCHEMES}
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        for count in counts:
+            batch, scope = EACH * count, dict[str, Any]()
+            exec(JOB.format(batch=batch), scope)  # the same text that the workers read
+            (folder / "job.py").write_text(JOB.format(batch=batch))
+            profile = measure(scope["job"], (1,), budget_s=0.5)
+            state_bytes = 4 * sum(p.nbytes for p in scope["job"].model.parameters())
+            packs, size, most = list[list[str]]([[]]), 0.0, max(layer.weights_bytes for layer in profile.layers)
+            for layer in profile.layers:
+                if packs[-1] and size + layer.weights_bytes > most:
+                    packs.append([])
+                    size = 0.0
+                packs[-1].append(layer.name)
+                size += layer.weights_bytes
+            for title, options, policy in SCHEMES:
+                pipeline = options.get("mode") == "pipeline"
+                where = [(k % count,) if pipeline else tuple(range(count)) for k in range(len(packs))]
+                stages = tuple(PlanStage(tuple(own), at, True) for own, at in zip(packs, where, strict=True))
+                cluster = Cluster("server", (Level("server", max(counts), 1e9),), "cpu-core", sender_copies=True)
+                swap = Swapping(policy, state_bytes * 1.5 / SHARE)
+                plan = Plan("harmony", "gpt", batch, 1, stages, cluster, options, swap=swap)
+                completed(plan, profile).save(folder / "plan.yaml")
+                ends: list[float] = []
+                train(
+                    folder / "job.py",
+                    folder / "plan.yaml",
+                    steps=STEPS,
+                    on_step=lambda _, ends=ends: ends.append(time.monotonic()),
+                    host_link_bytes_per_s=RATE,
+                )
+                rows[title].append(f"{EACH * (STEPS - 2) / (ends[-1] - ends[1]):.3f}")
+    for title, cells in rows.items():
+        print(f"| {title} | {' | '.join(cells)} |")
+
+
+if __name__ == "__main__":
+    main()
