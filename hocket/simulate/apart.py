@@ -2,14 +2,15 @@
 
 Rules of this file: edges alone are added. Every sum of gradients waits until the last backward of its update is over on each of
 its devices, whatever stages they host, and until the one before it is, in the order in which backwards make them; of backwards that
-stand behind the first instruction that takes the sum (a step, or what swaps it out), it cannot wait for any. What else runs meanwhile does so still.
+stand behind the first instruction that takes the sum (a step, or what swaps it out), it cannot wait for any. What else runs
+meanwhile does so still.
 """
 
 from collections.abc import Iterable
 from dataclasses import replace
 from itertools import pairwise
 
-from hocket.program.instruction import Kind, What
+from hocket.program.instruction import SWAP_LANES, Kind, What
 from hocket.simulate.nodes import KINDS, PERIOD, Part
 from hocket.simulate.tables import Layout
 from hocket.trace.sums import SUMS
@@ -20,8 +21,9 @@ _SUMMED = (What.REDUCED, What.PART)
 
 
 def sums_apart(layout: Layout) -> Layout | None:
-    """A lowered program with its sums behind its backwards; None where it sums no gradients, or compute waits for sums to swap them."""
-    if layout.program.swaps:
+    """A lowered program with its sums behind its backwards; None where it sums no gradients, or where lanes of swaps
+    take sums, beside computation and in an order of their own."""
+    if any(lane in SWAP_LANES.values() for _, lane in layout.program.lanes):
         return None
     skeleton = layout.skeleton
     inside, between = list(skeleton.inside), list(skeleton.between)
@@ -40,9 +42,7 @@ def _edges(layout: Layout, part: Part) -> set[tuple[int, int]]:
     """(node, sum that waits for it) in one part of the program."""
     skeleton, batch = layout.skeleton, layout.program.rule.batch
     last: dict[tuple[int, int, int], int] = {}  # node, by device, microbatches of an update, and update
-    taken: dict[
-        tuple[int, int, int], int
-    ] = {}  # the same when the first of its sums was taken, by device, stage and update
+    taken: dict[tuple[int, int, int], int] = {}  # likewise when its first sum was taken, by device, stage and update
     for lane, node, end, kind, stage, index, _, _ in part.rows:  # those of a lane are in its order
         device = skeleton.lanes[lane][0]
         if kind == _BACKWARD:
