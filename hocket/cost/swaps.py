@@ -53,7 +53,8 @@ class Scheme:
         in_turn: packs on devices in turn; otherwise as many neighbouring packs each.
         grouped: a task runs all its microbatches. just_in_time: an update follows its backward at once.
         peer: what crosses devices goes from one to the other and not through the host.
-        packs: first layers of packs; () for packs of one layer. writes_clean: what is evicted is written out although
+        packs: first layers of packs; () for packs of one layer. forward: of forward tasks, in data parallelism, where a task runs each
+            microbatch through all its layers; () for the same as backward. writes_clean: what is evicted is written out although
             the host has the same (per-device virtualisation); otherwise it is dropped.
     """
 
@@ -66,6 +67,7 @@ class Scheme:
     peer: bool = True
     packs: tuple[int, ...] = ()
     writes_clean: bool = True
+    forward: tuple[int, ...] = ()
 
     def first_layers(self, layers: int) -> tuple[int, ...]:
         """First layers of packs.
@@ -73,7 +75,22 @@ class Scheme:
         Raises:
             InputError: packs that do not begin at 0 and ascend.
         """
-        packs = self.packs or tuple(range(layers))
+        return self._checked(self.packs or tuple(range(layers)), layers)
+
+    def first_forward_layers(self, layers: int) -> tuple[int, ...]:
+        """First layers of forward tasks.
+
+        Raises:
+            InputError: they do not begin at 0 and ascend, or there are such in a pipeline.
+        """
+        if self.forward and self.pipeline:
+            raise InputError(
+                "forward", str(self.forward), "none: forward tasks of a pipeline are its packs", "Leave it out."
+            )
+        return self._checked(self.forward or self.first_layers(layers), layers)
+
+    @staticmethod
+    def _checked(packs: tuple[int, ...], layers: int) -> tuple[int, ...]:
         if packs[0] != 0 or packs[-1] >= layers or any(a >= b for a, b in pairwise(packs)):
             raise InputError(
                 "packs", str(packs), f"ascending first layers from 0, below {layers}", "Correct the packs."
@@ -123,8 +140,11 @@ def swap_volumes(layers: Sequence[Layer], scheme: Scheme) -> dict[Tensor, Volume
     optimizer = sum(layer.optimizer_bytes for layer in layers)
     stash = sum(layer.stash_bytes for layer in layers)
     ahead, back = (
-        _borders(layers, scheme, [device(k, len(firsts)) for k in range(len(firsts))], firsts, seen)
-        for device in (scheme.forward_device, scheme.backward_device)
+        _borders(layers, scheme, [device(k, len(cuts)) for k in range(len(cuts))], cuts, seen)
+        for device, cuts in (
+            (scheme.forward_device, scheme.first_forward_layers(len(layers))),
+            (scheme.backward_device, firsts),
+        )
     )
     batch = seen * layers[0].input_bytes
     return {

@@ -26,11 +26,12 @@ _NEVER = 1 << 60
 
 class Habits(NamedTuple):
     """What of a strategy's order its tasks are: with grouping one runs all microbatches; an update may belong to its stage's last
-    backward; what goes to peers goes there at once, or through the host."""
+    backward; what goes to peers goes there at once, or through the host; forward: stages of each forward task, () for one each."""
 
     grouping: bool = False
     just_in_time: bool = False
     peer: bool = True
+    forward: tuple[int, ...] = ()
 
 
 def with_swaps(program: Program, swapping: Swapping, habits: Habits, sizes: Sizes | None = None) -> Program:
@@ -180,6 +181,10 @@ class _Device:
         program, device = self.program, self.device
         compute = program.period[device, COMPUTE]
         self.operations = _operations(compute, self.habits)
+        self.ends = list(range(len(self.operations)))  # the last operation of each one's task
+        for number in reversed(range(len(self.operations) - 1)):
+            if self.operations[number].task == self.operations[number + 1].task:
+                self.ends[number] = self.ends[number + 1]
         self.writes_clean = self.swapping.writes_clean or self.swapping.policy == "lru"
         self.beside = self.swapping.prefetch > 0
         self.next: dict[Value, list[int]] = defaultdict(list)  # operations that need a value, the last one first
@@ -224,9 +229,9 @@ class _Device:
             self._compute(instruction, number, waits=first)
             first = False
         if self.swapping.policy == "task":
-            then = self.operations[number + 1] if number + 1 < len(self.operations) else None
-            stays = set(then.needs) if then is not None and then.task == operation.task else set()
-            for value in self._in_order(v for v in self.there if v not in stays and v not in self.ahead):
+            end = self.ends[number]
+            gone = [v for v in self.there if v not in self.ahead and self._next_use(v, number + 1) > end]
+            for value in self._in_order(gone):
                 self._evict(value, number)
 
     def _extra(self, operation: _Operation) -> float:
@@ -473,12 +478,14 @@ def _operations(compute: tuple[Instruction, ...], habits: Habits) -> list[_Opera
     """The compute lane as operations, with the task of each."""
     found: list[_Operation] = []
     begun: list[Instruction] = []
+    packs = [pack for pack, size in enumerate(habits.forward) for _ in range(size)]  # the forward task of each stage
     for i in compute:
         begun.append(i)
         if i.kind is Kind.LOAD or i.again:
             continue
         before = found[-1] if found else None
-        task: tuple[object, ...] = (i.kind, i.stage, -1 if habits.grouping else i.index)
+        pack = packs[i.stage] if packs and i.kind is Kind.FORWARD else i.stage
+        task: tuple[object, ...] = (i.kind, pack, -1 if habits.grouping else i.index)
         follows = before is not None and before.instructions[-1].kind is Kind.BACKWARD and before.task[1] == i.stage
         if i.kind is Kind.STEP and habits.just_in_time and follows and before is not None:
             task = before.task

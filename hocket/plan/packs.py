@@ -7,7 +7,7 @@ where it says nothing, nothing is swapped.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from hocket.cost.model import CostModel
 from hocket.cost.sizes import PlanSizes
@@ -126,10 +126,22 @@ def _offered(
                     Refused(SWAPPING, str(mode), f"{error.place} {error.found}; expected {error.expected}", swaps=True)
                 )
                 break
-            for one in _few([p for p in plans if _ties_apart(situation, mode, p)], most):
-                if (mode, one.backward) not in seen:
-                    seen.add((mode, one.backward))
+            tried = _few([p for p in plans if _ties_apart(situation, mode, p)], most)
+            if mode is Mode.DATA:  # and the quickest whose forward packs are larger
+                plans = equal_plans(layers, roomy, situation.batch_size, mode, situation.sizes, nested=True)
+                tried += _few([p for p in plans if _forward(p) and _ties_apart(situation, mode, p)], 1)[:1]
+            for one in tried:
+                if (mode, one.forward, one.backward) not in seen:
+                    seen.add((mode, one.forward, one.backward))
                     yield mode, one
+
+
+def _forward(one: HarmonyPlan) -> tuple[int, ...]:
+    """Backward packs of each forward pack, the last by itself; () where forward packs are the same."""
+    if len(one.forward.packs) + 1 == len(one.backward.packs):
+        return ()
+    ends = [pack.first for pack in one.backward.packs]
+    return (*(ends.index(pack.end) - ends.index(pack.first) for pack in one.forward.packs), 1)
 
 
 def _forwards(one: HarmonyPlan) -> int:
@@ -168,7 +180,11 @@ def _cuts(situation: Situation, mode: Mode, one: HarmonyPlan) -> tuple[StageCut,
 def _plan(situation: Situation, mode: Mode, one: HarmonyPlan, profile_path: str) -> Plan:
     """A plan of packs, without its swaps."""
     stages = _cuts(situation, mode, one)
-    options = {"mode": str(mode)} | ({"just_in_time": False} if situation.profile.clip_grad_norm is not None else {})
+    options: dict[str, Any] = {"mode": str(mode)}
+    if situation.profile.clip_grad_norm is not None:
+        options["just_in_time"] = False
+    if _forward(one):
+        options["forward"] = list(_forward(one))
     size = one.backward.size
     return make_plan(situation, SWAPPING, Choice(stages, size, situation.batch_size // size, options), profile_path)
 
@@ -178,7 +194,11 @@ def _tried(situation: Situation, plan: Plan, ahead: int, found: Packs) -> list[C
     found.considered += 1
     cluster, profile = situation.cluster, situation.profile
     room = min(cluster.capacity_bytes(device) for device in range(cluster.devices))
-    config = f"{plan.options['mode']} {len(plan.stages)} packs{f' ahead {ahead}' if ahead else ''}"
+    larger = plan.options.get("forward")
+    words = (
+        f"{len(plan.stages)} packs" if larger is None else f"{len(larger)} packs forward {len(plan.stages)} backward"
+    )
+    config = f"{plan.options['mode']} {words}{f' ahead {ahead}' if ahead else ''}"
     try:
         plan = completed(
             replace(plan, predicted=None, swap=Swapping("next_use", device_bytes=room, prefetch=ahead)), profile

@@ -35,7 +35,7 @@ from hocket.simulate.simulator import Outcome, enough_repeats, lay_out, play
 from hocket.simulate.summary import Summary, steady_state, summarize
 from hocket.simulate.tables import Layout
 from hocket.strategies._choices import MAX_FORWARDS, Choice, Situation
-from hocket.strategies._common import compile_strategy, habits, microbatches_of
+from hocket.strategies._common import compile_strategy, complete, habits, microbatches_of
 from hocket.trace.trace import Trace
 
 
@@ -261,7 +261,7 @@ def _play(asked: _Asked, record: bool, repeats: int | None = None) -> Outcome:
     profile, cluster, strategy, options, cuts, batch, swap = asked
     sizes, swaps = _sizes(strategy, cuts, batch), swap is not None
     costs = CostModel(profile, cluster, cuts, sizes, columns=_columns(profile), swaps=swaps)
-    chosen = tuple(sorted(options.items()))
+    chosen = tuple(sorted(complete(strategy, options).items()))
     shapes = stage_shapes(profile, cuts)
     layout = _layout(strategy, shapes, len(costs.samples), chosen, costs.rounds, repeats, swap)
     return play(layout, costs, record=record)

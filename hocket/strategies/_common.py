@@ -24,7 +24,8 @@ Options = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Option:
-    """One entry of a plan's `options`: its type, the value when it is left out, and what it does; the words it may be, if only some."""
+    """One entry of a plan's `options`: its type (tuple: a list of whole numbers >= 1), the value when it is left out, and what it does;
+    the words it may be, if only some."""
 
     kind: type
     default: Any
@@ -73,12 +74,21 @@ def complete(name: str, options: Options) -> dict[str, Any]:
             expected = f"one of {', '.join(known)}" if known else f"no options: {name} takes none"
             raise InputError(f"options.{key}", "unknown option", expected, nearest(key, known))
         kind = known[key].kind
-        if value is not None and (not isinstance(value, kind) or (kind is int and isinstance(value, bool))):
+        if kind is tuple:
+            _whole_numbers(key, value)
+        elif value is not None and (not isinstance(value, kind) or (kind is int and isinstance(value, bool))):
             raise InputError(f"options.{key}", repr(value), f"a value of type {kind.__name__}")
         words = known[key].words
         if words and value is not None and value not in words:
             raise InputError(f"options.{key}", repr(value), f"one of {', '.join(words)}", nearest(str(value), words))
-    return {key: options.get(key, option.default) for key, option in known.items()}
+    full = {key: options.get(key, option.default) for key, option in known.items()}
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in full.items()}
+
+
+def _whole_numbers(key: str, value: Any) -> None:
+    """Check an option that is a list."""
+    if not isinstance(value, list | tuple) or any(type(one) is not int or one < 1 for one in value):
+        raise InputError(f"options.{key}", repr(value), "a list of whole numbers >= 1, such as [3, 2, 1]")
 
 
 def compile_strategy(name: str, stages: Stages, microbatches: int, options: Options | None = None) -> Program:
@@ -146,7 +156,7 @@ def habits(name: str, options: Options) -> Habits:
         InputError: an unknown option, or one of the wrong type.
     """
     full = complete(name, options)
-    return Habits(*(bool(full.get(key, Habits._field_defaults[key])) for key in Habits._fields))
+    return Habits(**{key: full[key] for key in Habits._fields if key in full})
 
 
 def merges(name: str) -> bool:

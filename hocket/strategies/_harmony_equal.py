@@ -1,18 +1,22 @@
-"""Harmony's tuner where forward and backward have the same packs: those of a program, whose stages have one device for both.
+"""Harmony's tuner where a program's stages are the backward packs: forward packs are the same, or unions of neighbours.
 
 Rules of this file: the candidates are the search's own (_harmony_search.py), and so is the clock; what it says orders them, and whoever
 simulates them decides.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
+import numpy as np
+
+from hocket.strategies import _harmony_compiled as compiled
 from hocket.strategies._harmony import Costs, HarmonyPlan, Mode
 from hocket.strategies._harmony_costs import LayerProfile, Server
 from hocket.strategies._harmony_search import Tables
 
 
 def equal_plans(
-    profile: LayerProfile, server: Server, batch: int, mode: Mode, sizes: Sequence[int]
+    profile: LayerProfile, server: Server, batch: int, mode: Mode, sizes: Sequence[int], nested: bool = False
 ) -> list[HarmonyPlan]:
     """Plans of equal packs that fit by the tuner's count, quickest first: of each size and number of packs the quickest.
 
@@ -20,16 +24,48 @@ def equal_plans(
 
     Arguments:
         sizes: of microbatches; those that do not divide what a device sees are left out.
+        nested: a forward pack is a union of backward packs, as large as fits; for data mode, where all stages are on the same devices.
 
     Raises:
         InputError: the batch cannot be divided among the devices.
     """
     costs = Costs(profile, server, batch, mode)
-    found: dict[tuple[int, int], tuple[float, int, tuple[int, ...]]] = {}
+    found: dict[tuple[int, int], tuple[float, int, tuple[int, ...], tuple[int, ...]]] = {}
     largest = min(profile.forward.sizes[-1], profile.backward.sizes[-1])
     for size in (size for size in sizes if costs.samples % size == 0 and size <= largest):
         for cuts in Tables(costs, size, True).candidates(profile.layers).cuts:
-            one = (costs.seconds(size, cuts[:-1], size, cuts), size, tuple(cuts.tolist()))
+            forward = joined(costs, size, cuts) if nested else cuts[:-1]
+            seconds = costs.seconds(size, forward, size, cuts)
+            one = (seconds, size, tuple(forward.tolist()), tuple(cuts.tolist()))
             key = (size, len(cuts))
             found[key] = min(found.get(key, one), one)
-    return [costs.plan(size, cuts[:-1], size, cuts) for _, size, cuts in sorted(found.values())]
+    return [costs.plan(size, forward, size, cuts) for _, size, forward, cuts in sorted(found.values())]
+
+
+def joined(costs: Costs, size: int, cuts: Any) -> Any:
+    """Cuts of the forward packs: of all unions of these backward packs (but the last) that fit, those that swap least at their borders.
+
+    Arguments:
+        cuts: ends of the backward packs, 0 first.
+    """
+    at, ends = costs.at(size), cuts[:-1]
+    border = at.border[ends]
+    kept = np.append(0.0, np.cumsum(border[:-1]))  # inputs of backward packs, which their forward keeps
+    price = 2 * (costs.samples // size) * border / costs.rates(1)[0] + costs.server.freeing_s
+    best, origin = np.empty(len(ends)), np.zeros(len(ends), np.int64)
+    compiled.least_sum(
+        at.forward_bytes[ends] + kept,
+        2 * border,
+        border,
+        price,
+        np.zeros(len(ends)),
+        costs.server.memory_bytes,
+        best,
+        origin,
+    )
+    if not np.isfinite(best[-1]):
+        return ends
+    found = [len(ends) - 1]
+    while found[-1]:
+        found.append(int(origin[found[-1]]))
+    return ends[found[::-1]]

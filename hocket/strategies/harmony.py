@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import replace
+from itertools import accumulate, pairwise
 from math import ceil
 
 from hocket.passes.assemble import assemble
@@ -31,6 +32,12 @@ OPTIONS: dict[str, Option] = {
         True,
         "what goes to another device goes there at once; otherwise through the host, where values are swapped",
     ),
+    "forward": Option(
+        tuple,
+        (),
+        "stages of each forward task, in mode data, such as [3, 2, 1]: each microbatch goes through all stages of a task before the "
+        "next one does; backward tasks are the stages; left out: one each",
+    ),
 }
 
 
@@ -45,8 +52,25 @@ def supports(stages: Stages, microbatches: int, options: Options) -> str | None:
     late = "steps wait for the norm of all gradients, and just_in_time is true: say just_in_time: false"
     clips = any(stage.clips for stage in stages)
     return reasons(
-        (other, late if clips and options["just_in_time"] else None, enough_microbatches(stages, microbatches))
+        (
+            other,
+            _forward(stages, options),
+            late if clips and options["just_in_time"] else None,
+            enough_microbatches(stages, microbatches),
+        )
     )
+
+
+def _forward(stages: Stages, options: Options) -> str | None:
+    """The reason to refuse sizes of forward tasks."""
+    sizes = options["forward"]
+    if sizes and options["mode"] != Mode.DATA:
+        return (
+            f"forward is {list(sizes)}, and mode {options['mode']}; forward tasks of several stages are for mode data"
+        )
+    if sizes and sum(sizes) != len(stages):
+        return f"forward is {list(sizes)}, {sum(sizes)} stages in all, and the plan has {len(stages)}"
+    return None
 
 
 def in_flight(stages: Stages, microbatches: int, options: Options) -> tuple[int, ...]:
@@ -60,7 +84,8 @@ def compile(stages: Stages, microbatches: int, options: Options) -> Program:
     """The program, without its swaps (passes/swaps.py): forwards pack by pack, backwards from the last pack to the first.
 
     Without grouping the packs take turns for each microbatch: in data mode all forwards and backwards of one before the next, in
-    pipeline mode all forwards before all backwards. Steps of packs that share weights wait for each other's gradients: they come last.
+    pipeline mode all forwards before all backwards. Forward tasks may be of several stages, and then a microbatch goes through all of
+    them before the next one does (a plan's stages are the backward packs, and a forward pack is a union of neighbours). Steps of packs that share weights wait for each other's gradients: they come last.
     """
     grouping, just_in_time, data = options["grouping"], options["just_in_time"], options["mode"] == Mode.DATA
 
@@ -70,6 +95,8 @@ def compile(stages: Stages, microbatches: int, options: Options) -> Program:
     def order(device: int, total: int) -> list[Task]:
         hosted = [s for s, stage in enumerate(stages) if device in stage.devices]
         tasks: list[Task] = []
+        ends = (0, *accumulate(options["forward"] or (1,) * len(hosted)))
+        packs = [hosted[a:e] for a, e in pairwise(ends)]
         for update in range(total // microbatches):
             mine = own(stages, hosted[0], device, range(update * microbatches, (update + 1) * microbatches))
 
@@ -78,7 +105,7 @@ def compile(stages: Stages, microbatches: int, options: Options) -> Program:
                 return [Task(Work.BACKWARD, s, m), *behind]
 
             if grouping:
-                tasks += [Task(Work.FORWARD, s, m) for s in hosted for m in mine]
+                tasks += [Task(Work.FORWARD, s, m) for pack in packs for m in mine for s in pack]
                 tasks += [task for s in reversed(hosted) for m in mine for task in backward(s, m)]
             else:
                 for several in [[m] for m in mine] if data else [mine]:
@@ -88,6 +115,8 @@ def compile(stages: Stages, microbatches: int, options: Options) -> Program:
         return tasks
 
     name = f"harmony {options['mode']} {config(stages)}"
+    if options["forward"]:
+        name += f" forward {'-'.join(map(str, options['forward']))}"
     return assemble(name, stages, rule(stages, microbatches, options), microbatches, order)
 
 

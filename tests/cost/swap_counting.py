@@ -6,6 +6,7 @@ does not use is evicted, and between tasks everything is. What is evicted is wri
 
 from collections import Counter
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from hocket.cost.swaps import Layer, Scheme, Tensor, Volume
 
@@ -27,13 +28,14 @@ class Operation:
 def operations(layers: int, scheme: Scheme) -> list[Operation]:
     """One replica's operations, in an order in which each finds what it reads."""
     firsts = scheme.first_layers(layers)
-    packs = [range(a, e) for a, e in zip(firsts, (*firsts[1:], layers), strict=True)]
+    packs = [range(a, e) for a, e in pairwise((*firsts, layers))]
+    ahead = [range(a, e) for a, e in pairwise((*scheme.first_forward_layers(layers), layers))]
     seen = scheme.microbatches * (scheme.devices if scheme.pipeline else 1)
 
     def forward(p: int, i: int) -> Operation:
-        span, device = packs[p], scheme.forward_device(p, len(packs)) if scheme.pipeline else 0
-        there = {(Tensor.ACTIVATIONS, span[-1] + 1, i)} if p + 1 < len(packs) else set()
-        away = scheme.pipeline and there and scheme.forward_device(p + 1, len(packs)) != device and scheme.peer
+        span, device = ahead[p], scheme.forward_device(p, len(ahead)) if scheme.pipeline else 0
+        there = {(Tensor.ACTIVATIONS, span[-1] + 1, i)} if p + 1 < len(ahead) else set()
+        away = scheme.pipeline and there and scheme.forward_device(p + 1, len(ahead)) != device and scheme.peer
         here: set[Key] = {(Tensor.ACTIVATIONS, span[0], i)}
         stash: set[Key] = {(Tensor.STASH, k, i) for k in span}
         weights: set[Key] = {(Tensor.WEIGHTS, k, -1) for k in span}
@@ -60,7 +62,7 @@ def operations(layers: int, scheme: Scheme) -> list[Operation]:
             task = ("backward", p) if scheme.grouped else ("backward", p, seen - 1)
         return Operation(device, task, set().union(*kinds), kinds[0] | kinds[2], kinds[1])
 
-    order, back = range(len(packs)), range(len(packs) - 1, -1, -1)
+    order, back = range(len(ahead)), range(len(packs) - 1, -1, -1)
     played = []
     if scheme.grouped:
         played += [forward(p, i) for p in order for i in range(seen)]
@@ -70,7 +72,7 @@ def operations(layers: int, scheme: Scheme) -> list[Operation]:
         played += [forward(p, i) for p in order]
         for p in back:
             played += [backward(p, i)] + ([update(p)] if scheme.just_in_time and i == seen - 1 else [])
-    return played + ([] if scheme.just_in_time else [update(p) for p in order])
+    return played + ([] if scheme.just_in_time else [update(p) for p in range(len(packs))])
 
 
 def count(layers: list[Layer], scheme: Scheme, keeps: bool = False) -> dict[Tensor, Volume]:

@@ -35,16 +35,17 @@ FLAGS = some.booleans()
     FLAGS,
     FLAGS,
     some.sets(some.integers(1, 6)),
+    some.sets(some.integers(1, 6)),
 )
 @settings(max_examples=300, deadline=None)
 def test_formulas_equal_the_count(
     layers: list[Layer], devices: int, microbatches: int, pipeline: bool, in_turn: bool, grouped: bool,
-    just_in_time: bool, peer: bool, clean: bool, packs: set[int],
+    just_in_time: bool, peer: bool, clean: bool, packs: set[int], ahead: set[int],
 ) -> None:  # fmt: skip
-    """Every switch on and off, any layers and packs: equal, for every kind, to host and to peers."""
-    firsts = (0, *sorted(k for k in packs if k < len(layers)))
-    for chosen in ((), firsts):
-        scheme = Scheme(devices, microbatches, pipeline, in_turn, grouped, just_in_time, peer, chosen, clean)
+    """Every switch on and off, any layers and packs, unlike ones forward and backward: equal, for every kind, to host and to peers."""
+    firsts, forward = ((0, *sorted(k for k in cuts if k < len(layers))) for cuts in (packs, ahead))
+    for chosen, other in (((), ()), (firsts, ()), (firsts, () if pipeline else forward)):
+        scheme = Scheme(devices, microbatches, pipeline, in_turn, grouped, just_in_time, peer, chosen, clean, other)
         assert swap_volumes(layers, scheme) == count(layers, scheme)
 
 
@@ -94,6 +95,7 @@ def test_what_each_optimisation_saves(name: str) -> None:
 
 
 def test_packs_are_checked() -> None:
-    """Packs begin at the first layer."""
-    with pytest.raises(InputError):
-        swap_volumes([Layer(1, 1, 1, 1, 1)] * 2, Scheme(1, 1, packs=(1,)))
+    """Packs begin at the first layer; forward tasks of their own are for data parallelism."""
+    for scheme in (Scheme(1, 1, packs=(1,)), Scheme(1, 1, forward=(1,)), Scheme(2, 1, pipeline=True, forward=(0,))):
+        with pytest.raises(InputError):
+            swap_volumes([Layer(1, 1, 1, 1, 1)] * 2, scheme)

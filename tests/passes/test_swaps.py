@@ -1,7 +1,9 @@
 """Swaps of compiled programs: their bytes are the formulas of docs/harmony.md, their memory is within budgets, and they are legal."""
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -51,13 +53,14 @@ def shapes(scheme: Scheme, layers: int, recompute: bool) -> tuple[StageShape, ..
     return tuple(replace(stage, batch=s == 0) for s, stage in enumerate(made))
 
 
-def compiled(scheme: Scheme, layers: int, recompute: bool) -> Program:
-    """A scheme's program with the swaps of policy `task`."""
-    options = {
+def compiled(scheme: Scheme, layers: int, recompute: bool, forward: tuple[int, ...] = ()) -> Program:
+    """A scheme's program with the swaps of policy `task`; forward: stages of each forward task."""
+    options: dict[str, Any] = {
         "mode": "pipeline" if scheme.pipeline else "data",
         "grouping": scheme.grouped,
         "just_in_time": scheme.just_in_time,
         "peer": scheme.peer,
+        "forward": forward,
     }
     microbatches = scheme.microbatches * scheme.devices
     program = compile_strategy("harmony", shapes(scheme, layers, recompute), microbatches, options)
@@ -65,11 +68,13 @@ def compiled(scheme: Scheme, layers: int, recompute: bool) -> Program:
     return with_swaps(program, swapping, habits("harmony", options))
 
 
-def counted(program: Program, layers: list[Layer]) -> dict[Tensor, tuple[float, float]]:
+def counted(program: Program, layers: list[Layer], forward: tuple[int, ...] = ()) -> dict[Tensor, tuple[float, float]]:
     """Bytes to and from hosts, and between devices, by kind.
 
-    What a backward needs of its stage's input is its stash: an input that is swapped once its forward has had it.
+    What a backward needs of its stage's input is its stash: an input that is swapped once its forward has had it, be it in the forward
+    task (of so many stages each) that made it.
     """
+    task = [t for t, size in enumerate(forward or (1,) * len(layers)) for _ in range(size)]
     host: Counter[Tensor] = Counter()
     peer: Counter[Tensor] = Counter()
     for _, i in program.instructions():
@@ -79,7 +84,8 @@ def counted(program: Program, layers: list[Layer]) -> dict[Tensor, tuple[float, 
                 kind = Tensor.ACTIVATIONS if i.kind is Kind.LOAD else Tensor.STASH
                 size = layers[value.stage].input_bytes
             elif value.what in (What.ACTIVATION, What.GRADIENT):
-                moved = Tensor.ACTIVATIONS if value.copy <= 2 else Tensor.STASH
+                apart = task[value.stage] != task[value.part]
+                moved = Tensor.ACTIVATIONS if value.copy <= 2 and apart else Tensor.STASH
                 kind = moved if value.what is What.ACTIVATION else Tensor.ACTIVATION_GRADIENTS
                 size = layers[value.part].input_bytes
             else:
@@ -114,6 +120,46 @@ def test_bytes_of_swaps_equal_the_formulas(
     program = compiled(scheme, len(layers), recompute)
     assert check(program) == ()
     assert counted(program, layers) == swap_volumes(layers, scheme)
+
+
+@given(
+    some.lists(some.tuples(SIZES, SIZES, SIZES, SIZES, SIZES), min_size=1, max_size=6), some.integers(1, 3), some.integers(1, 3),
+    some.sets(some.integers(1, 5)), some.sets(some.integers(1, 5)), some.booleans(), some.booleans(), some.booleans(), some.booleans(),
+)  # fmt: skip
+@settings(max_examples=50, deadline=None)
+def test_bytes_of_unequal_packs_equal_the_formulas(
+    sizes: list[tuple[float, ...]], devices: int, microbatches: int, inner: set[int], outer: set[int], grouped: bool,
+    just_in_time: bool, clean: bool, recompute: bool,
+) -> None:  # fmt: skip
+    """Stages are the backward packs, of any numbers of layers; a forward task is any union of neighbours: equal for every kind."""
+    packs = (0, *sorted(k for k in inner | outer if k < len(sizes)))
+    forward = (0, *sorted(k for k in outer if k < len(sizes)))
+    kept = [
+        x if k in packs else 0.0 for k, (*_, x) in enumerate(sizes)
+    ]  # a stage's input; and all inside where nothing is made again
+    layers = [
+        Layer(w, g, k, (0.0 if recompute else s) + own, x) for (w, g, k, s, x), own in zip(sizes, kept, strict=True)
+    ]
+    stages = [_together(layers[a:e]) for a, e in pairwise((*packs, len(layers)))]
+    each = tuple(sum(a <= k < e for k in packs) for a, e in pairwise((*forward, len(layers))))
+    scheme = Scheme(
+        devices,
+        microbatches,
+        grouped=grouped,
+        just_in_time=just_in_time,
+        packs=packs,
+        writes_clean=clean,
+        forward=forward,
+    )
+    program = compiled(scheme, len(stages), recompute, each)
+    assert check(program) == ()
+    assert counted(program, stages, each) == swap_volumes(layers, scheme)
+
+
+def _together(layers: Sequence[Layer]) -> Layer:
+    """A pack as one layer."""
+    sums = (sum(column) for column in zip(*(vars(layer).values() for layer in layers), strict=True))
+    return replace(Layer(*sums), input_bytes=layers[0].input_bytes)
 
 
 @pytest.mark.parametrize(("devices", "m"), [(1, 1), (2, 3), (4, 2)])
@@ -162,6 +208,7 @@ CASES: list[tuple[str, list[tuple[int, ...]], dict[str, Any]]] = [
     ("fully_sharded", [(0, 1)] * 3, {}),
     ("harmony", [(0, 1)] * 3, {}),
     ("harmony", [(0, 1)] * 3, {"grouping": False, "just_in_time": False}),
+    ("harmony", [(0, 1)] * 3, {"forward": [2, 1]}),
     ("harmony", [(0,), (1,)] * 2, {"mode": "pipeline"}),
     ("harmony", [(0,), (1,)] * 2, {"mode": "pipeline", "peer": False}),
     ("harmony", [(0,), (0,), (1,), (1,)], {"mode": "pipeline", "grouping": False}),
@@ -253,6 +300,17 @@ def test_prefetching_gives_swaps_lanes_of_their_own() -> None:
         lanes = Counter(i.lane for _, i in found.instructions() if i.kind in SWAPS)
         assert (set(lanes) == {"compute"}) == (prefetch == 0)
         assert (lanes["compute"] == 1) == (prefetch == 1)
+
+
+def test_the_text_of_a_forward_task_of_two_stages(update_golden: bool) -> None:
+    """To be read: inside of the task weights stay and what goes to the next stage is there; it leaves once, for the backward."""
+    options = {"forward": [2, 1]}
+    program = compile_strategy("harmony", stages_on([(0,)] * 3, recompute=range(3)), 2, options)
+    text = print_program(with_swaps(program, Swapping("task"), habits("harmony", options)))
+    path = GOLDEN / "swaps-harmony-data-forward.txt"
+    if update_golden:
+        path.write_text(text)
+    assert path.read_text() == text
 
 
 def test_the_text_of_a_program_that_swaps(update_golden: bool) -> None:

@@ -1,7 +1,9 @@
 """Plans that swap: what fits nowhere gets one, proved and simulated; what fits without is taken where it is quicker."""
 
 from dataclasses import replace
+from itertools import combinations
 
+import numpy as np
 import pytest
 
 from hocket.cost.model import CostModel
@@ -16,7 +18,7 @@ from hocket.profile.model import ModelProfile
 from hocket.profile.synthetic import chain
 from hocket.program.check import check
 from hocket.program.footprint import footprints
-from hocket.strategies._harmony import Mode
+from hocket.strategies._harmony import Costs, Mode
 from hocket.strategies._harmony_equal import equal_plans
 from hocket.strategies._harmony_measured import layer_profile, server_of
 
@@ -135,6 +137,40 @@ def test_equal_packs(mode: Mode) -> None:
         assert one.forward.size == one.backward.size
         assert one.peak_bytes <= 700e6
         assert [layer for pack in one.backward.packs for layer in range(*pack)] == list(range(6))
+
+
+def test_larger_packs_forward() -> None:
+    """Of all unions of the backward packs that fit, none is quicker by the clock."""
+    layers, server = layer_profile(MODEL, cluster(700e6)), replace(server_of(cluster(700e6)), memory_bytes=650e6)
+    plain = equal_plans(layers, server, 8, Mode.DATA, (1, 2))
+    plans = equal_plans(layers, server, 8, Mode.DATA, (1, 2), nested=True)
+    assert plans[0].iteration_s < plain[0].iteration_s
+    costs = Costs(layers, server, 8, Mode.DATA)
+    for one in plans:
+        size, cuts = one.backward.size, np.array([0, *(pack.end for pack in one.backward.packs)])
+        inner, best = range(1, len(cuts) - 2), float("inf")
+        for kept in (kept for count in range(len(cuts)) for kept in combinations(inner, count)):
+            forward = cuts[[0, *kept, len(cuts) - 2]] if len(cuts) > 2 else cuts[:1]
+            if costs.peak_bytes(size, forward, size, cuts) <= 650e6:
+                best = min(best, costs.seconds(size, forward, size, cuts))
+        assert one.iteration_s == pytest.approx(best, rel=1e-12)
+
+
+def test_larger_packs_forward_are_tried() -> None:
+    """And win where all microbatches of what goes from pack to pack have no room on the device: their swaps are saved."""
+    model = chain(
+        6, forward_s=0.005, backward_s=0.01, weights_bytes=20e6, activation_bytes=20e6, stash_bytes=80e6,
+        microbatch_sizes=(1,), device_type="v100-16gb",
+    )  # fmt: skip
+    found = search(model, cluster(300e6, devices=1), 24, strategies=("harmony",))
+    forward = found.best.plan.options["forward"]
+    assert sum(forward) == len(found.best.plan.stages) > len(forward)
+    assert f"{len(forward)} packs forward" in found.best.config
+    assert (
+        min(one.iteration_s for one in found.candidates if "forward" not in one.plan.options) > found.best.iteration_s
+    )
+    proved(found.best.plan, model)
+    assert Plan.from_yaml(found.best.plan.to_yaml()).compile(model) == found.best.plan.compile(model)
 
 
 def test_packs_that_share_weights_are_on_different_devices() -> None:

@@ -118,6 +118,7 @@ CASES = (
     Case(
         "harmony-2-m4-data-apart", "harmony", stages_on([(0, 1)] * 2), 4, (("grouping", False), ("just_in_time", False))
     ),
+    Case("harmony-2-m4-data-forward", "harmony", stages_on([(0, 1)] * 4), 4, (("forward", (3, 1)),)),
     Case("harmony-2-m4-pipeline", "harmony", rounds(2, 1, 2), 4, (("mode", "pipeline"),)),
     Case("harmony-2-m2-clips", "harmony", stages_on([(0, 1)] * 2, clips=True), 2, (("just_in_time", False),)),
     Case("interleaved-2x1-v2-m4", "interleaved", rounds(2, 1, 2), 4),
