@@ -29,11 +29,13 @@ _PATIENCE_S, _LOOK_S = 0.5, 5e-4
 
 @dataclass
 class _Block:
-    """One storage: its bytes when it is whole, and those that it has now; the values that need it on the device."""
+    """One storage: its bytes when it is whole, and those that it has now; the values that need it on the device, and those that are
+    on the host and will come back to it."""
 
     whole_bytes: int
     there_bytes: int = 0
     users: set[Value] = field(default_factory=set)
+    waiting: set[Held] = field(default_factory=set)
     fixed: bool = False
 
 
@@ -126,8 +128,10 @@ class MemoryManager:
             elif not names:
                 gone = self._forget_users(held)
                 held.turn(State.HOST if held.on_host else State.DROPPED)
-                if held.on_host:
-                    self._empty(gone)
+                if held.on_host and not held.inherited:
+                    self._wait_outside(held)
+                # What is dropped may be the last that kept memory whole to which others come back.
+                self._empty(extent for extent in gone if held.on_host or self._block(extent).waiting)
             if not held.on_host and not held.on_device:
                 held.thing = None
                 del self._held[value.plain]
@@ -182,6 +186,7 @@ class MemoryManager:
             self._fill(held, blocks)
             for block in blocks.values():
                 block.users.add(value.plain)
+                block.waiting.discard(held)
         copy_in(held.extents, held.buffer, self._pace_in if counted else None)
         with self._lock:
             if counted:
@@ -257,6 +262,11 @@ class MemoryManager:
                 alone[extent.key] = extent
         return list(alone.values())
 
+    def _wait_outside(self, held: Held) -> None:
+        for extent in held.extents:
+            if extent.alive:
+                self._block(extent).waiting.add(held)
+
     def _empty(self, extents: Iterable[Extent]) -> None:
         for extent in extents:
             if not extent.storage.resizable():
@@ -282,6 +292,9 @@ class MemoryManager:
             self.host.give_back(held.buffer)
         held.buffer = None
         held.turn(State.DEVICE if held.on_device else State.DROPPED)
+        for extent in held.extents:
+            if extent.alive:
+                self._block(extent).waiting.discard(held)
 
     # -- budgets
 

@@ -3,7 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -22,7 +22,7 @@ from hocket.profile.model import ModelProfile
 from hocket.program.instruction import SWAPS, Kind, What
 from hocket.program.program import Program
 from hocket.run.device import Device
-from hocket.run.engines.inline import run_inline
+from hocket.run.engines.inline import Result, run_inline
 from hocket.run.loop import train
 from hocket.run.swap_memory import MemoryManager
 from tests.run.device_tracker import DeviceTracker
@@ -30,14 +30,14 @@ from tests.run.plans import CLUSTER, adam
 
 TIMES = 4.5  # so many times all devices' memory
 WORKERS = 2
-BATCH_BYTES = 2 * 4 * 16 * 8  # of words and targets, which the data's stream keeps on the host until the next batch
+BATCH_BYTES = 2 * 4 * 8 * 8  # of words and targets, which the data's stream keeps on the host until the next batch
 SUM_BYTES = 4 * (256 * 64 + 256 + 64)  # the inline engine adds gradients of two devices up in a third place
 
 
 def job() -> Job:
-    """A GPT of single precision with dropout, of some 60 layers."""
+    """A GPT of single precision with dropout, of some 50 layers."""
     torch.set_num_threads(1)
-    options = {"n_layer": 6, "d_model": 64, "n_head": 2, "seq": 16, "dropout": 0.1, "tied": False}
+    options = {"n_layer": 5, "d_model": 64, "n_head": 2, "seq": 8, "dropout": 0.1, "tied": False}
     return zoo.job("gpt", batch_size=4, optimizer=adam, samples=32, **options)
 
 
@@ -48,6 +48,15 @@ class Setting:
     graph: Captured
     profile: ModelProfile
     budget_bytes: float
+    _free: dict[tuple[str, int], Result] = field(default_factory=dict)
+
+    def unlimited(self, plan: Plan, steps: int) -> Result:
+        """The same plan without limits, trained once for all tests."""
+        key = str(plan.options["mode"]), steps
+        if key not in self._free:
+            free = replace(plan, swap=None)
+            self._free[key] = run_inline(self.graph, free, free.compile(self.graph), steps)
+        return self._free[key]
 
     def plan(self, mode: str, swap: Swapping, **options: bool) -> Plan:
         """Packs of at most the largest layer's weights, on both devices or in turn."""
@@ -101,9 +110,8 @@ def test_what_fits_nowhere_trains_as_if_it_did(setting, mode, policy, prefetch):
     """Losses, weights are those without limits, to the bit; seen from outside devices never hold more than the budget; and from the
     second iteration on, when the optimizer has state, bytes are swapped as the simulator says, kind by kind."""
     plan = setting.plan(mode, Swapping(policy, device_bytes=setting.budget_bytes, prefetch=prefetch))
-    free = replace(plan, swap=None)
     program = plan.compile(setting.graph)
-    expected = run_inline(setting.graph, free, free.compile(setting.graph), 2)
+    expected = setting.unlimited(plan, 2)
     with DeviceTracker() as tracker:
         first = run_inline(setting.graph, plan, program, 1)
         before = moved(first.devices)
@@ -164,16 +172,15 @@ def peaks(folder: Path) -> Iterator[int]:
 @pytest.mark.workers
 @pytest.mark.parametrize("mode", ["data", "pipeline"])
 def test_two_workers_train_what_fits_nowhere(setting, mode, tmp_path):
-    """`hocket train` of such a plan in real processes: the losses of the unconstrained run, as means of
-    steps; each process within the budget, seen from outside and by the engine's own tracker."""
+    """`hocket train` of such a plan in real processes: the losses of the unconstrained run, as means of steps, to the bit (two
+    replicas' gradients have one sum, whoever adds); each process within the budget, seen from outside and by the engine's own tracker."""
     plan = setting.plan(mode, Swapping("next_use", device_bytes=setting.budget_bytes))
-    free = replace(plan, swap=None)
-    expected = run_inline(setting.graph, free, free.compile(setting.graph), 3)
+    expected = setting.unlimited(plan, 2)
     (tmp_path / "job.py").write_text(JOB)
     plan.save(tmp_path / "plan.yaml")
-    summary = train(tmp_path / "job.py", tmp_path / "plan.yaml", steps=3, trace=str(tmp_path / "run.json"))
-    steps = [sum(loss for _, loss, _ in expected.losses[k : k + 4]) / 4 for k in range(0, 12, 4)]
-    assert summary.losses == pytest.approx(steps, rel=1e-6)
+    summary = train(tmp_path / "job.py", tmp_path / "plan.yaml", steps=2, trace=str(tmp_path / "run.json"))
+    steps = [sum(loss for _, loss, _ in expected.losses[k : k + 4]) / 4 for k in range(0, 8, 4)]
+    assert list(summary.losses) == steps
     assert 0.5 * setting.budget_bytes < max(peaks(tmp_path)) <= setting.budget_bytes + BATCH_BYTES
     assert max(summary.peak_memory_bytes.values()) <= setting.budget_bytes + BATCH_BYTES
     trace = json.loads((tmp_path / "run.json").read_text())

@@ -113,6 +113,20 @@ def test_a_storage_stays_until_the_last_value_in_it_is_out():
     back(memory, one)
 
 
+def test_a_storage_to_which_a_value_comes_back_is_emptied_when_the_last_one_is_dropped():
+    """One gradient for both branches of a sum: one is out, the other has been used. What is on the host alone takes no room."""
+    memory, thing = MemoryManager(0, "cpu", KIB), border()
+    expected = thing[0].clone()
+    memory.wrote(ACT, thing)
+    memory.wrote(OTHER, thing)
+    copy = out(memory, ACT)
+    assert memory.device_bytes == KIB
+    memory.freed(OTHER)
+    assert memory.device_bytes == 0
+    back(memory, copy)
+    assert torch.equal(thing[0], expected)
+
+
 @pytest.mark.parametrize("first", [True, False])
 def test_a_graph_that_was_out_gives_the_same_gradients(first):
     """Whatever autograd keeps of a small block, dropout's mask and indices included, whatever comes back first."""
