@@ -10,7 +10,7 @@ from collections.abc import Callable
 from statistics import median
 from typing import Any
 
-from hocket.program.instruction import COMPUTE, Instruction
+from hocket.program.instruction import COMPUTE, SWAPS, Instruction
 from hocket.program.program import Program
 from hocket.run.progress import Progress, State
 from hocket.run.steps import Pace, Segment, stop_in
@@ -46,7 +46,7 @@ class Watched:
         self.stopped = False
         # A period begins with its first compute instruction, moved on; that of the epilogue ends the last one.
         first = next(iter(program.period.get((number, COMPUTE), ())), None)
-        self._mark = (first.kind, first.stage, first.again) if first else None
+        self._mark = _kind_of(first) if first else None
         self._mark_index = first.index if first else 0
         self._mark_stride = program.shifted(first, 1).index - first.index if first else 1
         self._begun: int | None = None
@@ -113,7 +113,7 @@ class Watched:
         self.stopped = segment.first_period + self.limit >= stop_at
 
     def _look(self, instruction: Instruction) -> None:
-        if (instruction.kind, instruction.stage, instruction.again) == self._mark:
+        if _kind_of(instruction) == self._mark:
             period, rest = divmod(instruction.index - self._mark_index, self._mark_stride)
             if rest == 0 and period >= 0 and (self._begun is None or period == self._begun + 1):
                 self._period(period)
@@ -130,3 +130,10 @@ class Watched:
         if instruction.counts_updates:
             microbatch *= self._batch[instruction.stage]
         return self._segment.first_step + microbatch // self._pace.microbatches
+
+
+def _kind_of(instruction: Instruction) -> tuple[object, ...]:
+    """What two instructions have in common that are the same but for their index; swaps of weights and of stashes are not."""
+    swapped = instruction.writes[0] if instruction.kind in SWAPS else None
+    what = (swapped.what, swapped.part, swapped.copy) if swapped else ()
+    return instruction.kind, instruction.stage, instruction.again, *what

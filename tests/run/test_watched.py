@@ -4,11 +4,13 @@ from typing import Any
 
 import pytest
 
+from hocket.passes.swapping import Swapping
+from hocket.passes.swaps import with_swaps
 from hocket.program.program import Program, StageShape
 from hocket.run.progress import Progress, hold_all
 from hocket.run.steps import Pace, Segment
 from hocket.run.watched import Watched
-from hocket.strategies._common import compile_strategy
+from hocket.strategies._common import compile_strategy, habits
 
 STAGES = (
     StageShape(devices=(0,), targets=(1,), batch=True),
@@ -114,3 +116,25 @@ def test_losses_belong_to_steps() -> None:
         {"event": "loss", "step": 10, "sum": 6.0, "samples": 3},
         {"event": "loss", "step": 11, "sum": 2.0, "samples": 2},
     ]
+
+
+@pytest.mark.parametrize("prefetch", [0, 1])
+def test_the_pace_of_a_program_that_swaps(prefetch: int) -> None:
+    """A grouped plan's period begins with the first swap-in of weights; swaps of later microbatches of that stage begin none."""
+    shapes = (
+        StageShape(devices=(0,), targets=(1,), batch=True, recompute=True),
+        StageShape(devices=(0,), sources=(0,), gradients=(0,), batch=True, recompute=True),
+    )
+    plain = compile_strategy("harmony", shapes, 4, {"mode": "data"})
+    program = with_swaps(plain, Swapping("task", prefetch=prefetch), habits("harmony", {}))
+    clock = Clock()
+    watched = Watched(Progress.private(), lambda _: None, program, 0, Pace(program.admitted, program.stride, 4), clock)
+    watched.begin(Segment(0, 5, 0, 5))
+    for period in range(5):
+        for instruction in program.period[0, "compute"]:
+            watched.waits(program.shifted(instruction, period))
+            watched.runs(program.shifted(instruction, period))
+            clock.now_s += 1.0
+    watched.end()
+    assert watched.iteration_s == len(program.period[0, "compute"])
+    assert watched.warm_steps == 3
