@@ -70,6 +70,7 @@ class OverlapModel:
         own_threads: what the library takes by itself.
         beside_latency_s: of one hop beside computation, where cores are busy and what waits for a message wakes up later than
             elsewhere; None: as alone, as in the paper.
+        error: by how much backwards that it foretells are off in the mean, as a share; 0 where that is not known.
     """
 
     kept: float
@@ -81,6 +82,7 @@ class OverlapModel:
     threads: tuple[int, ...] = ()
     own_threads: int = 1
     beside_latency_s: float | None = None
+    error: float = 0.0
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
 
@@ -94,6 +96,8 @@ class OverlapModel:
         if not (self.kept > 0 and self.taken >= 0 and self.latency_s >= 0 and (self.beside_latency_s or 0.0) >= 0):
             found = f"{self.kept:g}, {self.taken:g}, {self.latency_s:g}, {self.beside_latency_s}"
             raise InputError("kept, taken, latency_s, beside_latency_s", found, "the first above zero, none below")
+        if not self.error >= 0:
+            raise InputError("error", f"{self.error:g}", "a share, >= 0")
 
     def on(self, workers: int) -> "OverlapModel":
         """The same devices and network with another number of workers: what changes is startup and bytes (equation 4)."""

@@ -1,6 +1,7 @@
 """Buckets and threads that a plan takes of what fusion.py finds: other threads than the library's only where they gain something.
 
-Rules of this file: one rule for planner and benches. What a fit tells apart by less than WORTH is chance.
+Rules of this file: one rule for planner and benches. What a fit tells apart by less than it is off itself, or by less than WORTH, is
+chance.
 """
 
 from collections.abc import Sequence
@@ -34,5 +35,5 @@ def _taken(gradients: Gradients, model: OverlapModel, threads: tuple[int, ...], 
     if model.own_threads not in threads:  # of the library's number nothing is known, or there is no choice
         return found(threads or (model.own_threads,))
     plain, other = found((model.own_threads,)), found(threads)
-    worth = other.backward_s(gradients, model) * (1 + WORTH) < plain.backward_s(gradients, model)
-    return other if worth else plain
+    gain = plain.backward_s(gradients, model) / other.backward_s(gradients, model) - 1
+    return other if gain > max(WORTH, model.error) else plain

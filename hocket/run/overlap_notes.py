@@ -112,7 +112,8 @@ def measured(notes: Sequence[Sequence[Noted]]) -> Measured:
     threads = tuple(sorted({count for noted in draws for count in noted[0].threads}))
     fitted = fitted._replace(model=replace(fitted.model, threads=threads))
     runs = tuple(foretold(noted, alone, fitted.model) for noted in draws)
-    return Measured(fitted, runs, held_out, tuple(alone))
+    found = Measured(fitted, runs, held_out, tuple(alone))
+    return found._replace(fitted=fitted._replace(model=replace(fitted.model, error=round(found.error, 4))))
 
 
 class Alone(NamedTuple):

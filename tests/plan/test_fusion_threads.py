@@ -29,7 +29,7 @@ def test_taken_only_where_they_gain(found: Gradients, model: OverlapModel, own: 
         ),
     ):
         plain_s, other_s = (one.backward_s(found, known) for one in (plain, other))
-        assert taken == (other if other_s * (1 + WORTH) < plain_s else plain)
+        assert taken == (other if plain_s / other_s - 1 > WORTH else plain)
 
 
 def test_threads_that_gain_next_to_nothing() -> None:
@@ -40,6 +40,18 @@ def test_threads_that_gain_next_to_nothing() -> None:
     assert 4 in joint(SOME, even, (1, 4)).threads
     assert set(taken_buckets(SOME, even, (1, 4)).threads) == {1}
     assert set(taken_threads(SOME, even, (1, 2, 3), (1, 4)).threads) == {1}
+
+
+def test_threads_that_gain_less_than_the_fit_is_off() -> None:
+    """What a model says that threads gain counts only where it is more than the model's own error."""
+    most = V100.alone.most_bytes_per_s
+    rate = Rate(most, 0.2 * most, 1.0)
+    some = replace(V100, taken=0.0, beside=rate, alone=rate, threads=(1, 4), own_threads=1)
+    (plain_s, other_s) = (joint(SOME, some, choice).backward_s(SOME, some) for choice in ((1,), (1, 4)))
+    gain = plain_s / other_s - 1
+    assert gain > 0.01
+    for error, taken in ((0.9 * gain, True), (1.1 * gain, False)):
+        assert (4 in taken_buckets(SOME, replace(some, error=error), (1, 4)).threads) == taken
 
 
 def test_of_numbers_that_are_not_the_librarys() -> None:
