@@ -35,6 +35,7 @@ class Feature(StrEnum):
     UNLIKE_WEIGHTS = "weights of several types"
     COMPILE = "compile"
     WHOLE_STEPS = "an optimizer that looks at whole weights"
+    SWAP = "swap"
 
 
 def _in_parts(who: str, instead: str) -> str:
@@ -96,6 +97,17 @@ REFUSED: dict[tuple[Feature, Feature], str] = {
     ),
     (Feature.SUBTASKS, Feature.WHOLE_STEPS): _in_parts("a subtask steps its rows", "no subtask_bytes in its job"),
     (Feature.TENSOR, Feature.WHOLE_STEPS): _in_parts("a member steps its part", "tensor: 1"),
+    (Feature.SWAP, Feature.ASYNCHRONOUS): (
+        "what lies on the host is the newest version of a value alone, and several are in use; take harmony, data_parallel, gpipe, flush "
+        "or another synchronous strategy, or leave swap out of the plan"
+    ),
+    (Feature.SWAP, Feature.SHARD_OPTIMIZER): (
+        "values are swapped whole, and a replica has a part of the state; take shard: none, or leave swap out of the plan"
+    ),
+    (Feature.SWAP, Feature.SHARD_FULL): (
+        "values are swapped whole, and weights are there in parts but while they are gathered; take shard: none, or leave swap out "
+        "of the plan"
+    ),
 }
 
 

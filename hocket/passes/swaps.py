@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from hocket.errors import RefusedError
+from hocket.features import Feature, check_together
 from hocket.passes.swapping import StageSizes, Swapping
 from hocket.program.footprint import Sizes, footprints
 from hocket.program.instruction import COMPUTE, SWAP_LANES, Instruction, Kind, Value, What
@@ -43,10 +44,7 @@ def with_swaps(program: Program, swapping: Swapping, habits: Habits, sizes: Size
     Raises:
         RefusedError: an operation needs more than the budget; or the program is none of those that can swap.
     """
-    if program.rule.kind != "sync" or any(stage.sharded or stage.columns > 1 for stage in program.stages):
-        raise RefusedError(
-            "swap", f"{program.name} updates late or divides its state; values are swapped of whole, newest weights"
-        )
+    check_swaps(program)
     if sizes is None:
         sizes = sizes_of(program, swapping)
     limits = dict.fromkeys(program.devices, swapping.device_bytes)
@@ -81,6 +79,17 @@ def with_swaps(program: Program, swapping: Swapping, habits: Habits, sizes: Size
                     f"{show_bytes(swapping.host_bytes)}, and {show_bytes(host.bytes)} of its values lie there at once",
                 )
     return found
+
+
+def check_swaps(program: Program) -> None:
+    """Refuse a program of which nothing can be swapped.
+
+    Raises:
+        RefusedError: it updates late or divides its state, with the reason.
+    """
+    late = [Feature.ASYNCHRONOUS] if program.rule.kind != "sync" else []
+    divided = [Feature.SHARD_FULL if s.gathers else Feature.SHARD_OPTIMIZER for s in program.stages if s.sharded]
+    check_together("swap", Feature.SWAP, *late, *divided)
 
 
 def sizes_of(program: Program, swapping: Swapping) -> StageSizes | None:

@@ -184,13 +184,14 @@ class Plan:
 
     @property
     def features(self) -> frozenset[Feature]:
-        """What it says of groups of devices; of the rest the strategy knows."""
+        """What it says of groups of devices and of swaps; of the rest the strategy knows."""
         said = {
             Feature.TENSOR: self.tensor > 1,
             Feature.SLICES: self.slices,
             Feature.WAVES: any(stage.wave for stage in self.stages),
             Feature.SEQUENCE_PARALLEL: self.sequence_parallel,
             Feature.COMPILE: any(stage.compile for stage in self.stages),
+            Feature.SWAP: self.swap is not None,
         }
         return frozenset(feature for feature, asked in said.items() if asked)
 

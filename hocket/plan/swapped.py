@@ -6,6 +6,7 @@ from hocket.cost.model import CostModel
 from hocket.cost.sizes import PlanSizes
 from hocket.hardware.cluster import Cluster
 from hocket.passes.swapping import stages_of
+from hocket.passes.swaps import check_swaps
 from hocket.plan.plan import Plan
 from hocket.profile.model import ModelProfile
 
@@ -17,12 +18,13 @@ def completed(plan: Plan, profile: ModelProfile) -> Plan:
         profile: of what the plan's device numbers stand for.
 
     Raises:
-        InputError: the plan does not fit the profile. RefusedError: its strategy does not support it.
+        InputError: the plan does not fit the profile. RefusedError: its strategy does not support it, or swaps.
     """
     if plan.swap is None or plan.swap.stages:
         return plan
     costs = CostModel(profile, plan.group.cluster, plan.cuts(profile), plan.batches.sizes, swaps=True)
     program = replace(plan, swap=None).compile(profile)
+    check_swaps(program)
     return replace(plan, swap=replace(plan.swap, stages=stages_of(program, PlanSizes(costs, program))))
 
 

@@ -69,12 +69,13 @@ class Ask:
     rounds: int = 1
     recompute: bool = False
     compile: str = ""
+    swap: str = ""
 
     @property
     def case(self) -> Case:
         """Stages, without a model."""
         kind = {"recompute": self.recompute, "rounds": self.rounds, "options": self.options, "shard": self.shard}
-        return Case(self.strategy, self.widths, 8, 2, compile=self.compile, **kind)
+        return Case(self.strategy, self.widths, 8, 2, compile=self.compile, swap=self.swap, **kind)
 
     def graph(self) -> Captured:
         """The model."""
@@ -98,6 +99,7 @@ ASKS: dict[Feature, dict[str, Any]] = {
     Feature.PRECISION: {"job": {"precision": "bfloat16"}},
     Feature.SUBTASKS: {"job": {"subtask_bytes": 100.0}},
     Feature.COMPILE: {"compile": "aot_eager"},
+    Feature.SWAP: {"swap": "task"},
 }
 
 
@@ -274,7 +276,7 @@ def test_a_plan_that_is_refused(one: Feature, other: Feature, here: Path, capsys
     plan = replace(ask.case.plan(profile), cluster=cluster, profile="profile.json")  # type: ignore[arg-type]
     plan.save("plan.yaml")
     assert reason(one, other) in refused(capsys, "check", "plan.yaml")
-    if ask.options:
+    if ask.options or ask.swap:
         return  # which only a person writes
     words = ["plan", "profile.json", "cluster.yaml", "-B", "8", "-s", ask.strategy, "--json"]
     assert main([*words, *(("--shard", ask.shard) if ask.shard != "none" else ())]) in (0, 2)

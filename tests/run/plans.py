@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from hocket import zoo
 from hocket.hardware.cluster import Cluster, Level
+from hocket.passes.swapping import Swapping
 from hocket.plan.plan import Plan, PlanStage
 from hocket.profile.capture import Captured, capture
 from hocket.program.program import Program
@@ -94,13 +95,14 @@ class Case:
     compile: str = ""
     threads: tuple[int, ...] = ()
     out: bool = False
+    swap: str = ""
 
     def __str__(self) -> str:
         parts = [self.strategy, "-".join(map(str, self.widths)), f"{self.batch_size}by{self.microbatch_size}"]
         parts += ["recompute"] * self.recompute + [f"v{self.rounds}"] * (self.rounds > 1)
         parts += [self.shard] * (self.shard != "none") + [self.compile] * bool(self.compile)
         parts += ["threads", *map(str, self.threads)] if self.threads else []
-        parts += ["everything out"] * self.out
+        parts += ["everything out"] * self.out + [f"swap {self.swap}"] * bool(self.swap)
         return " ".join([*parts, *(f"{k}={v}" for k, v in self.options.items())])
 
     def plan(self, graph: Captured) -> Plan:
@@ -121,8 +123,8 @@ class Case:
             stages.append(PlanStage(layers, own, self.recompute, buckets, self.compile, threads))
         if self.strategy == "tick_tock":
             stages += [replace(stage, wave=1) for stage in stages]
-        sizes = (self.batch_size, self.microbatch_size)
-        return Plan(self.strategy, "test", *sizes, tuple(stages), CLUSTER, self.options, shard=self.shard)
+        sizes, swap = (self.batch_size, self.microbatch_size), Swapping(self.swap) if self.swap else None
+        return Plan(self.strategy, "test", *sizes, tuple(stages), CLUSTER, self.options, shard=self.shard, swap=swap)
 
 
 def program_of(case: Case, graph: Captured) -> Program:
