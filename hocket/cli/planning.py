@@ -78,6 +78,17 @@ def plan(
             show_default=False,
         ),
     ] = None,
+    swap: Annotated[
+        str | None,
+        typer.Option(
+            metavar="lru|next_use",
+            help="Of a profile, to compare with: only plans whose memory each device makes larger by itself, with the host's. "
+            "lru: what was used least recently is written there, as virtual memory does; next_use: what is used last of all, and only "
+            "what has changed. Of the strategies that -s names, or data_parallel, gpipe, flush and model_parallel. Without it plans "
+            "that swap are Harmony's, considered where a choice does not fit. Needs host_memory_bytes in the cluster file.",
+            show_default=False,
+        ),
+    ] = None,
     buckets: Annotated[
         str,
         typer.Option(
@@ -175,6 +186,7 @@ def plan(
             "shard": shard,
             "amplification_limit": amplification_limit,
             "buckets": _buckets(buckets),
+            "swap": swap,
         }
         goal = goal_from(objective, tokens, samples, deadline)
         with Progress("planning", not json) as progress:
@@ -192,6 +204,8 @@ def plan(
         )
         _report(of_batches.best, output, rows, json, why, profiles if past else {})
         return
+    if swap is not None:
+        raise InputError("--swap", "a model by its sizes", "a profile: by sizes nothing is swapped")
     if tensor_profile:
         raise InputError("--tensor-profile", "a model by its sizes", "a profile: by sizes all widths are considered")
 

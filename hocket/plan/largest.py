@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 from hocket.errors import RefusedError
 from hocket.hardware.cluster import Cluster
 from hocket.plan.bound import Bounds
-from hocket.plan.packs import SWAPPING, by_server, on_hosts, smallest_packs
+from hocket.plan.packs import SWAPPING, smallest_packs
 from hocket.plan.predict import proven_peaks
+from hocket.plan.swap_candidates import by_server, on_hosts
 from hocket.plan.updates import synchronous_strategies
 from hocket.profile.lengthened import LEAST, Block, lengthened, repeated_block
 from hocket.profile.model import ModelProfile

@@ -1,28 +1,22 @@
 """Plans that swap, for models that the devices have no room for: Harmony's packs, each proved and simulated like any other plan.
 
 Rules of this file: packs and sizes of microbatches are the tuner's (strategies/_harmony_equal.py); whether they fit, on devices and on
-hosts, is proved of the program, and how long they take is simulated. Hosts must have the memory that the cluster file says they have:
-where it says nothing, nothing is swapped.
+hosts, is proved of the program, and how long they take is simulated (swap_candidates.py). Where the cluster file does not say how much
+memory hosts have, nothing is swapped.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
 
-from hocket.cost.model import CostModel
-from hocket.cost.sizes import PlanSizes
 from hocket.errors import InputError, RefusedError
-from hocket.hardware.cluster import Cluster
 from hocket.passes.borders import StageCut, ties_of
 from hocket.passes.swapping import Swapping
 from hocket.plan.candidates import TIE, Candidate, Refused
 from hocket.plan.hunt import make_plan
 from hocket.plan.plan import Plan
-from hocket.plan.predict import played, predict_iteration
-from hocket.plan.swapped import completed, host_bytes
-from hocket.plan.updates import updates_of
-from hocket.profile.model import ModelProfile
-from hocket.program.footprint import footprints
+from hocket.plan.swap_candidates import NO_HOST, Packs, has_hosts, tried
+from hocket.plan.swapped import completed
 from hocket.strategies._choices import Choice, Situation, cut
 from hocket.strategies._harmony import HarmonyPlan, Mode
 from hocket.strategies._harmony_costs import LayerProfile, Server
@@ -32,32 +26,13 @@ from hocket.units import show_bytes
 
 SWAPPING = "harmony"
 """The strategy whose plans these are."""
+POLICY = "next_use"
 EACH = 2  # of each mode and room that are simulated, and the finest; where something fits without swaps, one
 FINE = 1.1  # what the finest may take of the quickest by the tuner's clock, which does not fetch ahead: many small packs gain most by it
 ROOMS = (1.0, 1.5)  # of a device's memory: what the tuner adds up is more than what a program holds
 AHEAD = (2, 1)  # operations ahead of which values would be swapped in, of the best
 FINEST = 48  # packs of which it is asked what they need at least
 MOST_FORWARDS = 2048  # in one iteration
-NO_HOST = "the cluster file does not say host_memory_bytes: how much there is to swap to"
-
-
-class _Miss(NamedTuple):
-    reason: str
-    missing_bytes: float = 0.0
-
-
-@dataclass
-class Packs:
-    """What was found.
-
-    Attributes:
-        considered: plans that were made into programs. notes: what swapping ahead would gain.
-    """
-
-    candidates: list[Candidate] = field(default_factory=list)
-    refused: list[Refused] = field(default_factory=list)
-    considered: int = 0
-    notes: list[str] = field(default_factory=list)
 
 
 def plans_of_packs(
@@ -72,8 +47,7 @@ def plans_of_packs(
         others: something fits without swaps: only the best of each kind is looked at.
     """
     found = Packs()
-    nodes = [situation.cluster.node_of(device) for device in range(situation.cluster.devices)]
-    if not all(node.host_memory_bytes for node in nodes):
+    if not has_hosts(situation):
         if not others:
             found.refused.append(Refused(SWAPPING, "", NO_HOST, swaps=True))
         return found
@@ -87,7 +61,8 @@ def plans_of_packs(
     for k, (mode, one) in enumerate(offered):
         if progress:
             progress(k, len(offered), SWAPPING)
-        plain += _tried(situation, _plan(situation, mode, one, profile_path), 0, found)
+        plan = _plan(situation, mode, one, profile_path)
+        plain += tried(situation, plan, _config(plan), found, POLICY)
     if plain and not others:
         _note_ahead(situation, min(plain, key=lambda c: c.iteration_s), found)
     if not offered and not found.refused:
@@ -99,7 +74,7 @@ def _note_ahead(situation: Situation, best: Candidate, found: Packs) -> None:
     """Say what the quickest would gain, were values swapped in ahead of their use: workers have no lane for that."""
     known = Packs()
     for ahead in AHEAD:
-        better = _tried(situation, best.plan, ahead, known)
+        better = tried(situation, best.plan, f"{_config(best.plan)} ahead {ahead}", known, POLICY, ahead)
         if not better or better[0].iteration_s > best.iteration_s * (1 - TIE):
             continue
         gains = 1 - better[0].iteration_s / best.iteration_s
@@ -189,82 +164,11 @@ def _plan(situation: Situation, mode: Mode, one: HarmonyPlan, profile_path: str)
     return make_plan(situation, SWAPPING, Choice(stages, size, situation.batch_size // size, options), profile_path)
 
 
-def _tried(situation: Situation, plan: Plan, ahead: int, found: Packs) -> list[Candidate]:
-    """The candidate that a plan is with swaps, if it is one."""
-    found.considered += 1
-    cluster, profile = situation.cluster, situation.profile
-    room = min(cluster.capacity_bytes(device) for device in range(cluster.devices))
-    larger = plan.options.get("forward")
-    words = (
-        f"{len(plan.stages)} packs" if larger is None else f"{len(larger)} packs forward {len(plan.stages)} backward"
-    )
-    config = f"{plan.options['mode']} {words}{f' ahead {ahead}' if ahead else ''}"
-    try:
-        plan = completed(
-            replace(plan, predicted=None, swap=Swapping("next_use", device_bytes=room, prefetch=ahead)), profile
-        )
-        miss, own_bytes = _missing(plan, profile, cluster)
-        if miss is None:
-            assert plan.swap is not None
-            if own_bytes > min(
-                host_bytes(plan, cluster).values()
-            ):  # devices need unequal parts of what all have together
-                plan = replace(plan, swap=replace(plan.swap, host_bytes=own_bytes))
-            predicted = predict_iteration(plan, profile)
-    except RefusedError as error:
-        miss = _Miss(f"{error.place}: {error.found}")
-    if miss is not None:
-        found.refused.append(Refused(SWAPPING, f"{config} b{plan.microbatch_size}", *miss, swaps=True))
-        return []
-    shapes = plan.shapes(profile)
-    one = Candidate(
-        SWAPPING,
-        config,
-        replace(plan, predicted=predicted),
-        updates_of(SWAPPING, shapes, plan.batch_size, plan.microbatch_size, plan.options),
-        predicted.iteration_s,
-        predicted.samples_per_s,
-        predicted.peak_memory_bytes,
-        predicted.bubble_fraction,
-    )
-    found.candidates.append(one)
-    return [one]
-
-
-def _missing(plan: Plan, profile: ModelProfile, cluster: Cluster) -> tuple[_Miss | None, float]:
-    """What a host lacks for a plan that swaps, whatever the timing; and the most that a device has on its host.
-
-    Raises:
-        RefusedError: the devices have no room for one of its operations: the pass that swaps has proved that they have for all others.
-    """
-    own = on_hosts(plan, profile, cluster)
-    for server, size in sorted(by_server(own, cluster).items(), key=lambda pair: -pair[1]):
-        has = cluster.node_of(server * cluster.levels[0].width).host_memory_bytes or 0.0
-        if size > has:
-            text = f"the host of server {server} needs {show_bytes(size)} of {show_bytes(has)} for what is swapped"
-            return _Miss(text, size - has), 0.0
-    return None, max(own.values())
-
-
-def on_hosts(plan: Plan, profile: ModelProfile, cluster: Cluster) -> dict[int, float]:
-    """The most that each device of a plan that swaps has on its host, whatever the timing.
-
-    Raises:
-        RefusedError: the devices have no room for one of its operations.
-    """
-    program = played(plan, profile).program  # which is kept for its prediction
-    costs = CostModel(profile, cluster, plan.cuts(profile), plan.batches.sizes, swaps=True)
-    found = footprints(program, PlanSizes(costs, program), host=True)
-    return {device: there.bytes for device, there in found.items()}
-
-
-def by_server(on_hosts: Mapping[int, float], cluster: Cluster) -> dict[int, float]:
-    """What the devices of each server have there together."""
-    found: dict[int, float] = {}
-    for device, size in on_hosts.items():
-        server = device // cluster.levels[0].width
-        found[server] = found.get(server, 0.0) + size
-    return found
+def _config(plan: Plan) -> str:
+    """In a few words."""
+    larger, count = plan.options.get("forward"), len(plan.stages)
+    words = f"{count} packs" if larger is None else f"{len(larger)} packs forward {count} backward"
+    return f"{plan.options['mode']} {words}"
 
 
 def smallest_packs(situation: Situation) -> Plan:
@@ -283,7 +187,7 @@ def smallest_packs(situation: Situation) -> Plan:
             continue
         short = [one for one in plans if len(one.backward.packs) <= FINEST and _forwards(one) <= MOST_FORWARDS]
         for one in sorted(short, key=lambda one: (one.backward.size, -len(one.backward.packs)))[:1]:
-            swap = Swapping("next_use", device_bytes=room)
+            swap = Swapping(POLICY, device_bytes=room)
             plan = completed(replace(_plan(situation, mode, one, ""), swap=swap), situation.profile)
             try:
                 plan.compile(situation.profile)

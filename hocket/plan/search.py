@@ -12,6 +12,7 @@ from typing import Any
 
 from hocket.cost.group import of_group
 from hocket.errors import InputError, nearest
+from hocket.features import Feature, check_together
 from hocket.hardware.cluster import Cluster
 from hocket.hardware.groups import grouped
 from hocket.plan.amplification import alone_s as alone_of
@@ -19,10 +20,12 @@ from hocket.plan.buckets import AUTO, Rebucketed, best_few, check_buckets, kept_
 from hocket.plan.candidates import Candidate, Search, joined, ordered
 from hocket.plan.compiling import compiled, told
 from hocket.plan.hunt import Hunt
-from hocket.plan.packs import SWAPPING, Packs, plans_of_packs
+from hocket.plan.packs import SWAPPING, plans_of_packs
 from hocket.plan.plan import Plan
+from hocket.plan.swap_candidates import Packs
 from hocket.plan.tolerance import Tolerance
 from hocket.plan.updates import considered
+from hocket.plan.virtual_memory import BASELINES, SWAPS, plans_with_virtual_memory
 from hocket.profile.costs import BATCH_STATISTICS
 from hocket.profile.model import ModelProfile
 from hocket.program.program import SHARDS
@@ -43,6 +46,7 @@ def search(
     shard: str | None = None,
     amplification_limit: float | None = None,
     alone_s: float | None = None,
+    swap: str | None = None,
     progress: Callable[[int, int, str], None] | None = None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Search:
@@ -59,6 +63,7 @@ def search(
         shard: what replicas divide in every plan (docs/sharding.md); None: what serves best, and under `fully_sharded` all.
         amplification_limit: of the device-seconds of an iteration over the seconds of one device alone with the same batch
             (amplification.py): what uses more is refused, and burst-parallel plans are found under it. None: no limit.
+        swap: only baselines whose memory is virtualised by this policy (virtual_memory.py), of the strategies named or the usual ones.
         alone_s: these seconds; worked out from the profile when not given.
         progress: called with (done, total, what).
 
@@ -98,6 +103,8 @@ def search(
             return None
         return kept_by_buckets(_of_group(plan, profile, cluster), profile, tolerance)
 
+    if swap is not None:
+        return _baselines(situation, strategies, swap, tolerance, profile_path, progress, lambda: clock() - began)
     hunt = Hunt(situation, profile_path, tolerance, rebucket)
     for name in chosen:
         hunt.offer(name)
@@ -131,6 +138,26 @@ def _packs(
     if situation.profile.tensor > 1 or tolerance is not None or situation.shard not in (None, "none"):
         return Packs()
     return plans_of_packs(situation, profile_path, progress, others)
+
+
+def _baselines(
+    situation: Situation,
+    strategies: Sequence[str],
+    policy: str,
+    tolerance: Tolerance | None,
+    profile_path: str,
+    progress: Callable[[int, int, str], None] | None,
+    seconds: Callable[[], float],
+) -> Search:
+    """Plans with virtual memory alone."""
+    if policy not in SWAPS:
+        raise InputError("swap", repr(policy), f"one of {', '.join(SWAPS)}", nearest(policy, SWAPS))
+    if situation.shard not in (None, "none"):
+        check_together("shard", Feature.SWAP, Feature(f"shard: {situation.shard}"))
+    if situation.profile.tensor > 1 or tolerance is not None:
+        raise InputError("swap", "groups of devices, or an amplification limit", "plans that swap on whole devices")
+    found = plans_with_virtual_memory(situation, strategies or BASELINES, policy, profile_path, progress)
+    return Search(tuple(ordered(found.candidates)), tuple(found.refused), seconds(), found.considered)
 
 
 def search_widths(profiles: Mapping[str, ModelProfile], cluster: Cluster, batch_size: int, **options: Any) -> Search:

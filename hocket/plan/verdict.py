@@ -153,7 +153,7 @@ def of_profile(found: Search) -> Verdict:
         return Verdict(winner, why="since there is one")
     piped, whole = ("flush", "gpipe", "interleaved", "pipedream", "two_bw"), ("data_parallel", "fully_sharded")
     names = {PIPELINE: whole, ALONE: (*whole, *piped), SWAPPED: (*whole, *piped)}.get(winner, piped)
-    reasons = [one for one in found.refused if one.strategy in names]
+    reasons = [one for one in found.refused if one.strategy in names and not (winner == SWAPPED and one.swaps)]
     near = min(reasons, key=lambda one: (not one.missing_bytes, one.missing_bytes), default=None)
     return Verdict(winner, why=f"for {near.strategy} {near.config}: {near.reason}" if near else "none was considered")
 

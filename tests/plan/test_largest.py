@@ -5,8 +5,9 @@ import pytest
 from hocket.errors import RefusedError
 from hocket.hardware.cluster import Cluster, Level
 from hocket.plan.largest import largest
-from hocket.plan.packs import by_server, on_hosts, smallest_packs
+from hocket.plan.packs import smallest_packs
 from hocket.plan.search import search
+from hocket.plan.swap_candidates import by_server, on_hosts
 from hocket.profile.lengthened import lengthened, repeated_block
 from hocket.profile.synthetic import chain
 from hocket.strategies._choices import Situation

@@ -1,0 +1,129 @@
+"""Plans with swaps as candidates: proved within the memory of devices and hosts, whatever the timing, and simulated.
+
+Rules of this file: hosts must have the memory that the cluster file says they have.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from hocket.cost.model import CostModel
+from hocket.cost.sizes import PlanSizes
+from hocket.errors import RefusedError
+from hocket.hardware.cluster import Cluster
+from hocket.passes.swapping import Swapping
+from hocket.plan.candidates import Candidate, Refused
+from hocket.plan.plan import Plan
+from hocket.plan.predict import played, predict_iteration
+from hocket.plan.swapped import completed, host_bytes
+from hocket.plan.updates import updates_of
+from hocket.profile.model import ModelProfile
+from hocket.program.footprint import footprints
+from hocket.strategies._choices import Situation
+from hocket.units import show_bytes
+
+NO_HOST = "the cluster file does not say host_memory_bytes: how much there is to swap to"
+
+
+class Miss(NamedTuple):
+    """Why a plan is none, and how many bytes are missing on a host if that is why."""
+
+    reason: str
+    missing_bytes: float = 0.0
+
+
+@dataclass
+class Packs:
+    """What was found of plans that swap.
+
+    Attributes:
+        considered: plans that were made into programs. notes: what swapping ahead would gain.
+    """
+
+    candidates: list[Candidate] = field(default_factory=list)
+    refused: list[Refused] = field(default_factory=list)
+    considered: int = 0
+    notes: list[str] = field(default_factory=list)
+
+
+def has_hosts(situation: Situation) -> bool:
+    """Whether every device's server says how much there is to swap to."""
+    nodes = (situation.cluster.node_of(device) for device in range(situation.cluster.devices))
+    return all(node.host_memory_bytes for node in nodes)
+
+
+def tried(situation: Situation, plan: Plan, config: str, found: Packs, policy: str, ahead: int = 0) -> list[Candidate]:
+    """The candidate that a plan is with swaps, if it is one; otherwise `found.refused` has why.
+
+    Arguments:
+        plan: its swaps are not looked at. ahead: operations ahead of which values are swapped in.
+    """
+    found.considered += 1
+    cluster, profile, strategy = situation.cluster, situation.profile, plan.strategy
+    room = min(cluster.capacity_bytes(device) for device in range(cluster.devices))
+    try:
+        plan = completed(
+            replace(plan, predicted=None, swap=Swapping(policy, device_bytes=room, prefetch=ahead)), profile
+        )
+        miss, own_bytes = _missing(plan, profile, cluster)
+        if miss is None:
+            assert plan.swap is not None
+            if own_bytes > min(
+                host_bytes(plan, cluster).values()
+            ):  # devices need unequal parts of what all have together
+                plan = replace(plan, swap=replace(plan.swap, host_bytes=own_bytes))
+            predicted = predict_iteration(plan, profile)
+    except RefusedError as error:
+        miss = Miss(f"{error.place}: {error.found}")
+    if miss is not None:
+        found.refused.append(Refused(strategy, f"{config} b{plan.microbatch_size}", *miss, swaps=True))
+        return []
+    shapes = plan.shapes(profile)
+    one = Candidate(
+        strategy,
+        config,
+        replace(plan, predicted=predicted),
+        updates_of(strategy, shapes, plan.batch_size, plan.microbatch_size, plan.options),
+        predicted.iteration_s,
+        predicted.samples_per_s,
+        predicted.peak_memory_bytes,
+        predicted.bubble_fraction,
+    )
+    found.candidates.append(one)
+    return [one]
+
+
+def _missing(plan: Plan, profile: ModelProfile, cluster: Cluster) -> tuple[Miss | None, float]:
+    """What a host lacks for a plan that swaps, whatever the timing; and the most that a device has on its host.
+
+    Raises:
+        RefusedError: the devices have no room for one of its operations: the pass that swaps has proved that they have for all others.
+    """
+    own = on_hosts(plan, profile, cluster)
+    for server, size in sorted(by_server(own, cluster).items(), key=lambda pair: -pair[1]):
+        has = cluster.node_of(server * cluster.levels[0].width).host_memory_bytes or 0.0
+        if size > has:
+            text = f"the host of server {server} needs {show_bytes(size)} of {show_bytes(has)} for what is swapped"
+            return Miss(text, size - has), 0.0
+    return None, max(own.values())
+
+
+def on_hosts(plan: Plan, profile: ModelProfile, cluster: Cluster) -> dict[int, float]:
+    """The most that each device of a plan that swaps has on its host, whatever the timing.
+
+    Raises:
+        RefusedError: the devices have no room for one of its operations.
+    """
+    program = played(plan, profile).program  # which is kept for its prediction
+    costs = CostModel(profile, cluster, plan.cuts(profile), plan.batches.sizes, swaps=True)
+    found = footprints(program, PlanSizes(costs, program), host=True)
+    return {device: there.bytes for device, there in found.items()}
+
+
+def by_server(on_hosts: Mapping[int, float], cluster: Cluster) -> dict[int, float]:
+    """What the devices of each server have there together."""
+    found: dict[int, float] = {}
+    for device, size in on_hosts.items():
+        server = device // cluster.levels[0].width
+        found[server] = found.get(server, 0.0) + size
+    return found
