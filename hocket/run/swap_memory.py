@@ -7,7 +7,7 @@ that several values lie in leaves the device with the last of them. Memory count
 import threading
 import time
 import weakref
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -70,7 +70,8 @@ class MemoryManager:
         self.host = HostBuffers(self._device.type == "cuda", host_budget_bytes)
         self._held: dict[Value, Held] = {}
         self._blocks: dict[int, tuple[weakref.ref[torch.UntypedStorage], _Block]] = {}
-        self._lock = threading.RLock()  # a storage may die, and call back, anywhere
+        self._lock = threading.RLock()
+        self._dead: deque[int] = deque()
         self.out_bytes: Counter[What] = Counter()
         self.in_bytes: Counter[What] = Counter()
         self.device_bytes = self.device_peak_bytes = 0
@@ -235,6 +236,7 @@ class MemoryManager:
         return held
 
     def _block(self, extent: Extent) -> _Block:
+        self._bury()
         if extent.key not in self._blocks:
             key, size = extent.key, extent.storage.nbytes()
             # The storage's Python object lives as long as the storage itself, so its end is the storage's end.
@@ -244,8 +246,15 @@ class MemoryManager:
         return self._blocks[extent.key][1]
 
     def _died(self, key: int) -> None:
-        with self._lock:
-            self._changed(self._blocks.pop(key)[1], 0)
+        # A storage may die, and call back, anywhere, whatever is locked there: this never waits.
+        self._dead.append(key)
+        if self._lock.acquire(blocking=False):
+            self._bury()
+            self._lock.release()
+
+    def _bury(self) -> None:
+        while self._dead:
+            self._changed(self._blocks.pop(self._dead.popleft())[1], 0)
 
     def _changed(self, block: _Block, there_bytes: int) -> None:
         self.device_bytes += there_bytes - block.there_bytes
@@ -283,6 +292,10 @@ class MemoryManager:
 
     def _resize(self, extent: Extent, block: _Block, size_bytes: int) -> None:
         extent.storage.resize_(size_bytes)
+        if (
+            size_bytes and self._device.type == "cuda"
+        ):  # made in a stream of swaps, perhaps: compute uses it until it is emptied
+            all_of(extent.storage).record_stream(torch.cuda.default_stream(self._device))
         self._changed(block, size_bytes)
         if self.resized is not None:
             self.resized((all_of(extent.storage),))
@@ -305,12 +318,15 @@ class MemoryManager:
 
     def _wait(self, more_bytes: float) -> None:
         until = time.monotonic() + _PATIENCE_S
+        self._bury()
         while self.device_bytes + more_bytes > self._budget_bytes and time.monotonic() < until:
-            if all(block.users or block.fixed or not block.there_bytes for _, block in self._blocks.values()):
+            blocks = [block for _, block in list(self._blocks.values())]
+            if all(block.users or block.fixed or not block.there_bytes for block in blocks):
                 return
             self._lock.release()  # whoever lets go comes through here
             time.sleep(_LOOK_S)
             self._lock.acquire()
+            self._bury()
 
     def _check(self, held: Held, more_bytes: int) -> None:
         self._wait(more_bytes)

@@ -4,6 +4,7 @@ Rules of this file: it knows instructions and stages, and tells the memory manag
 moves. Where nothing is swapped and no budget is set there is none of it, and nothing is told.
 """
 
+import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
@@ -39,6 +40,7 @@ class Swapper:
         self.memory, self._rests = memory, rests
         self.seconds = dict.fromkeys(SWAPS, 0.0)
         self._resting: dict[tuple[int, What], HostCopy] = {}
+        self._lock = threading.Lock()
 
     # -- between segments
 
@@ -109,7 +111,8 @@ class Swapper:
             own = [one for one in own if one.part == value.part]
             move = self.memory.swap_in if comes_in else self.memory.swap_out
             store[written] = move(value, written, own)
-        self.seconds[instruction.kind] += time.perf_counter() - began
+        with self._lock:  # the first swaps of a period are compute's, others may have lanes of their own
+            self.seconds[instruction.kind] += time.perf_counter() - began
         for value in instruction.writes:
             if value.what is What.MARK:
                 store[value] = None

@@ -1,13 +1,15 @@
 """Training beyond memory: weights, gradients and Adam's state are more than four times what all devices hold together."""
 
-import json
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from random import Random
+from time import sleep
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from hocket import zoo
 from hocket.cost.model import CostModel
@@ -19,12 +21,15 @@ from hocket.profile.capture import Captured, capture
 from hocket.profile.job import Job
 from hocket.profile.measure import measure
 from hocket.profile.model import ModelProfile
-from hocket.program.instruction import SWAPS, Kind, What
+from hocket.program.instruction import COMPUTE, SWAP_LANES, SWAPS, Kind, What
 from hocket.program.program import Program
 from hocket.run.device import Device
 from hocket.run.engines.inline import Result, run_inline
+from hocket.run.engines.torch_dist import Worker
 from hocket.run.loop import train
+from hocket.run.observe import Unobserved
 from hocket.run.swap_memory import MemoryManager
+from hocket.trace.trace import Trace
 from tests.run.device_tracker import DeviceTracker
 from tests.run.plans import CLUSTER, adam
 
@@ -52,13 +57,13 @@ class Setting:
 
     def unlimited(self, plan: Plan, steps: int) -> Result:
         """The same plan without limits, trained once for all tests."""
-        key = str(plan.options["mode"]), steps
+        key = f"{plan.options['mode']} of {len({d for stage in plan.stages for d in stage.devices})}", steps
         if key not in self._free:
             free = replace(plan, swap=None)
             self._free[key] = run_inline(self.graph, free, free.compile(self.graph), steps)
         return self._free[key]
 
-    def plan(self, mode: str, swap: Swapping, **options: bool) -> Plan:
+    def plan(self, mode: str, swap: Swapping, workers: int = WORKERS, **options: bool) -> Plan:
         """Packs of at most the largest layer's weights, on both devices or in turn."""
         packs: list[list[str]] = [[]]
         size, most = 0.0, max(layer.weights_bytes for layer in self.profile.layers)
@@ -68,7 +73,7 @@ class Setting:
                 size = 0.0
             packs[-1].append(layer.name)
             size += layer.weights_bytes
-        devices = [(0, 1) if mode == "data" else (k % WORKERS,) for k in range(len(packs))]
+        devices = [tuple(range(workers)) if mode == "data" else (k % workers,) for k in range(len(packs))]
         stages = tuple(PlanStage(tuple(own), where, True) for own, where in zip(packs, devices, strict=True))
         plan = Plan("harmony", "gpt", 4, 1, stages, CLUSTER, {"mode": mode, **options}, swap=swap)
         return completed(plan, self.profile)
@@ -104,7 +109,7 @@ def moved(devices: dict[int, Device]) -> dict[tuple[int, Kind], Counter[What]]:
 
 @pytest.mark.parametrize(
     ("mode", "policy", "prefetch"),
-    [("data", "next_use", 0), ("pipeline", "next_use", 0), ("data", "lru", 0), ("data", "next_use", 1)],
+    [("pipeline", "next_use", 0), ("data", "lru", 0), ("data", "next_use", 1)],
 )
 def test_what_fits_nowhere_trains_as_if_it_did(setting, mode, policy, prefetch):
     """Losses, weights are those without limits, to the bit; seen from outside devices never hold more than the budget; and from the
@@ -123,6 +128,51 @@ def test_what_fits_nowhere_trains_as_if_it_did(setting, mode, policy, prefetch):
     assert 0.6 * WORKERS * setting.budget_bytes < tracker.peak_bytes <= WORKERS * setting.budget_bytes + besides
     after = moved(second.devices)
     assert {key: after[key] - before[key] for key in after} == foreseen(setting, plan, program)
+
+
+class Losses(Unobserved):
+    """Keeps them."""
+
+    def __init__(self) -> None:
+        self.found: list[tuple[int, float, int]] = []
+
+    def loss(self, microbatch: int, value: float, samples: int) -> None:
+        """One more."""
+        self.found.append((microbatch, value, samples))
+
+
+@pytest.fixture
+def alone(tmp_path: Path) -> Iterator[None]:
+    """A process group of this process."""
+    dist.init_process_group("gloo", store=dist.FileStore(str(tmp_path / "meeting"), 1), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def test_a_worker_swaps_beside_computation(setting, alone):
+    """In threads of their own, and however long each swap takes: losses and weights to the bit, bytes as foreseen, within the budget
+    all the time; and computation and swaps are under way at once."""
+    budget_bytes, drawn = 1.2 * setting.budget_bytes, Random(0)
+    plan = setting.plan("data", Swapping("next_use", device_bytes=budget_bytes, prefetch=2), workers=1)
+    program, expected, heard = plan.compile(setting.graph), setting.unlimited(plan, 2), Losses()
+
+    def pace(_: int) -> None:
+        sleep(drawn.random() * 2e-3)
+
+    memory = MemoryManager(0, "cpu", budget_bytes, pace_out=pace, pace_in=pace)
+    worker = Worker(setting.graph, plan, program, 0, observer=heard, memory=memory, record=True)
+    worker.run(1)
+    before, first = moved({0: worker.device}), sorted(heard.found)
+    heard.found = []
+    worker.run(1, worker.position)
+    assert [loss[1:] for loss in expected.losses] == [loss[1:] for loss in (*first, *sorted(heard.found))]
+    assert all(torch.equal(worker.device.tensors()[name], own) for name, own in expected.weights[0].items())
+    after = moved({0: worker.device})
+    assert {key: after[key] - before[key] for key in after} == foreseen(setting, plan, program)
+    assert 0.5 * budget_bytes < worker.peak_memory_bytes <= budget_bytes + BATCH_BYTES
+    computed = [(r.start_s, r.end_s) for r in worker.records if r.instruction.kind in (Kind.FORWARD, Kind.BACKWARD)]
+    swapped = [(r.start_s, r.end_s) for r in worker.records if r.instruction.lane in SWAP_LANES.values()]
+    assert any(max(a, c) < min(b, d) for a, b in computed for c, d in swapped)
 
 
 def test_without_swaps_the_budget_is_an_error_that_names_the_tensor(setting):
@@ -170,11 +220,11 @@ def peaks(folder: Path) -> Iterator[int]:
 
 
 @pytest.mark.workers
-@pytest.mark.parametrize("mode", ["data", "pipeline"])
-def test_two_workers_train_what_fits_nowhere(setting, mode, tmp_path):
+@pytest.mark.parametrize(("mode", "prefetch"), [("data", 0), ("pipeline", 0), ("data", 1), ("pipeline", 1)])
+def test_two_workers_train_what_fits_nowhere(setting, mode, prefetch, tmp_path):
     """`hocket train` of such a plan in real processes: the losses of the unconstrained run, as means of steps, to the bit (two
     replicas' gradients have one sum, whoever adds); each process within the budget, seen from outside and by the engine's own tracker."""
-    plan = setting.plan(mode, Swapping("next_use", device_bytes=setting.budget_bytes))
+    plan = setting.plan(mode, Swapping("next_use", device_bytes=setting.budget_bytes, prefetch=prefetch))
     expected = setting.unlimited(plan, 2)
     (tmp_path / "job.py").write_text(JOB)
     plan.save(tmp_path / "plan.yaml")
@@ -183,5 +233,6 @@ def test_two_workers_train_what_fits_nowhere(setting, mode, tmp_path):
     assert list(summary.losses) == steps
     assert 0.5 * setting.budget_bytes < max(peaks(tmp_path)) <= setting.budget_bytes + BATCH_BYTES
     assert max(summary.peak_memory_bytes.values()) <= setting.budget_bytes + BATCH_BYTES
-    trace = json.loads((tmp_path / "run.json").read_text())
-    assert "swap_in" in str(trace)
+    trace = Trace.read(tmp_path / "run.json")
+    beside = {event.lane for event in trace.events if event.kind in SWAPS}
+    assert beside == ({COMPUTE, *SWAP_LANES.values()} if prefetch else {COMPUTE})

@@ -48,9 +48,7 @@ class Handover:
         """A value as it is handed on; called where the stream that has made it is current."""
         if not self.needed:
             return thing
-        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        event.record(torch.cuda.current_stream(self.device))
-        return _Given(thing, event)
+        return _Given(thing, self.event())
 
     def taken(self, thing: Any) -> Any:
         """A value as it was given, ready for the current stream."""
@@ -61,6 +59,14 @@ class Handover:
         for tensor in _tensors(thing.thing):
             tensor.record_stream(stream)
         return thing.thing
+
+    def event(self) -> Any:
+        """An event behind all that was put into the current stream; None where there is nothing to wait for."""
+        if not self.needed:
+            return None
+        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        event.record(torch.cuda.current_stream(self.device))
+        return event
 
     def wait_all(self) -> None:
         """Wait for all streams of the device, between segments."""

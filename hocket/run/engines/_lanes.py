@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from hocket.errors import ProgramError
-from hocket.program.instruction import COMPUTE, Instruction, Value, What, computes
+from hocket.program.instruction import COMPUTE, SWAP_LANES, Instruction, Value, What, computes
 from hocket.program.program import Program
 
 _PARTS = ("prologue", "period", "epilogue")
@@ -63,10 +63,11 @@ LaneParts = Mapping[str, tuple[Entry, ...]]
 
 
 def lanes_of(program: Program, device: int) -> dict[str, LaneParts]:
-    """Every lane of a device, its three parts as entries.
+    """Every lane of a device, its three parts as entries. Lanes of swaps and the first of compute hand each other nothing: they share
+    their values.
 
     Raises:
-        ProgramError: a value that two lanes read, or a lane other than compute reads twice: it would not be known when
+        ProgramError: a value that two lanes (those that share as one) read, or a lane other than compute reads twice: it would not be known when
             nobody needs it any more.
     """
     readers = _readers(program, device)
@@ -85,6 +86,7 @@ def _readers(program: Program, device: int) -> dict[Value, str]:
     """Which lane reads each value, in a run of the program that is long enough for every value to be read."""
     found: dict[Value, str] = {}
     for lane, _, i in _unrolled(program, device, _span(program)):
+        lane = _home(lane)
         for value in i.reads:
             before = found.get(value)
             if value.what is What.SHARD:  # read for many rounds, and by the step that makes the next
@@ -94,6 +96,11 @@ def _readers(program: Program, device: int) -> dict[Value, str]:
                 raise ProgramError(f"device {device}: {i.name}", f"{value} is read on {before} already", "one reader")
             found[value] = lane
     return found
+
+
+def _home(lane: str) -> str:
+    """The lane whose store an instruction's values are in."""
+    return COMPUTE if lane in SWAP_LANES.values() else lane
 
 
 def _span(program: Program) -> int:
@@ -119,7 +126,7 @@ def _routes(
     found = []
     for position, value in enumerate(instruction.writes):
         reader = readers.get(program.moved(value, repeats))
-        if reader is not None and reader != lane:
+        if reader is not None and reader != _home(lane):
             found.append((position, reader))
     return tuple(found)
 

@@ -14,7 +14,7 @@ over (program/over.py), so that no message lives longer than the program's footp
 
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import Any, NamedTuple
@@ -95,7 +95,7 @@ class _Arriving(NamedTuple):
 
 class Transfers:
     """The transfers of one segment. Every call but those of the constructor's threads comes from compute's thread; of waves, whose
-    lanes have no messages, some come from the threads of all compute lanes.
+    lanes have no messages, some come from the threads of all compute lanes, and of lanes of swaps from theirs.
 
     Attributes:
         failure: why a send failed, once one has.
@@ -116,6 +116,7 @@ class Transfers:
         lost: Lost,
         clock: Callable[[], float],
         record: bool,
+        tell: Callable[[], None],
     ) -> None:
         """Start the lanes; nothing begins before `post_all`.
 
@@ -123,15 +124,16 @@ class Transfers:
             stages: of the program.
             windows: of the lanes of receives. ends: of the lanes of sends.
             lost: makes of a transfer's failure the error to raise.
+            tell: called when a receive or collective has begun.
         """
         self._groups, self._layouts, self._handover, self._memory = groups, layouts, handover, memory
         self._ends, self._stages = ends, stages
-        self._lost, self._clock, self._record = lost, clock, record
+        self._lost, self._clock, self._record, self._tell = lost, clock, record, tell
         self._lanes = {
             name: _Lane(Cursor(parts), windows.get(name, 0), name in windows) for name, parts in lanes.items()
         }
         self._arriving: dict[Value, _Arriving] = {}
-        self._consumed: list[_Lane] = []
+        self._consumed: dict[Value, _Lane] = {}
         self._lock = threading.RLock()  # a backward hands on buckets while another lane of compute does so, too
         self.failure: Exception | None = None
         self.records: list[Record] = []
@@ -183,21 +185,26 @@ class Transfers:
         if arriving is None:
             raise InternalError(f"compute reads {value}, and nothing that brings it has begun")
         if arriving.instruction.kind is Kind.RECEIVE:
-            self._consumed.append(arriving.lane)
+            self._consumed[value] = arriving.lane
         return self._arrived(arriving)
 
-    def consumed(self) -> None:
-        """What was taken since the last call has been used: its lanes have room for more (rule 6)."""
+    def arriving(self, value: Value) -> bool:
+        """Whether what brings a value has begun, and nobody has taken it."""
+        return value in self._arriving
+
+    def consumed(self, values: Iterable[Value]) -> None:
+        """These have been read; of those that were taken the lanes have room for more (rule 6)."""
         if self._consumed:
-            lanes, self._consumed = self._consumed, []
-            for lane in lanes:
-                lane.room += 1
-                self._post(lane)
+            with self._lock:
+                for lane in [self._consumed.pop(value) for value in values if value in self._consumed]:
+                    lane.room += 1
+                    self._post(lane)
 
     def dropped(self, name: str) -> None:
         """Compute has no more need of weights that came by a lane: it has room for more (rule 6)."""
-        self._lanes[name].room += 1
-        self._post(self._lanes[name])
+        with self._lock:
+            self._lanes[name].room += 1
+            self._post(self._lanes[name])
 
     def let_go(self, begun: int) -> None:
         """Compute has ended an instruction, or has all that it needs to begin one: messages whose sends are over need no memory
@@ -251,7 +258,7 @@ class Transfers:
             instruction, routes = head
             if (lane.limited and not lane.room) or any(value not in lane.values for value in instruction.reads):
                 return
-            if any(not computes(reader) for _, reader in routes):
+            if any(not computes(reader) for _, reader in routes):  # lanes of swaps share compute's values
                 raise InternalError(f"{instruction.name} is read by another lane than compute")
             lane.room -= lane.limited
             end = self._ends.of(instruction.lane, *lane.cursor.place) if instruction.kind is Kind.SEND else None
@@ -291,6 +298,7 @@ class Transfers:
             else:
                 raise InternalError(f"{instruction.name} is not a transfer that this engine knows")
         self._arriving[instruction.writes[0]] = _Arriving(lane, instruction, made, works, start_s)
+        self._tell()
 
     def _collective(self, instruction: Instruction, pairs: tuple[tuple[Tensor, Tensor], ...]) -> list[Work]:
         kind, threads = instruction.kind, self._stages[instruction.stage].threads_of(instruction.reads[0])

@@ -5,7 +5,7 @@ says so, and all others end with that failure. On a GPU a thread only puts kerne
 """
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from queue import SimpleQueue
 from typing import Any
@@ -46,6 +46,9 @@ class Exchange:
                 raise self.failure
             return self._values.pop(value)
 
+    def look_again(self) -> None:
+        """A transfer has begun."""
+
     def answer(self, goes_on: bool) -> None:
         """Whether another period comes behind those that were told of."""
         for answers in self._answers:
@@ -76,7 +79,7 @@ class Exchange:
 class Lanes:
     """The threads of the lanes beside the first."""
 
-    def __init__(self, exchange: Exchange, works: list[Callable[[int], None]], name: str) -> None:
+    def __init__(self, exchange: Exchange, works: Sequence[Callable[[int], None]], name: str) -> None:
         """Start them; each is told its number."""
         self._exchange = exchange
         self._threads = [

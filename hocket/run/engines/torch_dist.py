@@ -1,7 +1,8 @@
 """The distributed engine: one process a device, over gloo or NCCL.
 
 Rules of this file: the compute lane runs in the thread that calls `run`; it begins the transfers of the other lanes as it
-goes and waits for what it reads, see _transfers.py. Further compute lanes, of waves, do the same in threads of their own (_waves.py).
+goes and waits for what it reads, see _transfers.py. Further compute lanes, of waves, do the same in threads of their own (_waves.py),
+and so do lanes of swaps (_shelf.py).
 What an instruction means is device.py's.
 
     worker = Worker(captured, plan, program, number)  # a collective call: every rank of the default process group
@@ -25,7 +26,18 @@ from torch import Tensor
 from hocket.errors import InputError, InternalError, RefusedError, WorkerLost
 from hocket.plan.plan import Plan
 from hocket.profile.capture import Captured
-from hocket.program.instruction import COMPUTE, GATHER, SWAP_LANES, Instruction, Kind, Value, What, computes, group_lane
+from hocket.program.instruction import (
+    COMPUTE,
+    GATHER,
+    SWAP_LANES,
+    SWAPS,
+    Instruction,
+    Kind,
+    Value,
+    What,
+    computes,
+    group_lane,
+)
 from hocket.program.over import Ends
 from hocket.program.program import Program
 from hocket.program.window import windows
@@ -36,6 +48,7 @@ from hocket.run.engines._handover import Handover
 from hocket.run.engines._lanes import lanes_of, walk
 from hocket.run.engines._memory import Memory
 from hocket.run.engines._messages import Layouts
+from hocket.run.engines._shelf import Shelf
 from hocket.run.engines._transfers import Record, Transfers
 from hocket.run.engines._waves import Exchange, Lanes
 from hocket.run.observe import Observer, Unobserved
@@ -104,10 +117,6 @@ class Worker:
             raise InputError("workers", found, f"{workers}, one for each device of the plan")
         if (division.split.width if division else 1) != plan.tensor:
             raise InternalError(f"a model that is not divided by {plan.tensor}, as the plan is")
-        beside = next((lane for d, lane in program.lanes if d == number and lane in SWAP_LANES.values()), None)
-        if beside is not None:
-            found = f"swaps in a lane of their own ({beside}), which workers do not have yet"
-            raise RefusedError("swap.prefetch", found, "0: swaps in the compute lane", "Plan without prefetching.")
         if any(v.on_host for lane in _transfers_of(program) for i in lane for v in (*i.reads, *i.writes)):
             found = "transfers from host to host, which workers do not have yet"
             raise RefusedError("options.peer", found, "true", "Plan with peer: true.")
@@ -150,7 +159,10 @@ class Worker:
         """
         store = self.device.start(position)
         self._memory.look(0)  # before a receive is posted
-        others = {lane: parts for lane, parts in self._lanes.items() if not computes(lane)}
+        swaps = sorted(lane for lane in self._lanes if lane in SWAP_LANES.values())
+        others = {lane: parts for lane, parts in self._lanes.items() if not computes(lane) and lane not in swaps}
+        waves = sorted(lane for lane in self._lanes if computes(lane) and lane != COMPUTE)
+        exchange = Shelf(len(swaps), store) if swaps else Exchange(len(waves))
         transfers = Transfers(
             self.number,
             self.program.stages,
@@ -164,11 +176,10 @@ class Worker:
             self._lost,
             self._clock,
             self._record,
+            exchange.look_again,
         )
         self.records = transfers.records
         periods = 0
-        waves = sorted(lane for lane in self._lanes if computes(lane) and lane != COMPUTE)
-        exchange = Exchange(len(waves))
         try:
             self._handover.wait_all()
             with self._divided_threads(1 + len(waves)) as threads, exchange.failing():
@@ -178,11 +189,14 @@ class Worker:
                     [
                         partial(self._wave, lane, own, transfers, exchange, threads)
                         for lane, own in zip(waves, stores, strict=True)
-                    ],
+                    ]
+                    + [partial(self._swap_lane, lane, transfers, exchange) for lane in swaps],
                     f"device {self.number}",
                 )
                 periods = self._compute(repeats, store, transfers, exchange)
                 lanes.join()
+            if isinstance(exchange, Shelf):
+                store = dict(exchange.items())
             self._handover.wait_all()
             for own in stores:
                 store.update(own)
@@ -231,6 +245,33 @@ class Worker:
                         store[value] = self._taken(value, transfers, exchange)
                 self._execute(instruction, routes, store, transfers, exchange)
 
+    def _swap_lane(self, lane: str, transfers: Transfers, exchange: Exchange, number: int) -> None:
+        """A lane of swaps, in a thread of its own."""
+        assert isinstance(exchange, Shelf)
+        if self._handover.needed:
+            torch.cuda.set_device(self.device.device)
+        torch.set_num_threads(1)  # a copy is as quick as the memory
+        with self._handover.lane(lane):
+            for instruction, routes in walk(self._lanes[lane], lambda _: exchange.goes_on(number)):
+                store = self._borrowed(instruction, transfers, exchange, waits=True)
+                self._execute(instruction, routes, store, transfers, exchange)
+                transfers.consumed(instruction.reads)
+
+    def _borrowed(
+        self, instruction: Instruction, transfers: Transfers, shelf: Shelf, waits: bool = False
+    ) -> dict[Value, Any]:
+        """What an instruction reads where lanes share their values.
+
+        Arguments:
+            waits: for kernels as well.
+        """
+        store, events = shelf.borrow(
+            instruction, transfers.arriving, lambda value: self.device.came(value, transfers.take(value))
+        )
+        for event in events if waits else ():
+            event.synchronize()
+        return store
+
     def _taken(self, value: Value, transfers: Transfers, exchange: Exchange) -> Any:
         """What another lane has written, when it is there."""
         if value.what in _BETWEEN_WAVES:
@@ -278,6 +319,11 @@ class Worker:
             elif value not in early:
                 transfers.give(lane, value, self._handover.given(thing))
             del thing  # or it would outlive its sending
+        if isinstance(exchange, Shelf):
+            exchange.put(
+                {value: store.pop(value) for value in instruction.writes if value in store},
+                self._handover.event() if instruction.kind not in SWAPS else None,  # whose copies are over
+            )
 
     def _compute(self, repeats: int, store: dict[Value, Any], transfers: Transfers, exchange: Exchange) -> int:
         device, observer = self.device, self._observer
@@ -293,12 +339,14 @@ class Worker:
                 raise transfers.failure
             if exchange.failure is not None:
                 raise exchange.failure
-            waits = False
-            for value in instruction.reads:
+            there = exchange if isinstance(exchange, Shelf) else store
+            waits = any(value not in there for value in instruction.reads)
+            if waits:
+                observer.waits(instruction)
+            if isinstance(exchange, Shelf):
+                store = self._borrowed(instruction, transfers, exchange)
+            for value in instruction.reads if waits else ():
                 if value not in store:
-                    if not waits:
-                        observer.waits(instruction)
-                    waits = True
                     store[value] = self._taken(value, transfers, exchange)
             transfers.let_go(done + 1)
             observer.runs(instruction)
@@ -306,7 +354,7 @@ class Worker:
             if self._losses and (self.device.device.type == "cpu" or instruction.kind is Kind.STEP):
                 self._report()  # reading a loss makes a GPU's queue run empty: there it waits for the step
             if waits:
-                transfers.consumed()
+                transfers.consumed(instruction.reads)
             for value in instruction.frees:
                 if value.what is What.GATHERED:
                     self._memory.made(flat for slot in device.stages[value.stage].weights.slots for flat in slot.flats)
