@@ -30,7 +30,7 @@ POLICY = "next_use"
 EACH = 2  # of each mode and room that are simulated, and the finest; where something fits without swaps, one
 FINE = 1.1  # what the finest may take of the quickest by the tuner's clock, which does not fetch ahead: many small packs gain most by it
 ROOMS = (1.0, 1.5)  # of a device's memory: what the tuner adds up is more than what a program holds
-AHEAD = (2, 1)  # operations ahead of which values would be swapped in, of the best
+AHEAD = (2, 1)  # operations ahead of which values are swapped in, of the best
 FINEST = 48  # packs of which it is asked what they need at least
 MOST_FORWARDS = 2048  # in one iteration
 
@@ -41,7 +41,7 @@ def plans_of_packs(
     progress: Callable[[int, int, str], None] | None = None,
     others: bool = False,
 ) -> Packs:
-    """Plans that swap, in the tuner's order; and what the best would gain with values swapped in ahead of their use.
+    """Plans that swap, in the tuner's order; and the best with values swapped in ahead of their use.
 
     Arguments:
         others: something fits without swaps: only the best of each kind is looked at.
@@ -64,25 +64,19 @@ def plans_of_packs(
         plan = _plan(situation, mode, one, profile_path)
         plain += tried(situation, plan, _config(plan), found, POLICY)
     if plain and not others:
-        _note_ahead(situation, min(plain, key=lambda c: c.iteration_s), found)
+        _ahead(situation, min(plain, key=lambda c: c.iteration_s), found)
     if not offered and not found.refused:
         found.refused.append(Refused(SWAPPING, "", _nothing(situation, layers, server), swaps=True))
     return found
 
 
-def _note_ahead(situation: Situation, best: Candidate, found: Packs) -> None:
-    """Say what the quickest would gain, were values swapped in ahead of their use: workers have no lane for that."""
-    known = Packs()
+def _ahead(situation: Situation, best: Candidate, found: Packs) -> None:
+    """The quickest with values swapped in ahead of their use, where that is quicker."""
     for ahead in AHEAD:
+        known = Packs()
         better = tried(situation, best.plan, f"{_config(best.plan)} ahead {ahead}", known, POLICY, ahead)
-        if not better or better[0].iteration_s > best.iteration_s * (1 - TIE):
-            continue
-        gains = 1 - better[0].iteration_s / best.iteration_s
-        found.notes.append(
-            f"{best.label} would take {gains:.1%} less with values swapped in {ahead} operation{'s' * (ahead > 1)} ahead "
-            f"(swap.prefetch: {ahead}, by hand: `hocket simulate` knows it, workers do not)"
-        )
-        break
+        found.considered += known.considered
+        found.candidates += [one for one in better if one.iteration_s < best.iteration_s * (1 - TIE)]
 
 
 def _offered(

@@ -121,7 +121,6 @@ def search(
     if (not strategies or SWAPPING in strategies) and any(one.missing_bytes for one in hunt.refused):
         packs = _packs(situation, profile_path, tolerance, progress, bool(found))
     found = ordered([*found, *packs.candidates])
-    notes += packs.notes
     considered_in_all = hunt.considered + packs.considered
     refused = (*hunt.refused, *packs.refused)
     return Search(tuple(found), refused, clock() - began, considered_in_all, tuple(notes))

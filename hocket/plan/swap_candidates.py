@@ -37,13 +37,12 @@ class Packs:
     """What was found of plans that swap.
 
     Attributes:
-        considered: plans that were made into programs. notes: what swapping ahead would gain.
+        considered: plans that were made into programs.
     """
 
     candidates: list[Candidate] = field(default_factory=list)
     refused: list[Refused] = field(default_factory=list)
     considered: int = 0
-    notes: list[str] = field(default_factory=list)
 
 
 def has_hosts(situation: Situation) -> bool:

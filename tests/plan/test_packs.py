@@ -60,7 +60,9 @@ def test_what_fits_nowhere_swaps() -> None:
         assert again.swap is not None
         assert again.compile(MODEL) == one.plan.compile(MODEL)
         assert predict_iteration(again, MODEL).iteration_s == pytest.approx(one.iteration_s)
-    assert any("would take" in note and "swap.prefetch: 2" in note for note in found.notes)
+    assert found.best.plan.swap is not None
+    assert found.best.plan.swap.prefetch == 2
+    assert " ahead 2 " in found.best.label
     verdict = of_profile(found)
     assert verdict.winner == SWAPPED
     assert verdict.text.startswith("swapping wins: nothing that stays on the devices, for ")
