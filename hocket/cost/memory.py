@@ -63,12 +63,14 @@ class StageBytes:
         return self.bucket_of.sum(axis=0)
 
 
-def stage_bytes(columns: Columns, cut: StageCut, ties: tuple[Tie, ...]) -> StageBytes:
+def stage_bytes(columns: Columns, cuts: tuple[StageCut, ...], s: int, every: tuple[Tie, ...]) -> StageBytes:
     """One stage's constant bytes; a parameter that several of its layers use counts once.
 
     Arguments:
-        ties: those ties of the whole model that the stage takes part in, in the order of its tie buckets.
+        s: which of the stages.
+        every: all ties of the model.
     """
+    cut, ties = cuts[s], tuple(tie for tie in every if s in tie.stages)
     layers, sizes = columns.profile.layers, columns.parameters
     own = cut.buckets or (cut.layers,)
     bucket_of_layer = {layer: b for b, bucket in enumerate(own) for layer in bucket}
@@ -109,7 +111,8 @@ def stage_bytes(columns: Columns, cut: StageCut, ties: tuple[Tie, ...]) -> Stage
     buffers = sum(layers[i].buffers_bytes for i in cut.layers)
     steps = [layers[i].step_bytes for i in cut.layers]
     step = sum(steps) if columns.profile.step_together else max(steps)
-    summed = (cut.replicated,) * len(own) + (True,) * len(ties)
+    holders = ({d for t in tie.stages for d in (*cuts[t].devices, *cuts[t].beside)} for tie in ties)
+    summed = (cut.replicated,) * len(own) + tuple(len(devices) > 1 for devices in holders)
     complete = tuple(tuple(sorted(group)) for group in groups)
     whole = StageBytes(weights, optimizer, buffers, table, made, waiting, complete, summed, gaps, step)
     if not cut.sharded:
@@ -149,9 +152,13 @@ class Memory:
         self._borders = crossing(profile, cuts)
         self._batch = batch_tensors(profile, cuts)
         ties = ties_of(profile, cuts)
-        self.stages = tuple(
-            stage_bytes(columns, cut, tuple(tie for tie in ties if s in tie.stages)) for s, cut in enumerate(cuts)
-        )
+        self.stages = tuple(stage_bytes(columns, cuts, s, ties) for s in range(len(cuts)))
+        self._added: dict[tuple[int, int], int] = {}
+        """Of (stage, bucket) that stages share on the same devices (order.together), the first of these stages."""
+        for s, cut in enumerate(cuts):
+            for k, tie in enumerate(tie for tie in ties if s in tie.stages):
+                if len({frozenset(cuts[t].devices) for t in tie.stages}) == 1:
+                    self._added[s, max(1, len(cut.buckets)) + k] = tie.stages[0]
         self._walks: dict[tuple[int, int], Walk] = {}
         self._sizes: dict[tuple[What, int, int, int], float] = {}
 
@@ -309,8 +316,13 @@ class Memory:
                 gradients = self._sum(instruction, [v for v in own if v.what is What.GRADIENT], samples)
                 whole = max(0.0, self._walk(instruction.stage, samples).backward_peak(fresh, gradients))
                 whole = max(whole, self._joined_bytes(instruction, samples))
+            case Kind.NORM:
+                whole += self._added_bytes(
+                    v for v in instruction.reads if self._added.get((v.stage, v.part)) == v.stage
+                )
             case Kind.STEP:
                 whole += self.stages[instruction.stage].step_bytes
+                whole += self._added_bytes(v for v in instruction.reads if v.stage == instruction.stage)
         # Messages are packed, and bundles divided, when all else is over: then what goes into them is there twice.
         moving = [v for v in own if v.what in BORDER and (self._packed(v, instruction.device) or self.bundles.split(v))]
         if moving:
@@ -322,6 +334,11 @@ class Memory:
         """Whether a gradient bucket lies in flat memory that is taken anew for each update."""
         stage = self.stages[value.stage]
         return stage.gathers or (self._swaps and stage.summed[value.part])
+
+    def _added_bytes(self, values: Iterable[Value]) -> float:
+        """Of sums of gradients that several stages of the device have, while somebody uses them: one sum for each of these."""
+        shared = ((v.stage, v.part) for v in values if v.what in _SUMS)
+        return sum(float(self.stages[s].bucket_bytes[b]) for s, b in shared if (s, b) in self._added)
 
     def _besides(self, value: Value, samples: int) -> float:
         """What is there of a value besides its copy when that is made; a piece may be copied twice."""

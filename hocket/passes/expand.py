@@ -6,6 +6,7 @@ The steps of a device follow its stages, and where gradients are clipped the nor
 from hocket.passes.tasks import Task, Work
 from hocket.program.instruction import Instruction, Kind, What
 from hocket.program.order import (
+    added,
     backward_values,
     forward_values,
     left_over,
@@ -19,7 +20,8 @@ from hocket.program.rule import Rule
 
 
 def expand(stages: tuple[StageShape, ...], rule: Rule, device: int, task: Task) -> list[Instruction]:
-    """The compute instructions of one task on one device, without frees of weights and without transfers."""
+    """The compute instructions of one task on one device, without transfers, and without frees of weights and of gradients that
+    several steps read (versions.py)."""
     s, i, lane = task.stage, task.index, stages[task.stage].lane
     match task.work:
         case Work.FORWARD:
@@ -35,7 +37,7 @@ def expand(stages: tuple[StageShape, ...], rule: Rule, device: int, task: Task) 
             return [*again, backward]
         case Work.UPDATE:
             reads, writes = step_values(stages, rule, s, i, device)
-            frees = tuple(v for v in reads if v.what is not What.WEIGHTS)
+            frees = tuple(v for v in reads if v.what is not What.WEIGHTS and not added(stages, v))
             hosted = stages_on(stages, device)
             if stages[s].clips and s != hosted[-1]:
                 frees = tuple(v for v in frees if v != norm_of(stages, i, device))

@@ -1,22 +1,33 @@
-"""Weight versions: the last instruction that reads a version frees it, so that no more versions live than are needed."""
+"""What several instructions of a compute lane read: the last of them frees it, so that nothing lives longer than is needed.
+
+That is weight versions, and gradients of weights that several stages of a device share.
+"""
 
 from dataclasses import replace
 
-from hocket.program.instruction import Instruction, Value, What
+from hocket.program.instruction import Instruction, Kind, Value, What
+
+_GRADIENTS = (What.ACCUMULATOR, What.REDUCED)
 
 
 def free_old_versions(compute: list[Instruction]) -> list[Instruction]:
-    """Let the last reader of every superseded weight version in one device's compute lane free it."""
+    """Let the last reader of every superseded weight version in one device's compute lane free it, and of gradients the last step."""
+    freed_by_one = {value for instruction in compute for value in instruction.frees}
     last: dict[Value, int] = {}
+    used: dict[Value, int] = {}
     newest: dict[int, int] = {}
     for position, instruction in enumerate(compute):
         for value in instruction.reads:
             if value.what is What.WEIGHTS:
                 last[value] = position
+            elif instruction.kind is Kind.STEP and value.what in _GRADIENTS and value not in freed_by_one:
+                used[value] = position
         for value in instruction.writes:
             if value.what in (What.WEIGHTS, What.SHARD):  # of a part the whole follows
                 newest[value.stage] = max(newest.get(value.stage, 0), value.index)
     freed: dict[int, list[Value]] = {}
+    for value, position in used.items():
+        freed.setdefault(position, []).append(value)
     for value, position in last.items():
         if value.index < newest.get(value.stage, 0):
             freed.setdefault(position, []).append(value)

@@ -10,7 +10,6 @@ from dataclasses import replace
 from typing import Any
 
 from hocket.errors import InputError, RefusedError
-from hocket.passes.borders import StageCut, ties_of
 from hocket.passes.swapping import Swapping
 from hocket.plan.candidates import TIE, Candidate, Refused
 from hocket.plan.hunt import make_plan
@@ -95,10 +94,10 @@ def _offered(
                     Refused(SWAPPING, str(mode), f"{error.place} {error.found}; expected {error.expected}", swaps=True)
                 )
                 break
-            tried = _few([p for p in plans if _ties_apart(situation, mode, p)], most)
+            tried = _few(plans, most)
             if mode is Mode.DATA:  # and the quickest whose forward packs are larger
                 plans = equal_plans(layers, roomy, situation.batch_size, mode, situation.sizes, nested=True)
-                tried += _few([p for p in plans if _forward(p) and _ties_apart(situation, mode, p)], 1)[:1]
+                tried += _few([p for p in plans if _forward(p)], 1)[:1]
             for one in tried:
                 if (mode, one.forward, one.backward) not in seen:
                     seen.add((mode, one.forward, one.backward))
@@ -130,25 +129,13 @@ def _few(plans: Sequence[HarmonyPlan], most: int) -> list[HarmonyPlan]:
     return kept if finest is None or finest in kept else [*kept, finest]
 
 
-def _ties_apart(situation: Situation, mode: Mode, one: HarmonyPlan) -> bool:
-    """Whether packs that share weights are on different devices, where their gradients are summed."""
-    cuts = _cuts(situation, mode, one)
-    devices = ([cuts[s].devices for s in tie.stages] for tie in ties_of(situation.profile, cuts))
-    return all(len(set(own)) == len(own) for own in devices)
-
-
-def _cuts(situation: Situation, mode: Mode, one: HarmonyPlan) -> tuple[StageCut, ...]:
-    """The packs as stages, whose stashes are made again."""
+def _plan(situation: Situation, mode: Mode, one: HarmonyPlan, profile_path: str) -> Plan:
+    """A plan of packs whose stashes are made again, without its swaps."""
     everywhere = tuple(range(one.devices))
-    return tuple(
+    stages = tuple(
         cut(situation, range(*pack), everywhere if mode is Mode.DATA else (t % one.devices,), recompute=True)
         for t, pack in enumerate(one.backward.packs)
     )
-
-
-def _plan(situation: Situation, mode: Mode, one: HarmonyPlan, profile_path: str) -> Plan:
-    """A plan of packs, without its swaps."""
-    stages = _cuts(situation, mode, one)
     options: dict[str, Any] = {"mode": str(mode)}
     if situation.profile.clip_grad_norm is not None:
         options["just_in_time"] = False

@@ -173,6 +173,25 @@ def reduce_group(stages: Stages, stage: int, bucket: int) -> tuple[int, ...]:
     return tuple(sorted({device for s in tied for device in stages[s].devices}))
 
 
+def together(stages: Stages, stage: int, bucket: int) -> tuple[tuple[int, int], ...]:
+    """(stage, bucket), ascending, of all that share a bucket's weights on the same devices, this one among them.
+
+    There each stage has weights, gradients and optimizer state of its own, sums its gradients over devices by itself, and its step adds
+    those of all: so their weights stay the same. Stages on different devices sum theirs in one all-reduce instead.
+    """
+    tied = dict(stages[stage].tied).get(bucket)
+    if tied is None or len({frozenset(stages[s].devices) for s in tied}) > 1:
+        return ((stage, bucket),)
+    buckets = {s: [b for b, others in stages[s].tied if others == tied] for s in tied}
+    position = buckets[stage].index(bucket)
+    return tuple((s, own[position]) for s, own in buckets.items())
+
+
+def added(stages: Stages, value: Value) -> bool:
+    """Whether the steps of several stages of a device read these gradients."""
+    return value.what in (What.ACCUMULATOR, What.REDUCED) and len(together(stages, value.stage, value.part)) > 1
+
+
 def summed(stages: Stages, stage: int, bucket: int) -> bool:
     """Whether the gradients of a bucket are summed over devices."""
     return stages[stage].columns > 1 or len(reduce_group(stages, stage, bucket)) > 1
@@ -200,14 +219,16 @@ def norm_of(stages: Stages, update: int, device: int) -> Value:
 
 
 def gradients_of(stages: Stages, rule: Rule, stage: int, update: int, device: int) -> list[Value]:
-    """The weight gradients of one update of one stage, bucket by bucket, as its replica on a device has them at last."""
-    last = last_in_update(stages, rule, stage, update, device)
+    """The weight gradients of one update of one stage, bucket by bucket, as its replica on a device has them at last; with those of
+    other stages that are added to them."""
     found = []
-    for bucket in range(stages[stage].buckets):
-        if summed(stages, stage, bucket):
-            found.append(Value(sum_of(stages, stage, bucket), stage, update, bucket))
-        elif last is not None:
-            found.append(Value(What.ACCUMULATOR, stage, last, bucket))
+    for own in range(stages[stage].buckets):
+        for s, bucket in together(stages, stage, own):
+            last = last_in_update(stages, rule, s, update, device)
+            if summed(stages, s, bucket):
+                found.append(Value(sum_of(stages, s, bucket), s, update, bucket))
+            elif last is not None:
+                found.append(Value(What.ACCUMULATOR, s, last, bucket))
     return found
 
 
@@ -216,7 +237,7 @@ def norm_values(
 ) -> tuple[tuple[Value, ...], tuple[Value, ...]]:
     """What a norm reads and writes: the gradients of all stages of its device, of which it names the first."""
     reads = [v for s in stages_on(stages, device) for v in gradients_of(stages, rule, s, update, device)]
-    return tuple(reads), (Value(What.SQUARES, stage, update),)
+    return tuple(dict.fromkeys(reads)), (Value(What.SQUARES, stage, update),)
 
 
 def scattered(stages: Stages, stage: int, bucket: int) -> bool:

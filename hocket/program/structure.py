@@ -1,11 +1,11 @@
 """What must hold of a program's header: stages, borders, ties, replicas, rule and stride, before any instruction is read."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from hocket.program.order import waves
+from hocket.program.order import together, waves
 from hocket.program.problem import Problem
-from hocket.program.program import MAX_THREADS, SHARDS, Program
+from hocket.program.program import MAX_THREADS, SHARDS, Program, StageShape
 from hocket.program.rule import WAVES
 
 
@@ -16,13 +16,21 @@ def structure_problems(program: Program) -> list[Problem]:
 
 
 def tie_of(program: Program, stage: int, bucket: int) -> tuple[object, ...]:
-    """What two members of a collective must have in common: the same weights. Equal for buckets that are tied."""
+    """What two members of a collective must have in common: the same weights. Equal for buckets that are tied on different devices."""
+    if len(together(program.stages, stage, bucket)) > 1:
+        return (stage, bucket)
     tied = program.stages[stage].tied
     for position, (tied_bucket, stages) in enumerate(tied):
         if tied_bucket == bucket:
             same = [b for b, other in tied[:position] if other == stages]
             return ("tied", stages, len(same))
     return (stage, bucket)
+
+
+def unlike(stages: Sequence[StageShape], tied: Sequence[int], one: int, other: int) -> set[int]:
+    """Devices that two of the stages that share weights have in common, where not all of these are on the same devices."""
+    same = len({frozenset(stages[s].devices) for s in tied}) == 1
+    return set() if same else set(stages[one].devices) & set(stages[other].devices)
 
 
 def _wrong(message: str) -> Problem:
@@ -98,11 +106,11 @@ def _ties(program: Program) -> Iterator[Problem]:
                     )
                 if rule.batch[other] != rule.batch[s]:
                     yield _wrong(f"stages {s} and {other} share weights but update them at different times.")
-                shared = set(stages[other].devices) & set(stage.devices)
+                shared = unlike(stages, tied, s, other)
                 if other > s and shared:
                     yield _wrong(
                         f"stages {s} and {other} share weights and device {min(shared)}, where their gradients would not be "
-                        f"summed; expected them on different devices, or as one stage."
+                        f"summed; expected all who share them on the same devices, or each on others, or as one stage."
                     )
 
 

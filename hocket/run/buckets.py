@@ -134,6 +134,17 @@ class Buckets:
                 bucket.parts = tuple(flat.part(memory, self.part) for memory in bucket.flats)
         return bucket
 
+    def added(self, number: int, buckets: Sequence[Bucket]) -> Bucket:
+        """The sum of gradients of the same weights, in the order given and in memory of its own, as a bucket of this stage."""
+        total = Bucket(number, len(self.names[number]))
+        with torch.no_grad():
+            for position in range(len(total.gradients)):
+                for bucket in buckets:
+                    gradient, before = bucket.gradients[position], total.gradients[position]
+                    if gradient is not None:
+                        total.gradients[position] = gradient.clone() if before is None else before.add_(gradient)
+        return total
+
     def recycle(self, bucket: Bucket, elsewhere: bool = False) -> None:
         """Nobody needs these sums any more: the flat memory is for a later update.
 

@@ -24,7 +24,7 @@ from hocket.passes.swaps import sizes_of
 from hocket.plan.plan import Plan
 from hocket.profile.capture import Captured
 from hocket.program.instruction import SWAPS, Instruction, Kind, Value, What
-from hocket.program.order import heir_of, piece, waves
+from hocket.program.order import heir_of, piece, together, waves
 from hocket.program.program import Program
 from hocket.run.buckets import Bucket
 from hocket.run.bundles import Border, Pieces
@@ -42,6 +42,7 @@ from hocket.run.weights import MASTER
 
 Store = MutableMapping[Value, Any]
 Publish = Callable[[Value, Any], None]
+_SUMS = (What.ACCUMULATOR, What.REDUCED, What.PART)
 OnLoss = Callable[[int, Tensor, int], None]
 
 
@@ -317,19 +318,35 @@ class Device:
 
     def _norm(self, instruction: Instruction, store: Store, publish: Publish | None) -> None:
         gradients = (
-            (value.stage, value.part, name, gradient)
-            for value in instruction.reads
-            for name, gradient in self.stages[value.stage].weights.buckets.named(store[value])
+            (stage, bucket.number, name, gradient)
+            for stage in sorted({value.stage for value in instruction.reads})
+            for bucket in self._gradients(stage, instruction, store, once=True)
+            for name, gradient in self.stages[stage].weights.buckets.named(bucket)
         )
         squares = self.clipping.squares(gradients, self.device)
         store.update(dict.fromkeys(instruction.writes, squares))
+
+    def _gradients(self, stage: int, instruction: Instruction, store: Store, once: bool = False) -> Iterator[Bucket]:
+        """The gradients of a stage among what an instruction reads, bucket by bucket; those that several stages of the device have of
+        weights that they share are added up, in the order of the stages, in memory of their own.
+
+        Arguments:
+            once: what is added up is for the first of these stages only.
+        """
+        found = {(v.stage, v.part): store[v] for v in instruction.reads if v.what in _SUMS}
+        for s, bucket in found:
+            sharing = together(self.program.stages, s, bucket)
+            if s != stage or (once and sharing[0] != (s, bucket)):
+                continue
+            members = [found[one] for one in sharing if one in found]
+            yield members[0] if len(members) == 1 else self.stages[s].weights.buckets.added(bucket, members)
 
     def _step(self, instruction: Instruction, store: Store, publish: Publish | None) -> None:
         stage, update = instruction.stage, instruction.index
         weights = self.stages[stage].weights
         what = What.SHARD if weights.gathers else What.WEIGHTS
         old = next(value for value in instruction.reads if value.what is what)
-        buckets = [store[v] for v in instruction.reads if v.what in (What.ACCUMULATOR, What.REDUCED, What.PART)]
+        buckets = list(self._gradients(stage, instruction, store))
         factor: float | Tensor = self._scale.gradient(stage, update)
         for value in instruction.reads:
             if value.what in (What.SQUARES, What.NORM):

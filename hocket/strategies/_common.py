@@ -13,6 +13,7 @@ from hocket.passes.swaps import Habits
 from hocket.program.microbatches import Microbatches
 from hocket.program.program import Program, StageShape
 from hocket.program.rule import Rule
+from hocket.program.structure import unlike
 from hocket.units import show_count
 
 # In one period. The search looks at shorter programs only; this is for plans by hand, and takes some ten seconds.
@@ -233,11 +234,11 @@ def _always(stages: Stages, microbatches: int) -> str | None:
             return f"stage {s} reads from stage {max(stage.sources)}, which does not come before it"
         for _, tied in stage.tied:
             for other in tied:
-                shared = set(stage.devices) & set(stages[other].devices)
+                shared = unlike(stages, tied, s, other)
                 if other != s and shared:
                     return (
-                        f"stages {s} and {other} share tied weights and device {min(shared)}, "
-                        "and not one stage or different devices"
+                        f"stages {s} and {other} share tied weights and device {min(shared)}; all who share them must be "
+                        "one stage, or on the same devices, or each on others"
                     )
     return None
 

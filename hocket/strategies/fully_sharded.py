@@ -48,13 +48,13 @@ def compile(stages: Stages, microbatches: int, options: Options) -> Program:
             if any(stage.clips for stage in stages):
                 tasks += updates
                 continue
-            # Each behind the backward of the unit before: its sum has been made meanwhile, and gradients of two units are there.
+            # Steps of units that share weights wait for each other's gradients. All others: each behind the backward of the unit before: its sum has been made meanwhile, and gradients of two units are there.
             last = tasks[-len(stages) :]
             del tasks[-len(stages) :]
             for task in last:
                 tasks.append(task)
-                tasks += updates[task.stage + 1 : task.stage + 2]
-            tasks += updates[:1]
+                tasks += (one for one in updates[task.stage + 1 : task.stage + 2] if not stages[one.stage].tied)
+            tasks += (one for one in updates if one.stage == 0 or stages[one.stage].tied)
         return tasks
 
     replicas = show_count(len(stages[0].devices), "replica")

@@ -23,7 +23,7 @@ from hocket.program.rule import KINDS, Rule
 from hocket.program.text import parse_program, print_program
 from hocket.strategies._choices import Situation
 from hocket.strategies._common import Option, compile_strategy, complete, members, strategy
-from tests.program.programs import CASES, pipeline, rounds, two_waves, waves
+from tests.program.programs import CASES, pipeline, rounds, stages_on, two_waves, waves
 from tests.program.symbolic import Run, Symbols
 
 Stages = tuple[StageShape, ...]
@@ -63,7 +63,9 @@ SHAPES: dict[str, Stages] = {
     "units on the same replicas": rounds(1, 2, 3, skips=((0, 2),), shard="full"),
     "units on the same replicas, recompute": rounds(1, 3, 2, recompute=(0, 1), shard="full"),
     "units on one device": rounds(1, 1, 3),
+    "units with ties": rounds(1, 2, 3, tied=((0, 2), (0, 1, 2)), shard="optimizer"),
     "as many waves as devices": waves(3, 3, skips=((0, 2),), buckets=2),
+    "as many waves as devices, tied": waves(3, 3, tied=((0, 2),)),
     "fewer waves than devices": waves(4, 2, recompute=(0, 2)),
     "fewer waves than devices, tied far apart": waves(4, 2, tied=((0, 2),), clips=True),
     "waves that go round several times": waves(2, 2, 5, shard="optimizer"),
@@ -83,7 +85,8 @@ def option_sets(name: str) -> Iterator[dict[str, Any]]:
     options = strategy(name).OPTIONS
     yield {}
     for key, option in options.items():
-        for value in (True,) if option.kind is bool else option.words or (1, 2):
+        tried: dict[type, tuple[Any, ...]] = {bool: (True,), tuple: ([2, 1], [1, 2])}
+        for value in tried.get(option.kind, option.words or (1, 2)):
             yield {key: value}
     switches = {key: True for key, option in options.items() if option.kind is bool}
     if len(switches) > 1:
@@ -235,7 +238,7 @@ def test_a_member_holds_its_declared_rule(name: str) -> None:
 
 @pytest.mark.parametrize("name", members())
 def test_a_member_refuses_what_nobody_can_do(name: str) -> None:
-    """No stages, no microbatches, a device twice, a border backwards, a tie on one device, an unknown option."""
+    """No stages, no microbatches, a device twice, a border backwards, a tie half on one device, an unknown option."""
     straight = pipeline((1, 1))
     backwards = (StageShape((0,), sources=(1,)), StageShape((1,), targets=(0,)))
     twice = (StageShape((0, 0)),)
@@ -244,7 +247,7 @@ def test_a_member_refuses_what_nobody_can_do(name: str) -> None:
         (straight, 0),
         (twice, 2),
         (backwards, 2),
-        (rounds(1, 1, 2, tied=((0, 1),)), 2),
+        (stages_on([(0,), (0,), (1,)], tied=((0, 1, 2),)), 2),
     ):
         with pytest.raises(RefusedError):
             compile_strategy(name, stages, microbatches)

@@ -217,7 +217,7 @@ CASES: list[tuple[str, list[tuple[int, ...]], dict[str, Any]]] = [
 
 @given(
     some.sampled_from(CASES), some.sampled_from(["task", "next_use", "lru"]), some.integers(0, 3), some.floats(0.2, 1.2),
-    some.booleans(), some.booleans(), some.sampled_from([{}, {"skips": ((0, 2),)}, {"buckets": 2}, {"clips": True}]),
+    some.booleans(), some.booleans(), some.sampled_from([{}, {"skips": ((0, 2),)}, {"buckets": 2}, {"clips": True}, {"tied": ((0, 2),)}]),
     some.lists(some.integers(0, 40), min_size=len(What), max_size=len(What)), some.integers(0, 999),
 )  # fmt: skip
 @settings(max_examples=20, deadline=None)
@@ -228,7 +228,7 @@ def test_any_budget_is_kept_or_refused(
     """Any strategy, policy, budget and depth of prefetching: refused, or legal, read as printed, proved to be within the
     budget whatever the timing; and played on symbols in any order it makes the weights of the rule, within the budget."""
     name, devices, options = case
-    if more.get("skips") and len(devices) < 3:
+    if (more.get("skips") or more.get("tied")) and len(devices) < 3:
         more = {}
     if more.get("clips") and name == "harmony":
         options = options | {"just_in_time": False}

@@ -10,7 +10,7 @@ from math import gcd
 from random import Random
 
 from hocket.program.instruction import COLLECTIVES, SWAPS, Instruction, Kind, Value, What, computes, receive_lane
-from hocket.program.order import early_writes, heir_of
+from hocket.program.order import early_writes, heir_of, together
 from hocket.program.program import Lane, Program
 from hocket.program.window import windows
 
@@ -140,7 +140,9 @@ def _norm(program: Program, sums: dict[int, tuple[tuple[int, int], ...]], symbol
     """The squares of all gradients, as often as there are devices that hold them; -1 where nobody asks for the norm."""
     if not sums or not program.stages[0].clips:
         return -1
-    held = [symbol for s, shape in enumerate(program.stages) for _ in shape.devices for _, symbol in sums[s]]
+    stages = program.stages
+    each = ((s, b, symbol) for s in range(len(stages)) for b, symbol in sums[s] if together(stages, s, b)[0] == (s, b))
+    held = [symbol for s, _, symbol in each for _ in stages[s].devices]
     return _squares(held, symbols)
 
 
@@ -367,7 +369,9 @@ class Run:
                     by_device = {one.device: self.stores[one.device][one.reads[0]] for one in meeting}
                     found[value] = symbols.gathered([by_device[device] for device in i.group])
                 case Kind.NORM:
-                    gradients = [store[v] for v in i.reads if v.what in (What.ACCUMULATOR, What.REDUCED, What.PART)]
+                    stages = self.program.stages
+                    each = ((t, b, one) for t in sorted({v.stage for v in i.reads}) for b, one in self._sums(i, t))
+                    gradients = [one for t, b, one in each if together(stages, t, b)[0] == (t, b)]
                     # A part is counted by one, a whole by all who have it: each time all of them count all of it.
                     found[value] = _squares([symbols.wholes.get(one, (0, one))[1] for one in gradients], symbols)
                 case Kind.STEP if value.what is What.LENT:
@@ -381,12 +385,24 @@ class Run:
                     name = "step opt" if value.what is What.OPTIMIZER else "step w"
                     found[value] = symbols.of(name, s, w, opt, sums, -1)
                 case Kind.STEP:
-                    sums = tuple(sorted(read[What.ACCUMULATOR] + read[What.REDUCED] + read[What.PART]))
+                    sums = self._sums(i, s)
                     opt = read[What.OPTIMIZER][0][1] if read[What.OPTIMIZER] else -1
                     norm = [*read[What.SQUARES], *read[What.NORM], (-1, -1)][0][1]
                     name = "step opt" if value.what is What.OPTIMIZER else "step w"
                     found[value] = symbols.step(name, s, w, opt, sums, norm)
         return found
+
+    def _sums(self, i: Instruction, stage: int) -> tuple[tuple[int, int], ...]:
+        """(bucket, gradients) of a stage among what an instruction reads, with those of the stages that share its weights there."""
+        store, symbols = self.stores[i.device], self.symbols
+        sums = (What.ACCUMULATOR, What.REDUCED, What.PART)
+        read = {(v.stage, v.part): store[v] for v in i.reads if v.what in sums}
+        found = []
+        for (s, b), symbol in sorted(read.items()):
+            if s == stage:
+                members = [read[one] for one in together(self.program.stages, s, b) if one in read]
+                found.append((b, symbol if len(members) == 1 else symbols.sum(*members)))
+        return tuple(found)
 
     def _microbatches(self, value: Value) -> range:
         """Those that a value of stages that run several together has something of."""

@@ -270,8 +270,8 @@ def test_a_header_that_does_not_fit_is_refused(fields: dict[str, object], words:
 
 
 def test_tied_weights_on_one_device_are_refused() -> None:
-    """Two stages of one device whose gradients nobody would sum."""
-    tied = rounds(2, 1, 2, tied=((0, 2),))
+    """Two stages of one device whose gradients nobody would sum with those of a third one."""
+    tied = rounds(2, 1, 2, tied=((0, 1, 2),))
     assert any(
         "share weights and device 0" in p.message
         for p in check(replace(small(), stages=tied, rule=Rule("sync", (2,) * 4, (0,) * 4)))

@@ -39,10 +39,10 @@ BATCH_BYTES = 2 * 4 * 8 * 8  # of words and targets, which the data's stream kee
 SUM_BYTES = 4 * (256 * 64 + 256 + 64)  # the inline engine adds gradients of two devices up in a third place
 
 
-def job() -> Job:
+def job(tied: bool = False) -> Job:
     """A GPT of single precision with dropout, of some 50 layers."""
     torch.set_num_threads(1)
-    options = {"n_layer": 5, "d_model": 64, "n_head": 2, "seq": 8, "dropout": 0.1, "tied": False}
+    options = {"n_layer": 5, "d_model": 64, "n_head": 2, "seq": 8, "dropout": 0.1, "tied": tied}
     return zoo.job("gpt", batch_size=4, optimizer=adam, samples=32, **options)
 
 
@@ -82,9 +82,15 @@ class Setting:
 @pytest.fixture(scope="module")
 def setting() -> Setting:
     """The job, measured, and a budget that is far too small."""
-    profile = measure(job(), (1,), budget_s=0.3)
-    state_bytes = 4 * sum(p.nbytes for p in job().model.parameters())
-    return Setting(capture(job(), 1), profile, state_bytes / TIMES / WORKERS)
+    return made(False)
+
+
+def made(tied: bool, times: float = TIMES) -> Setting:
+    """A job, measured, and a budget that is far too small: all devices have one of so many parts of what weights, gradients and Adam
+    take."""
+    profile = measure(job(tied), (1,), budget_s=0.3)
+    state_bytes = 4 * sum(p.nbytes for p in job(tied).model.parameters())
+    return Setting(capture(job(tied), 1), profile, state_bytes / times / WORKERS)
 
 
 def foreseen(setting: Setting, plan: Plan, program: Program) -> dict[tuple[int, Kind], Counter[What]]:
@@ -114,6 +120,16 @@ def moved(devices: dict[int, Device]) -> dict[tuple[int, Kind], Counter[What]]:
 def test_what_fits_nowhere_trains_as_if_it_did(setting, mode, policy, prefetch):
     """Losses, weights are those without limits, to the bit; seen from outside devices never hold more than the budget; and from the
     second iteration on, when the optimizer has state, bytes are swapped as the simulator says, kind by kind."""
+    trains_as_if_it_fitted(setting, mode, policy, prefetch)
+
+
+def test_packs_of_one_device_may_share_weights():
+    """So it does where the first pack and the last share the largest weight of all, and their steps add gradients up."""
+    trains_as_if_it_fitted(made(True, 4.0), "data", "next_use", 0)
+
+
+def trains_as_if_it_fitted(setting: Setting, mode: str, policy: str, prefetch: int) -> None:
+    """See above."""
     plan = setting.plan(mode, Swapping(policy, device_bytes=setting.budget_bytes, prefetch=prefetch))
     program = plan.compile(setting.graph)
     expected = setting.unlimited(plan, 2)

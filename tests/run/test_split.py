@@ -3,7 +3,6 @@
 import pytest
 
 from hocket import zoo
-from hocket.errors import RefusedError
 from hocket.plan.plan import Plan, PlanStage
 from hocket.profile.capture import capture
 from hocket.run.engines.inline import run_inline
@@ -49,15 +48,16 @@ def test_the_bucket_of_a_parameter_used_twice_is_the_later_one():
     assert "tok.weight" not in part.buckets[0]
 
 
-def test_two_tied_stages_on_one_device_are_refused():
-    """Their gradients would be summed over devices with one contribution each: the second would be lost."""
+def test_two_tied_stages_on_one_device_have_a_weight_each():
+    """Of one device nothing is summed over devices: the bucket of the tie is none of flat memory."""
     graph = captured("gpt")
     names = [layer.name for layer in graph.layers]
     cuts = [0, 4, 8, len(names)]
     stages = [PlanStage(tuple(names[a:b]), (d,)) for a, b, d in zip(cuts, cuts[1:], (0, 1, 0), strict=False)]
-    plan = Plan("interleaved", "test", 8, 2, tuple(stages), CLUSTER)
-    with pytest.raises(RefusedError, match="stages 0 and 2 share tied weights and device 0"):
-        plan.compile(graph)
+    plan = Plan("harmony", "test", 8, 2, tuple(stages), CLUSTER, {"mode": "pipeline"})
+    first, last = split(graph, plan, 0)
+    assert first.buckets[-1] == last.buckets[-1] == ("tok.weight",)
+    assert not any(first.summed + last.summed)
 
 
 def test_stages_of_branching_models_need_not_be_runs_of_layers():

@@ -250,6 +250,8 @@ def test_segments_continue():
     ("model", "before", "case"),
     [
         ("gpt", Case("gpipe", (1, 1)), Case("flush", (1, 2))),
+        ("gpt", Case("harmony", (2,), rounds=3), Case("flush", (1, 2))),
+        ("gpt", Case("flush", (1, 2)), Case("waves", (2, 2), rounds=2)),
         ("gpt plain untied", Case("burst_parallel", (2, 1, 4)), Case("flush", (1, 2))),
         ("gpt plain untied", Case("flush", (1, 2)), Case("burst_parallel", (4, 2, 4))),
     ],
