@@ -135,19 +135,62 @@ def footprints(
         host: of what lies on the host for it, instead of what is on the device.
     """
     sizes = Plain(value_bytes) if callable(value_bytes) else value_bytes
-    run = Untimed.start(program)
-    for part, repetition in unlike_parts(program, run.windows):
-        run.run(part, repetition)
-    found = {}
+    run, found = None, {}
     for first in range(0, len(program.devices), _BLOCK):
-        devices = program.devices[first : first + _BLOCK]
-        behind, ahead = clocks(run, devices)
-        happened = _by_device(run, devices)
-        for column, device in enumerate(devices):
-            footprint = _footprint(run, device, happened[device], sizes, behind[:, column], ahead[:, column], host)
+        run, happened, behind, ahead = _ordered(program, first, run)
+        for column, (device, own) in enumerate(happened.items()):
+            footprint = _footprint(run, device, own, sizes, behind[:, column], ahead[:, column], host)
             if footprint:
                 found[device] = footprint
     return found
+
+
+_Ordered = tuple[Untimed, dict[int, list[_Happened]], np.ndarray, np.ndarray]
+_last: tuple[Program, _Ordered] | None = None
+
+
+def _ordered(program: Program, first: int, run: Untimed | None) -> _Ordered:
+    """A run of as many parts as there are unlike ones; what happens in it on a block of devices, and their two clocks.
+
+    That of the last small program is kept: what it needs on devices and on hosts is asked one after the other.
+    """
+    global _last
+    if _last is not None and _last[0] is program:
+        return _last[1]
+    devices = program.devices[first : first + _BLOCK]
+    found = None if run is not None or len(devices) < len(program.devices) else _one_period(program)
+    if found is None:
+        if run is None:
+            run = Untimed.start(program)
+            for part, repetition in unlike_parts(program, run.windows):
+                run.run(part, repetition)
+        found = run, _by_device(run, devices), *clocks(run, devices)
+    if len(devices) == len(program.devices):
+        _last = program, found
+    return found
+
+
+def _one_period(program: Program) -> _Ordered | None:
+    """The same of a single period where it stands for all, as in most programs that swap; otherwise None.
+
+    That is so where no value but those of the host reaches from one into the next, no message is waited for ahead, and whatever happens
+    beside computation surely begins behind a compute instruction of its device and period, and ends before another.
+    """
+    if not program.swaps or program.prologue or program.epilogue:
+        return None
+    run = Untimed.start(program)
+    if run.windows or not run.run("period"):
+        return None
+    if any(set(row) != set(program.final(device, 1)) for device, row in run.live.items()):
+        return None
+    behind, ahead = clocks(run, program.devices)
+    happened = _by_device(run, program.devices)
+    for column, own in enumerate(happened.values()):
+        beside = [event for event, place, _ in own if place.lane != COMPUTE]
+        count = len(own) - len(beside)
+        if beside and not (behind[beside, column].min() >= 1 and ahead[beside, column].max() < count):
+            return None
+    return run, happened, behind, ahead
 
 
 def unlike_parts(program: Program, windows: Mapping[Lane, int]) -> Iterator[tuple[str, int]]:

@@ -25,6 +25,7 @@ from hocket.cost.swaps import (
 from hocket.errors import RefusedError
 from hocket.passes.swapping import Swapping, stages_of
 from hocket.passes.swaps import sizes_of, with_swaps
+from hocket.program import footprint
 from hocket.program.check import check
 from hocket.program.footprint import Plain, footprints
 from hocket.program.instruction import SWAPS, Kind, What
@@ -252,6 +253,32 @@ def test_any_budget_is_kept_or_refused(
     run = Run(found, 1, Random(seed), Symbols(), lambda value: 0.0 if value.on_host else sizes.value(value, 0))
     run.finish()
     assert max(run.peak_bytes.values()) <= budget
+
+
+@given(
+    some.sampled_from(CASES), some.sampled_from(["task", "next_use"]), some.integers(0, 2), some.integers(0, 999),
+)  # fmt: skip
+@settings(max_examples=15, deadline=None)
+def test_one_period_stands_for_all(
+    case: tuple[str, list[tuple[int, ...]], dict[str, Any]], policy: str, prefetch: int, seed: int
+) -> None:
+    """What is proved of a program that swaps from one period, where nothing reaches into the next, is what several say."""
+    name, devices, options = case
+    program = compile_strategy(name, stages_on(devices), 4, options)
+    rng = Random(seed)
+    of_kind = {what: float(rng.randrange(40)) for what in What} | {What.MARK: 0.0}
+    of_kind |= {What.REDUCED: of_kind[What.ACCUMULATOR], What.NORM: of_kind[What.SQUARES]}
+    sizes = Plain(lambda value: of_kind[value.what])
+    budget = max(one.bytes for one in footprints(program, sizes).values())
+    try:
+        found = with_swaps(program, Swapping(policy, budget, prefetch=prefetch), habits(name, options), sizes)
+    except RefusedError:
+        return
+    with pytest.MonkeyPatch.context() as patched:
+        quick = [footprints(found, sizes, host) for host in (False, True)]
+        patched.setattr(footprint, "_one_period", lambda program: None)
+        patched.setattr(footprint, "_last", None)
+        assert [footprints(found, sizes, host) for host in (False, True)] == quick
 
 
 def test_the_figures_of_a_plan_are_bounds() -> None:
