@@ -3,24 +3,30 @@
 from collections.abc import Iterable, Mapping, Sequence
 from math import isfinite, log10
 
+import numpy as np
 from markupsafe import Markup
 
-from hocket.program.instruction import COMPUTE
+from hocket.program.instruction import computes
 from hocket.report.palette import CURVES, MEANINGS, class_of, family_of
 from hocket.report.svg import box, log_ticks, num, show_time, svg, text, ticks
 from hocket.report.window import Window
+from hocket.trace.active import once
 from hocket.trace.trace import Event
 
 WIDTH = 1120.0
 
 
 def utilization(events: Iterable[Event], window: Window, devices: Sequence[int]) -> Markup:
-    """An upright bar for each device: the shares of the window that its compute lane spends on each kind."""
+    """An upright bar for each device: the shares of the window that it spends on each kind, where waves compute at once on what was
+    begun first."""
     shares: dict[int, dict[str, float]] = {device: {} for device in devices}
-    for event in events:
-        if event.lane == COMPUTE and event.device in shares:
+    own_events = [event for event in events if computes(event.lane)]
+    columns = [[e.device for e in own_events], [e.start_s for e in own_events], [e.end_s for e in own_events]]
+    begun_s, some = once(*(np.array(column) for column in columns))
+    for event, start_s, counts in zip(own_events, begun_s.tolist(), some.tolist(), strict=True):
+        if counts and event.device in shares:
             family = family_of(class_of(event.kind, 0, " again " in event.name))
-            seconds = max(0.0, min(event.end_s, window.end_s) - max(event.start_s, window.start_s))
+            seconds = max(0.0, min(event.end_s, window.end_s) - max(start_s, window.start_s))
             own = shares[event.device]
             own[family] = own.get(family, 0.0) + seconds / window.seconds
     left, top, bottom = 40.0, 16.0, 150.0

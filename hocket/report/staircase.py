@@ -6,11 +6,12 @@ import numpy as np
 from markupsafe import Markup
 
 from hocket.plan.plan import Plan
-from hocket.program.instruction import COMPUTE
+from hocket.program.instruction import computes
 from hocket.report.facts import Table, plural
 from hocket.report.palette import MEANINGS, class_of, family_of
 from hocket.report.svg import num, svg, text, ticks
 from hocket.report.window import Window, choose
+from hocket.trace.active import once
 from hocket.trace.trace import KINDS, Trace
 
 WIDTH, LEFT, RIGHT, TOP, BOTTOM = 1120.0, 48.0, 990.0, 16.0, 206.0
@@ -85,14 +86,16 @@ def staircase(plan: Plan, trace: Trace, measured: Trace | None) -> Staircase | N
 
 def stairs_of(trace: Trace, window: Window) -> Stairs | None:
     """Count the devices that compute in a window of a trace; None where none does."""
-    compute = np.array([lane == COMPUTE for _, lane in trace.lanes], dtype=bool)
+    compute = np.array([computes(lane) for _, lane in trace.lanes], dtype=bool)
     if not len(trace):
         return None
     own = compute[trace.lane] & (trace.end_s > window.start_s) & (trace.start_s < window.end_s)
     own = np.flatnonzero(own & (trace.end_s > trace.start_s))
     if not len(own):
         return None
-    start_s = np.maximum(trace.start_s[own], window.start_s) - window.start_s
+    begun_s, some = once(trace.device[own], trace.start_s[own], trace.end_s[own])  # a device of several waves is one
+    own, begun_s = own[some], begun_s[some]
+    start_s = np.maximum(begun_s, window.start_s) - window.start_s
     end_s = np.minimum(trace.end_s[own], window.end_s) - window.start_s
     edges = np.unique(np.concatenate(([0.0, window.seconds], start_s, end_s)))
     begin, stop = np.searchsorted(edges, start_s), np.searchsorted(edges, end_s)

@@ -34,6 +34,21 @@ def active_s(trace: Trace) -> dict[int, float]:
     return found
 
 
+def once(device: np.ndarray, start_s: np.ndarray, end_s: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Every moment of a device counted once, though several of its lanes be busy: for what was begun first.
+
+    Returns when each event begins to count, and whether it does at all before it ends.
+    """
+    begun_s, some = start_s.astype(float), end_s > start_s
+    for one in np.unique(device):
+        own = np.flatnonzero(device == one)
+        own = own[np.lexsort((end_s[own], start_s[own]))]
+        over_s = np.maximum.accumulate(np.append(-np.inf, end_s[own]))[:-1]  # when all that were begun before are over
+        begun_s[own] = np.maximum(start_s[own], over_s)
+        some[own] = end_s[own] > begun_s[own]
+    return begun_s, some
+
+
 def iterations(trace: Trace) -> list[tuple[float, float]]:
     """Begin and end of the iterations of the later half of a run; where it has no two ends of updates in one segment, of all of it."""
     whole = all_iterations(trace)

@@ -13,8 +13,9 @@ from hocket.hardware.cluster import Cluster, Level
 from hocket.plan.plan import Plan, PlanStage
 from hocket.plan.predict import predict
 from hocket.profile import synthetic
-from hocket.program.instruction import COMPUTE, Kind
+from hocket.program.instruction import COMPUTE, Kind, computes
 from hocket.report import staircase as module
+from hocket.report.charts import utilization
 from hocket.report.staircase import staircase, stairs_of
 from hocket.report.window import choose
 from hocket.trace.trace import Event, Trace
@@ -46,6 +47,29 @@ def test_counts_are_those_of_the_moment(strategy: str, width: int, predicted: Ca
         assert found.mean == pytest.approx(sum(summary.utilization.values()), rel=1e-6)
     assert sum(found.shares.values()) == pytest.approx(1)
     assert sum(n * share for n, share in found.shares.items()) == pytest.approx(found.mean)
+
+
+def test_waves_of_a_device_count_once() -> None:
+    """At each moment the devices of which any wave computes, and the bars of the same devices are as long."""
+    profile = synthetic.chain(2, forward_s=0.02, backward_s=0.04, weights_bytes=1e4, device_type="v100-16gb")
+    layers = tuple(layer.name for layer in profile.layers)
+    cluster = Cluster("lab", (Level("server", 2, 1e12),), device_type=profile.device_type)
+    stages = (PlanStage(layers, (0, 1)), PlanStage(layers, (0, 1), wave=1))
+    plan = Plan("tick_tock", profile.name, 8, 1, stages, cluster)
+    trace, _ = predict(plan, profile)
+    window = choose(trace, plan.microbatches, 1)
+    found = stairs_of(trace, window)
+    assert found is not None
+    several = 0
+    for moment in np.random.default_rng(0).uniform(0, window.seconds, 50).tolist():
+        at_s = window.start_s + moment
+        there = [e.device for e in trace.events if computes(e.lane) and e.start_s <= at_s < e.end_s]
+        several += len(there) > len(set(there))
+        stretch = np.searchsorted(found.edges_s, moment, side="right") - 1
+        assert found.counts[:, stretch].sum() == len(set(there))
+    assert several
+    bars = re.findall(r"Device \d: busy ([\d.]+)%", utilization(window.events(trace), window, (0, 1)))
+    assert sum(map(float, bars)) / 100 == pytest.approx(found.mean, abs=0.002)
 
 
 def test_many_steps_become_means_and_keep_the_average(

@@ -1,9 +1,10 @@
 """Active seconds: what a device does at once counts once, waiting not at all, and iterations are whole."""
 
+import numpy as np
 import pytest
 
 from hocket.program.instruction import Kind
-from hocket.trace.active import active_s
+from hocket.trace.active import active_s, once
 from hocket.trace.trace import Event, Trace
 
 
@@ -42,3 +43,12 @@ def test_between_segments_nothing_is_counted() -> None:
     events = [e for k, at in enumerate((0.0, 10.0, 100.0, 110.0)) for e in iteration(k, at)]
     events.append(event(Kind.SEND, 9, 30.0, 90.0, lane="send>1"))
     assert active_s(Trace.of(events, meta={"segments_s": [0.0, 100.0]})) == pytest.approx({0: 8.0, 1: 3.0})
+
+
+def test_each_moment_of_a_device_counts_once() -> None:
+    """For the lane whose instruction began first; beside each other or one inside of the other."""
+    device = np.array([0, 0, 0, 1, 0])
+    start_s, end_s = np.array([0.0, 1.0, 4.0, 1.0, 1.5]), np.array([2.0, 3.0, 5.0, 2.0, 1.8])
+    begun_s, some = once(device, start_s, end_s)
+    assert some.tolist() == [True, True, True, True, False]
+    assert begun_s[some].tolist() == [0.0, 2.0, 4.0, 1.0]
