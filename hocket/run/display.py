@@ -156,7 +156,7 @@ class Bar:
         self._live.stop()
         self._say(spoken(summary, self._console.width - 1 if self._console.is_terminal else None))
         if (
-            summary.checkpoint and summary.iteration_s is not None and not summary.stopped
+            summary.checkpoint and (summary.losses or summary.iteration_s is not None) and not summary.stopped
         ):  # of a run that was stopped, a note has said it
             self._say(f"saved in {summary.checkpoint}")
 
@@ -175,10 +175,14 @@ class Bar:
 
 def spoken(summary: Summary, width: int | None = None) -> str:
     """A summary in one sentence, broken between phrases where it is wider than `width`."""
-    if summary.iteration_s is None:
+    if not summary.losses and summary.iteration_s is None:
         return f"{show_count(summary.steps, 'step')} trained before, none now"
-    parts = [f"{show_count(summary.steps, 'step')} trained", f"{show_seconds(summary.iteration_s)} an iteration"]
-    if summary.predicted_iteration_s:
+    parts = [f"{show_count(summary.steps, 'step')} trained"]
+    if summary.iteration_s is None:  # every step lay where the pipeline fills or empties
+        parts.append("too few to measure an iteration")
+    else:
+        parts.append(f"{show_seconds(summary.iteration_s)} an iteration")
+    if summary.predicted_iteration_s and summary.iteration_s is not None:
         off = summary.predicted_iteration_s / summary.iteration_s - 1
         parts.append(f"{show_seconds(summary.predicted_iteration_s)} predicted ({off:+.1%})")
     if summary.samples_per_s:

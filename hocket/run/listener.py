@@ -15,7 +15,7 @@ class Summary:
     Attributes:
         steps: steps trained in all; losses: mean loss of each step of this run, in order.
         iteration_s: median seconds for `batch_size` samples over warm periods, prologue and epilogue left out; None when
-            nothing was trained. samples_per_s: at that pace. predicted_iteration_s: what the plan says.
+            nothing was trained, or no such period. samples_per_s: at that pace. predicted_iteration_s: what the plan says.
         peak_memory_bytes: by device of the plan; predicted_peak_memory_bytes: what the plan says, where it says it.
         stopped: whether it ended early because it was asked to; checkpoint: the newest one, if any.
         warm_steps: what `iteration_s` is the median of; optimizer, dtype, device_types: names of what trained, of the type that it

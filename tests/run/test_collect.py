@@ -264,3 +264,23 @@ def test_a_run_with_nothing_to_do_has_saved_nothing() -> None:
     bar.finished(Summary(10, (), None, checkpoint="saved/step-00000010"))
     assert "10 steps trained before, none now" in text.getvalue()
     assert "saved in" not in text.getvalue()
+
+
+def test_steps_too_few_for_a_pace_are_trained_and_saved() -> None:
+    """Where every step fills or empties the pipeline (tick_tock, two steps) no iteration is measured, and yet they were trained."""
+    bar, text = bar_at(160)
+    bar.finished(
+        Summary(
+            2,
+            (5.6, 4.9),
+            None,
+            predicted_iteration_s=0.1,
+            peak_memory_bytes={0: 2**20},
+            checkpoint="saved/step-00000002",
+        )
+    )
+    said = " ".join(text.getvalue().split())
+    assert (
+        "2 steps trained; too few to measure an iteration; peak memory by device 0: 1.00 MiB saved in saved/step-00000002"
+        in said
+    )
