@@ -47,9 +47,10 @@ class StageSwap:
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
 
     def __post_init__(self) -> None:
-        amounts = (x for value in vars(self).values() for x in (value if isinstance(value, tuple) else (value,)))
-        if not all(0 <= x < float("inf") for x in amounts):
-            raise InputError("swap.stages", str(self), "bytes >= 0")
+        for key, value in vars(self).items():
+            for amount in value if isinstance(value, tuple) else (value,):
+                if not 0 <= amount < float("inf"):
+                    raise InputError(key, str(amount), "bytes >= 0")
 
 
 @dataclass(frozen=True)
@@ -77,18 +78,16 @@ class Swapping:
     def __post_init__(self) -> None:
         if self.policy not in POLICIES:
             raise InputError(
-                "swap.policy", repr(self.policy), f"one of {', '.join(POLICIES)}", nearest(self.policy, POLICIES)
+                "policy", repr(self.policy), f"one of {', '.join(POLICIES)}", nearest(self.policy, POLICIES)
             )
         for key in ("device_bytes", "host_bytes"):
             value = getattr(self, key)
             if value is not None and not value > 0:
-                raise InputError(f"swap.{key}", str(value), "> 0, or leave the key out")
+                raise InputError(key, str(value), "> 0, or leave the key out")
         if self.device_bytes is None and self.policy != "task":
-            raise InputError(
-                "swap.device_bytes", "nothing", f"how much a device may hold, by which {self.policy} decides"
-            )
+            raise InputError("device_bytes", "nothing", f"how much a device may hold, by which {self.policy} decides")
         if self.prefetch < 0:
-            raise InputError("swap.prefetch", str(self.prefetch), ">= 0 operations")
+            raise InputError("prefetch", str(self.prefetch), ">= 0 operations")
 
 
 @dataclass(frozen=True)

@@ -160,6 +160,26 @@ def bad(name: str, edit: Edit, place: str, *words: str) -> Any:
             ">= 1",
         ),
         bad("a key of a level", lambda d: d["cluster"]["levels"][0].update(bandwith=1), "bandwith", "unknown key"),
+        bad(
+            "no such policy",
+            lambda d: d.update(swap={"policy": "nextuse"}),
+            "plan: swap.policy",
+            "Did you mean 'next_use'",
+        ),
+        bad(
+            "a policy without a budget",
+            lambda d: d.update(swap={"policy": "lru"}),
+            "plan: swap.device_bytes",
+            "nothing",
+        ),
+        bad("no host", lambda d: d.update(swap={"policy": "task", "host_bytes": 0}), "plan: swap.host_bytes", "> 0"),
+        bad("looking back", lambda d: d.update(swap={"policy": "task", "prefetch": -1}), "plan: swap.prefetch", "-1"),
+        bad(
+            "bytes below zero",
+            lambda d: d.update(swap={"policy": "task", "stages": [{"weights_bytes": -5.0}]}),
+            "plan: swap.stages.0.weights_bytes",
+            "-5.0",
+        ),
         bad("a wrong prediction", lambda d: d["predicted"].update(iteration_s="soon"), "plan: predicted", "'soon'"),
     ],
 )
