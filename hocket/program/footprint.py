@@ -25,6 +25,7 @@ from hocket.units import show_bytes
 _Happened = tuple[int, Place, Instruction]  # an event, and what one device did in it
 _BLOCK = 64  # devices whose clocks are kept at a time
 _MEND = "Recompute, use smaller microbatches or more stages, or admit fewer inputs."
+_FEW = 8  # devices, for which numbers are quicker than arrays
 _LARGEST = 4  # values named in a message
 
 
@@ -158,37 +159,57 @@ def _ordered(program: Program, first: int, run: Untimed | None) -> _Ordered:
     if _last is not None and _last[0] is program:
         return _last[1]
     devices = program.devices[first : first + _BLOCK]
-    found = None if run is not None or len(devices) < len(program.devices) else _one_period(program)
+    whole = len(devices) == len(program.devices)
+    found = _few_periods(program) if whole else None
     if found is None:
         if run is None:
             run = Untimed.start(program)
             for part, repetition in unlike_parts(program, run.windows):
                 run.run(part, repetition)
         found = run, _by_device(run, devices), *clocks(run, devices)
-    if len(devices) == len(program.devices):
+    if whole:
         _last = program, found
     return found
 
 
-def _one_period(program: Program) -> _Ordered | None:
-    """The same of a single period where it stands for all, as in most programs that swap; otherwise None.
+def _few_periods(program: Program) -> _Ordered | None:
+    """The same of one period, or of two where messages may be waited for ahead, where these stand for all; otherwise None.
 
-    That is so where no value but those of the host reaches from one into the next, no message is waited for ahead, and whatever happens
-    beside computation surely begins behind a compute instruction of its device and period, and ends before another.
+    So it is in most programs that swap: between periods no value is on a device, and what reaches from one period into the next is over
+    before anything of the next but one begins. Then what is there at a moment is there in the first of them or in the second.
     """
     if not program.swaps or program.prologue or program.epilogue:
         return None
     run = Untimed.start(program)
-    if run.windows or not run.run("period"):
-        return None
+    run.run("period")
     if any(set(row) != set(program.final(device, 1)) for device, row in run.live.items()):
         return None
+    first, periods = len(run.events), 1
+    if run.windows:
+        if any(run.windows.get(lane, 0) > len(row) for lane, row in program.period.items()):
+            return None  # more than a period ahead
+        run.run("period", 1)
+        periods = 2
     behind, ahead = clocks(run, program.devices)
     happened = _by_device(run, program.devices)
-    for column, own in enumerate(happened.values()):
-        beside = [event for event, place, _ in own if place.lane != COMPUTE]
-        count = len(own) - len(beside)
-        if beside and not (behind[beside, column].min() >= 1 and ahead[beside, column].max() < count):
+    for column, (device, own) in enumerate(happened.items()):
+        count, numbers = len(program.period.get((device, COMPUTE), ())), dict[str, int]()
+        over, begins = (
+            -1,
+            count,
+        )  # of this period's what reaches into the next; of the next period's what is there in this one
+        for event, place, _ in own:
+            if place.lane == COMPUTE:
+                continue
+            posts = (place.device, place.lane) in run.windows
+            start = _posted(numbers, run, place, behind[:, column]) if posts else int(behind[event, column])
+            if event < first:
+                over = max(over, int(ahead[event, column]) - count)
+                if periods == 1 and not start:
+                    return None
+            else:
+                begins = min(begins, start)
+        if over >= (begins if periods == 2 else 0):
             return None
     return run, happened, behind, ahead
 
@@ -207,6 +228,9 @@ def clocks(run: Untimed, devices: tuple[int, ...]) -> tuple[np.ndarray, np.ndarr
     """
     column = {device: k for k, device in enumerate(devices)}
     counts = np.zeros(len(devices), dtype=np.int32)
+    if len(devices) <= _FEW:
+        both = np.array([_clocks_of_one(run, device) for device in devices], dtype=np.int32)
+        return both[:, 0].T, both[:, 1].T
     behind = np.zeros((len(run.events), len(devices)), dtype=np.int32)
     own: dict[int, tuple[int, int]] = {}
     for event, (places, before) in enumerate(zip(run.events, run.before, strict=True)):
@@ -227,6 +251,32 @@ def clocks(run: Untimed, devices: tuple[int, ...]) -> tuple[np.ndarray, np.ndarr
             row[k] = position
         for earlier in set(run.before[event]):
             np.minimum(ahead[earlier], row, out=ahead[earlier])
+    return behind, ahead
+
+
+def _clocks_of_one(run: Untimed, device: int) -> tuple[list[int], list[int]]:
+    """The two columns of one device."""
+    behind: list[int] = []
+    own, count = [], 0
+    for places, before in zip(run.events, run.before, strict=True):
+        over = max([behind[earlier] for earlier in before], default=0)
+        computes = False
+        for place in places:
+            computes = computes or (place.device == device and place.lane == COMPUTE)
+        if computes:
+            own.append(len(behind))
+            count += 1
+            over = count
+        behind.append(over)
+    ahead = [count] * len(behind)
+    for event in range(len(behind) - 1, 0, -1):
+        if own and own[-1] == event:
+            own.pop()
+            ahead[event] = len(own)
+        least = ahead[event]
+        for earlier in run.before[event]:
+            if ahead[earlier] > least:
+                ahead[earlier] = least
     return behind, ahead
 
 
@@ -261,13 +311,14 @@ def _footprint(
             posts = (place.device, place.lane) in run.windows
             start = 2 * (_posted(numbers, run, place, behind) if posts else int(behind[event]))
             end = 2 * int(ahead[event]) + 1
-        heirs = {heir_of(instruction, value) for value in instruction.writes}
+        heir = {value: heir_of(instruction, value) for value in instruction.writes}
+        heirs = set(heir.values())
         for value in instruction.frees:
             there.pop(value).end = start if value in heirs else end
         for value in instruction.writes:
             # Pooled memory is taken when the instruction begins, all other is what `held` counts until it is over.
             # So are buffers of the host.
-            early = place.lane == COMPUTE and (host or sizes.pooled(value)) and heir_of(instruction, value) is None
+            early = place.lane == COMPUTE and (host or sizes.pooled(value)) and heir[value] is None
             there[value] = _Stretch(value, size(value), start - early, -1)
             if value not in apart:
                 stretches.append(there[value])
@@ -280,7 +331,7 @@ def _footprint(
     if runs:
         level += beside(runs, apart, size, sizes.held, sizes.pooled, len(level))
     for pooled, own in _pools(stretches, sizes):
-        change = np.zeros(2 * len(places) + 3)
+        change = [0.0] * (2 * len(places) + 3)
         for stretch in own:
             change[stretch.start] += stretch.size
             if stretch.end >= 0:

@@ -18,7 +18,7 @@ from hocket.program.order import early_writes
 from hocket.program.problem import Place, Problem, problem_at
 from hocket.program.program import Lane, Lanes, Program
 from hocket.program.waiting import waiting_problems
-from hocket.program.window import UNLIMITED, consumed, windows
+from hocket.program.window import CONSUMERS, UNLIMITED, consumed, windows
 
 
 @dataclass(slots=True)
@@ -125,7 +125,7 @@ class Untimed:
                 if value not in here:
                     waiters.setdefault((lane[0], value), []).append(lane)
                     return False
-            if not self.has_room(lane):
+            if self.posted and not self.has_room(lane):
                 waiters.setdefault(lane, []).append(members[0])
                 return False
         return True
@@ -172,10 +172,11 @@ class Untimed:
                     self._twice(place, instruction, value, here[value])
                 here[value] = Live(event, value in early)
                 yield lane[0], value
-            for way, _ in consumed(self.program, instruction):
-                if way in self.posted:
-                    self.posted[way].append(event)
-                    yield way
+            if self.posted and instruction.kind in CONSUMERS:
+                for way, _ in consumed(self.program, instruction):
+                    if way in self.posted:
+                        self.posted[way].append(event)
+                        yield way
 
     def _free(self, event: int, place: Place, instruction: Instruction, value: Value, live: Live) -> None:
         self.gone[place.device, value] = event

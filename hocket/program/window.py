@@ -32,6 +32,8 @@ UNLIMITED = 1 << 30
 
 _Key = tuple[What, int, int, int]
 _BORDER = frozenset({What.ACTIVATION, What.GRADIENT})
+CONSUMERS = frozenset({Kind.FORWARD, Kind.BACKWARD, Kind.SWAP_IN})
+"""Kinds of instructions that `consumed` is not empty for."""
 _CONSUMING = frozenset({COMPUTE, SWAP_LANES[Kind.SWAP_IN]})
 
 
