@@ -240,6 +240,7 @@ class _Device:
         if self.swapping.policy == "task":
             end = self.ends[number]
             gone = [v for v in self.there if v not in self.ahead and self._next_use(v, number + 1) > end]
+            gone = [v for v in gone if not self._shared(v)]
             for value in self._in_order(gone):
                 self._evict(value, number)
 
@@ -287,10 +288,14 @@ class _Device:
 
     def _victims(self, number: int, kept: set[Value]) -> list[Value]:
         """Who may go, in the order in which they do."""
-        free = [v for v in self._in_order(self.there) if v not in kept and v not in self.ahead]
+        free = [v for v in self._in_order(self.there) if v not in kept and v not in self.ahead and not self._shared(v)]
         if self.swapping.policy == "lru":
             return sorted(free, key=lambda v: self.used[v])
         return sorted(free, key=lambda v: -self._next_use(v, number))
+
+    def _shared(self, value: Value) -> bool:
+        """Whether it is a sum with gradients of other stages: it is there when they have theirs, for which computation here may not wait."""
+        return value.what is What.REDUCED and value.part in dict(self.program.stages[value.stage].tied)
 
     def _next_use(self, value: Value, number: int) -> int:
         uses = self.next[value]

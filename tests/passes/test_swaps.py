@@ -312,6 +312,28 @@ def test_too_little_is_refused_with_what_is_missing() -> None:
         with_swaps(program, Swapping("next_use", 5000.0, host_bytes=10.0), habits("harmony", {}), sizes)
 
 
+@pytest.mark.parametrize("policy", ["task", "next_use", "lru"])
+@pytest.mark.parametrize("prefetch", [0, 1])
+def test_sums_with_stages_of_other_devices_stay(policy: str, prefetch: int) -> None:
+    """Weights that the first stage shares with the last, on another device: their sum is there when the first one's backward is over,
+    for which what is behind the last one's must not wait to make room."""
+    program = compile_strategy(
+        "harmony", stages_on([(0,), (1,)] * 3, tied=((0, 5),), recompute=range(6)), 4, {"mode": "pipeline"}
+    )
+    sizes = Plain(lambda value: 0.0 if value.what is What.MARK else 10.0)
+    for budget in range(60, 200, 10):
+        try:
+            found = with_swaps(
+                program, Swapping(policy, float(budget), prefetch=prefetch), habits("harmony", {"mode": "pipeline"}), sizes
+            )
+        except RefusedError:
+            continue
+        assert check(found, value_bytes=sizes, capacity_bytes=dict.fromkeys(found.devices, float(budget))) == ()
+        Run(found, 1, Random(budget), Symbols(), lambda value: 0.0).finish()
+    assert budget == 190
+    assert found.swaps
+
+
 def test_what_is_late_or_divided_is_refused() -> None:
     """Only synchronous strategies with whole state swap."""
     for name, stages in (("two_bw", stages_on([(0,), (1,)])), ("fully_sharded", stages_on([(0, 1)], shard="full"))):
