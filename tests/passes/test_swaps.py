@@ -324,7 +324,10 @@ def test_sums_with_stages_of_other_devices_stay(policy: str, prefetch: int) -> N
     for budget in range(60, 200, 10):
         try:
             found = with_swaps(
-                program, Swapping(policy, float(budget), prefetch=prefetch), habits("harmony", {"mode": "pipeline"}), sizes
+                program,
+                Swapping(policy, float(budget), prefetch=prefetch),
+                habits("harmony", {"mode": "pipeline"}),
+                sizes,
             )
         except RefusedError:
             continue
