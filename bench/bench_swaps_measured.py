@@ -1,6 +1,6 @@
 """What plans that swap do with real workers that share one host link: Figure 2 of Harmony (HotOS 2021), measured.
 
-A GPT of some 40 layers, two microbatches a device, budgets of a sixth of weights, gradients and Adam's state; the link is shaped
+A GPT of some 40 layers, two microbatches a device, budgets of 18 % of weights, gradients and Adam's state; the link is shaped
 (`hocket train --host-link`): swaps of all workers wait as for so many bytes a second. `python -m bench.bench_swaps_measured 1 2`
 """
 
@@ -19,10 +19,12 @@ from hocket.run.loop import train
 
 RATE, STEPS, EACH, SHARE = 5e6, 4, 2, 9.0
 APART = {"grouping": False, "just_in_time": False}
-SCHEMES: tuple[tuple[str, dict[str, Any], str], ...] = (
-    ("data parallel, lru", APART, "lru"),
-    ("Harmony-DP, next_use", {}, "next_use"),
-    ("Harmony-PP, next_use", {"mode": "pipeline"}, "next_use"),
+SCHEMES: tuple[tuple[str, dict[str, Any], str, int], ...] = (
+    ("data parallel, lru", APART, "lru", 0),
+    ("Harmony-DP, next_use", {}, "next_use", 0),
+    ("one operation ahead", {}, "next_use", 1),
+    ("Harmony-PP, next_use", {"mode": "pipeline"}, "next_use", 0),
+    ("one operation ahead ", {"mode": "pipeline"}, "next_use", 1),
 )
 JOB = """
 from functools import partial
@@ -38,7 +40,7 @@ def main() -> None:
     """Samples a second of each device by the number of devices."""
     counts = [int(word) for word in sys.argv[1:]] or [1, 2]
     print(f"| samples/s of each device | {' | '.join(map(str, counts))} |\n|---|{'---|' * len(counts)}")
-    rows: dict[str, list[str]] = {name: [] for name, _, _ in SCHEMES}
+    rows: dict[str, list[str]] = {name: [] for name, _, _, _ in SCHEMES}
     with TemporaryDirectory() as name:
         folder = Path(name)
         for count in counts:
@@ -54,12 +56,12 @@ def main() -> None:
                     size = 0.0
                 packs[-1].append(layer.name)
                 size += layer.weights_bytes
-            for title, options, policy in SCHEMES:
+            for title, options, policy, ahead in SCHEMES:
                 pipeline = options.get("mode") == "pipeline"
                 where = [(k % count,) if pipeline else tuple(range(count)) for k in range(len(packs))]
                 stages = tuple(PlanStage(tuple(own), at, True) for own, at in zip(packs, where, strict=True))
                 cluster = Cluster("server", (Level("server", max(counts), 1e9),), "cpu-core", sender_copies=True)
-                swap = Swapping(policy, state_bytes * 1.5 / SHARE)
+                swap = Swapping(policy, state_bytes * 1.6 / SHARE, prefetch=ahead)
                 plan = Plan("harmony", "gpt", batch, 1, stages, cluster, options, swap=swap)
                 completed(plan, profile).save(folder / "plan.yaml")
                 ends: list[float] = []
@@ -72,7 +74,7 @@ def main() -> None:
                 )
                 rows[title].append(f"{EACH * (STEPS - 2) / (ends[-1] - ends[1]):.3f}")
     for title, cells in rows.items():
-        print(f"| {title} | {' | '.join(cells)} |")
+        print(f"| {title.strip()} | {' | '.join(cells)} |")
 
 
 if __name__ == "__main__":

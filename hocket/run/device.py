@@ -36,6 +36,7 @@ from hocket.run.split import StagePart, split
 from hocket.run.stage_runner import StageRunner
 from hocket.run.stash import Stash
 from hocket.run.swap_memory import MemoryManager
+from hocket.run.swap_states import HostCopy
 from hocket.run.swapping import Swapper, budgets_of
 from hocket.run.waves import alone, averaged, meet
 from hocket.run.weights import MASTER
@@ -172,9 +173,18 @@ class Device:
         """What a transfer has brought, as it is to be in the store."""
         return thing if self.swapping is None else self.swapping.came(value, thing)
 
+    def carried(self, thing: Any) -> Any:
+        """What of a value goes into a transfer."""
+        return self.memory.carried(thing) if self.memory is not None and isinstance(thing, HostCopy) else thing
+
+    def sent(self, value: Value) -> None:
+        """A message is over: a copy on the host that it was made of is not needed any more."""
+        if self.memory is not None and value.on_host:
+            self.memory.freed(value)
+
     def gave(self, value: Value) -> None:
         """A value was handed to a transfer, and is not in the store any more."""
-        if self.memory is not None:
+        if self.memory is not None and not value.on_host:  # which is there until it is sent
             self.memory.left(value)
 
     def free(self, instruction: Instruction, store: Store) -> None:

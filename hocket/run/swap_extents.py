@@ -156,6 +156,31 @@ def on_host(tensor: Tensor, extents: Iterable[Extent], buffer: Tensor) -> Tensor
     return None
 
 
+def blank_of(tensors: Iterable[Tensor]) -> tuple[Tensor, ...]:
+    """What tensors are, without their numbers: on meta."""
+    return tuple(torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device="meta") for t in tensors)
+
+
+def size_of(blank: Iterable[Tensor]) -> int:
+    """Bytes of tensors that lie by themselves."""
+    return sum(map(_span_bytes, blank))
+
+
+def blank_bytes(blank: Iterable[Tensor]) -> int:
+    """Of the host buffer that they take: that of the memory which they will have on the device."""
+    return sum(_aligned(_span_bytes(tensor)) for tensor in blank)
+
+
+def views_of(blank: Iterable[Tensor], buffer: Tensor) -> Iterator[Tensor]:
+    """Where each lies in such a buffer."""
+    at = 0
+    for tensor in blank:
+        size_bytes = _span_bytes(tensor)
+        own = buffer[at : at + size_bytes].view(tensor.dtype)
+        yield torch.as_strided(own, tensor.shape, tensor.stride())
+        at += _aligned(size_bytes)
+
+
 def _places(extents: Iterable[Extent], buffer: Tensor) -> Iterator[tuple[Extent, Tensor]]:
     at = 0
     for extent in extents:

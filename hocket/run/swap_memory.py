@@ -18,7 +18,19 @@ from torch import Tensor
 from hocket.errors import InternalError, MemoryExceeded
 from hocket.program.instruction import Value, What
 from hocket.run.swap_buffers import HostBuffers
-from hocket.run.swap_extents import Extent, Pace, all_of, buffer_bytes, copy_in, copy_out, extents_of, on_host
+from hocket.run.swap_extents import (
+    Extent,
+    Pace,
+    all_of,
+    blank_bytes,
+    blank_of,
+    buffer_bytes,
+    copy_in,
+    copy_out,
+    extents_of,
+    on_host,
+    views_of,
+)
 from hocket.run.swap_states import Held, HostCopy, State
 from hocket.units import show_bytes
 
@@ -103,6 +115,30 @@ class MemoryManager:
                 self._block(extent).users.add(value.plain)
             self._check(held, 0)
 
+    def received(self, value: Value, message: Iterable[Tensor]) -> HostCopy:
+        """A value has come to the host from another one's.
+
+        Raises:
+            MemoryExceeded: the host's budget does not allow it.
+        """
+        tensors = tuple(message)
+        with self._lock:
+            held = Held(value.plain, None, (), State.HOST, on_host={value.copy}, blank=blank_of(tensors))
+            held.buffer = self.host.take(blank_bytes(held.blank), lambda size, there: self._no_room(held, size, there))
+            self._held[value.plain] = held
+        for own, tensor in zip(views_of(held.blank, held.buffer), tensors, strict=True):
+            own.copy_(tensor)
+        return HostCopy(held)
+
+    def carried(self, copy: HostCopy) -> tuple[Tensor, ...]:
+        """A border that is on the host, as views of its buffer, to be sent from there."""
+        held = copy.held
+        assert held.buffer is not None
+        found = tuple(on_host(tensor, held.extents, held.buffer) for tensor in held.thing)
+        if any(tensor is None for tensor in found):
+            raise InternalError(f"{held.value} is sent from the host, and not all of it is there")
+        return tuple(tensor for tensor in found if tensor is not None)
+
     def left(self, value: Value) -> None:
         """A value now belongs to a transfer: what becomes of it is no business of this device's compute."""
         with self._lock:
@@ -182,6 +218,8 @@ class MemoryManager:
             if copy.copy not in held.on_host or held.buffer is None:
                 raise InternalError(f"{copy} is read, and {held.value} is {held.state}, not under that name")
             held.turn(State.INCOMING)
+            if held.blank:
+                self._make(held)
             blocks = {extent.key: self._block(extent) for extent in held.extents}
             self._check(held, sum(block.whole_bytes - block.there_bytes for block in blocks.values()))
             self._fill(held, blocks)
@@ -289,6 +327,18 @@ class MemoryManager:
                 self._resize(extent, block, block.whole_bytes)
                 if sum(e.nbytes for e in held.extents if e.key == extent.key) < block.whole_bytes:
                     all_of(extent.storage).zero_()  # nothing is known of what lies between
+
+    def _make(self, held: Held) -> None:
+        """Memory on the device for what never was there."""
+        self._check(held, held.nbytes)
+        held.thing = tuple(
+            torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=self._device) for t in held.blank
+        )
+        held.extents, held.blank = extents_of(held.thing, self._device), ()
+        for extent in held.extents:
+            self._block(extent)
+        if self.resized is not None:
+            self.resized(held.thing)
 
     def _resize(self, extent: Extent, block: _Block, size_bytes: int) -> None:
         extent.storage.resize_(size_bytes)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from hocket.errors import InternalError
 from hocket.program.instruction import Value
-from hocket.run.swap_extents import Extent
+from hocket.run.swap_extents import Extent, size_of
 
 
 class State(StrEnum):
@@ -45,6 +45,7 @@ class Held:
         value: its plain name; thing: what the engine's store holds for it while it is on the device.
         extents: its memory there; buffer: its memory on the host, if it has any.
         on_device, on_host: numbers of its copies in each place that somebody still needs.
+        blank: of what was received on the host and never was on the device: its tensors, on meta.
         inherited: whether a later value was written over its memory on the device: it can only be dropped.
     """
 
@@ -55,12 +56,13 @@ class Held:
     buffer: Tensor | None = None
     on_device: set[int] = field(default_factory=set)
     on_host: set[int] = field(default_factory=set)
+    blank: tuple[Tensor, ...] = ()
     inherited: bool = False
 
     @property
     def nbytes(self) -> int:
         """Bytes of it."""
-        return sum(extent.nbytes for extent in self.extents)
+        return size_of(self.blank) if self.blank else sum(extent.nbytes for extent in self.extents)
 
     def turn(self, state: State) -> None:
         """Change the state.

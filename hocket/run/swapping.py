@@ -135,11 +135,13 @@ class Swapper:
             self.memory.freed(value, value in inherited)
 
     def came(self, value: Value, thing: Any) -> Any:
-        """A value has come from a transfer; returns it in memory of its own.
+        """A value has come from a transfer, to the device or its host; returns it in memory of its own.
 
         Raises:
             MemoryExceeded: it does not fit.
         """
+        if value.on_host:
+            return self.memory.received(value, thing)
         if isinstance(thing, tuple) and not all(tensor.untyped_storage().resizable() for tensor in thing):
             thing = tuple(tensor.clone() for tensor in thing)
         if value.what is not What.MARK:

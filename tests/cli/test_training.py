@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from hocket.hardware.cluster import Cluster, Level
+from hocket.passes.swapping import Swapping
 from hocket.plan.experience import Experience
 from hocket.plan.plan import Plan, PlanStage
 from hocket.profile.job import load_job
@@ -104,6 +105,25 @@ def test_a_job_that_changed(run: Run, profiled: Path, edit: tuple[str, str, str,
         assert word in found.err
     assert "Traceback" not in found.err or "changed.py" in found.err
     assert not list(profiled.glob("saved/step*"))
+
+
+def test_a_run_that_swaps_is_resumed(run: Run, profiled: Path) -> None:
+    """Weights and the optimizer's state lie on the host when a checkpoint is made: what goes on from it, swapping or not, goes on as
+    if nothing had happened, to the bit."""
+    Path("adam.py").write_text(Path("job.py").read_text().replace("SGD(", "Adam("))
+    assert "Adam(" in Path("adam.py").read_text()
+    plan = Plan.read("tiny.yaml")
+    replace(plan, predicted=None, swap=Swapping("task", prefetch=1)).save("swapped.yaml")
+
+    def losses(plan: str, steps: int, *more: str) -> list[float]:
+        found = run("train", "adam.py", plan, "--steps", steps, "--json", *more)
+        assert found.code == 0, found.err
+        return [line["loss"] for line in map(json.loads, found.out.splitlines()) if "loss" in line]
+
+    whole = losses("tiny.yaml", 4)
+    assert losses("swapped.yaml", 2, "--checkpoint", "saved", "--every", "2") == whole[:2]
+    assert losses("swapped.yaml", 3, "--checkpoint", "saved", "--resume") == whole[2:3]
+    assert losses("tiny.yaml", 4, "--checkpoint", "saved", "--resume") == whole[3:]
 
 
 def test_a_plan_without_a_digest_trains(run: Run, profiled: Path) -> None:

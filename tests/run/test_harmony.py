@@ -114,13 +114,18 @@ def moved(devices: dict[int, Device]) -> dict[tuple[int, Kind], Counter[What]]:
 
 
 @pytest.mark.parametrize(
-    ("mode", "policy", "prefetch"),
-    [("pipeline", "next_use", 0), ("data", "lru", 0), ("data", "next_use", 1)],
+    ("mode", "policy", "prefetch", "peer"),
+    [
+        ("pipeline", "next_use", 0, True),
+        ("pipeline", "next_use", 0, False),
+        ("data", "lru", 0, True),
+        ("data", "next_use", 1, True),
+    ],
 )
-def test_what_fits_nowhere_trains_as_if_it_did(setting, mode, policy, prefetch):
+def test_what_fits_nowhere_trains_as_if_it_did(setting, mode, policy, prefetch, peer):
     """Losses, weights are those without limits, to the bit; seen from outside devices never hold more than the budget; and from the
     second iteration on, when the optimizer has state, bytes are swapped as the simulator says, kind by kind."""
-    trains_as_if_it_fitted(setting, mode, policy, prefetch)
+    trains_as_if_it_fitted(setting, mode, policy, prefetch, peer)
 
 
 def test_packs_of_one_device_may_share_weights():
@@ -128,9 +133,9 @@ def test_packs_of_one_device_may_share_weights():
     trains_as_if_it_fitted(made(True, 4.0), "data", "next_use", 0)
 
 
-def trains_as_if_it_fitted(setting: Setting, mode: str, policy: str, prefetch: int) -> None:
+def trains_as_if_it_fitted(setting: Setting, mode: str, policy: str, prefetch: int, peer: bool = True) -> None:
     """See above."""
-    plan = setting.plan(mode, Swapping(policy, device_bytes=setting.budget_bytes, prefetch=prefetch))
+    plan = setting.plan(mode, Swapping(policy, device_bytes=setting.budget_bytes, prefetch=prefetch), peer=peer)
     program = plan.compile(setting.graph)
     expected = setting.unlimited(plan, 2)
     with DeviceTracker() as tracker:
@@ -236,11 +241,13 @@ def peaks(folder: Path) -> Iterator[int]:
 
 
 @pytest.mark.workers
-@pytest.mark.parametrize(("mode", "prefetch"), [("data", 0), ("pipeline", 0), ("data", 1), ("pipeline", 1)])
-def test_two_workers_train_what_fits_nowhere(setting, mode, prefetch, tmp_path):
+@pytest.mark.parametrize(
+    ("mode", "prefetch", "peer"), [("data", 0, True), ("pipeline", 0, True), ("data", 1, True), ("pipeline", 1, False)]
+)
+def test_two_workers_train_what_fits_nowhere(setting, mode, prefetch, peer, tmp_path):
     """`hocket train` of such a plan in real processes: the losses of the unconstrained run, as means of steps, to the bit (two
     replicas' gradients have one sum, whoever adds); each process within the budget, seen from outside and by the engine's own tracker."""
-    plan = setting.plan(mode, Swapping("next_use", device_bytes=setting.budget_bytes, prefetch=prefetch))
+    plan = setting.plan(mode, Swapping("next_use", device_bytes=setting.budget_bytes, prefetch=prefetch), peer=peer)
     expected = setting.unlimited(plan, 2)
     (tmp_path / "job.py").write_text(JOB)
     plan.save(tmp_path / "plan.yaml")

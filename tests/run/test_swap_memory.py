@@ -127,6 +127,30 @@ def test_a_storage_to_which_a_value_comes_back_is_emptied_when_the_last_one_is_d
     assert torch.equal(thing[0], expected)
 
 
+def test_what_goes_from_host_to_host_takes_no_device_memory_until_it_comes_in():
+    """Of any strides and types; the maker's buffer is there until it is sent, the reader's from then on, and the budget is asked."""
+    maker, reader = MemoryManager(0, "cpu"), MemoryManager(1, "cpu", 2 * KIB)
+    thing = (torch.randn(16, 8).t(), torch.arange(5), torch.zeros(0))
+    expected = [tensor.clone() for tensor in thing]
+    maker.wrote(ACT, thing)
+    sent = ACT._replace(copy=1)
+    message = maker.carried(maker.swap_out(ACT, sent, (ACT,)))
+    assert thing[0].untyped_storage().nbytes() == 0
+    assert all(map(torch.equal, message, expected))
+    reader.received(sent, message)
+    maker.freed(sent)
+    assert (maker.host.used_bytes, maker.device_bytes, reader.device_bytes) == (0, 0, 0)
+    assert reader.host.used_bytes == 512 + 48
+    found = reader.swap_in(sent, ACT._replace(copy=2), (sent,))
+    assert all(map(torch.equal, found, expected))
+    assert found[0].stride() == thing[0].stride()
+    assert (reader.device_bytes, reader.host.used_bytes) == (552, 0)
+    large = OTHER._replace(copy=1)
+    reader.received(large, border(512))
+    with pytest.raises(MemoryExceeded, match=r"device 1: act\.0>1#1: found 2\.00 KiB"):
+        reader.swap_in(large, OTHER._replace(copy=2))
+
+
 @pytest.mark.parametrize("first", [True, False])
 def test_a_graph_that_was_out_gives_the_same_gradients(first):
     """Whatever autograd keeps of a small block, dropout's mask and indices included, whatever comes back first."""

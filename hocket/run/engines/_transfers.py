@@ -117,6 +117,8 @@ class Transfers:
         clock: Callable[[], float],
         record: bool,
         tell: Callable[[], None],
+        carried: Callable[[Any], Any],
+        sent: Callable[[Value], None],
     ) -> None:
         """Start the lanes; nothing begins before `post_all`.
 
@@ -125,10 +127,12 @@ class Transfers:
             windows: of the lanes of receives. ends: of the lanes of sends.
             lost: makes of a transfer's failure the error to raise.
             tell: called when a receive or collective has begun.
+            carried: what of a value goes into a message. sent: called when a message needs its memory no more.
         """
         self._groups, self._layouts, self._handover, self._memory = groups, layouts, handover, memory
         self._ends, self._stages = ends, stages
         self._lost, self._clock, self._record, self._tell = lost, clock, record, tell
+        self._carried, self._sent = carried, sent
         self._lanes = {
             name: _Lane(Cursor(parts), windows.get(name, 0), name in windows) for name, parts in lanes.items()
         }
@@ -222,7 +226,7 @@ class Transfers:
                     if not self._said(lane, _SURELY_S if surely else patience_s):
                         break
                     patience_s = 0.0
-                lane.kept.popleft()
+                self._sent(lane.kept.popleft().instruction.reads[0])
                 lane.let_go += 1
 
     def _said(self, lane: _Lane, patience_s: float) -> bool:
@@ -243,7 +247,8 @@ class Transfers:
         for turns in self._turns.values():
             turns.end()
         for lane in self._senders:
-            lane.kept.clear()
+            while lane.kept:
+                self._sent(lane.kept.popleft().instruction.reads[0])
         if self.failure is not None:
             raise self.failure
         for name, lane in self._lanes.items():
@@ -275,11 +280,13 @@ class Transfers:
         with self._handover.lane(instruction.lane):
             if instruction.kind is Kind.SEND:
                 layout = self._layouts.of(instruction.reads[0])
-                message = layout.pack(self._handover.taken(things.pop()))
-                self._memory.made((message,))
+                value = instruction.reads[0]
+                message = layout.pack(self._carried(self._handover.taken(things.pop())))
+                self._memory.made(() if value.on_host else (message,))
                 work = self._groups.send(layout, message, instruction.peer)
                 if work is None:
                     self._over(instruction, start_s)
+                    self._sent(value)
                     return
                 sent = _Sent(instruction, message, work, start_s, end)
                 lane.kept.append(sent)
@@ -288,7 +295,7 @@ class Transfers:
             if instruction.kind is Kind.RECEIVE:
                 layout = self._layouts.of(instruction.writes[0])
                 message, work = self._groups.receive(layout, instruction.peer)
-                self._memory.made((message,))
+                self._memory.made(() if instruction.writes[0].on_host else (message,))
                 made: Any = layout.unpack(message)
                 works = [work]
             elif instruction.kind in COLLECTIVES:

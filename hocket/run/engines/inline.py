@@ -153,7 +153,7 @@ class Interpreter:
         self._written(receive)
         source, target = self.stores[send.device], self.stores[send.peer]
         for value in send.reads:
-            target[value] = self._brought(send.peer, value, source[value])
+            target[value] = self._brought(send.peer, value, self.devices[send.device].carried(source[value]))
         self._free(send)
         self.room[there] -= 1
         self.next[lane] += 1
@@ -162,7 +162,7 @@ class Interpreter:
 
     def _brought(self, device: int, value: Value, thing: Any) -> Any:
         """What a device receives: where it swaps, in memory of its own."""
-        if self.devices[device].swapping is not None:
+        if self.devices[device].swapping is not None and not value.on_host:
             thing = tuple(tensor.clone() for tensor in thing)
         return self.devices[device].came(value, thing)
 

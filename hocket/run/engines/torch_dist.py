@@ -117,8 +117,9 @@ class Worker:
             raise InputError("workers", found, f"{workers}, one for each device of the plan")
         if (division.split.width if division else 1) != plan.tensor:
             raise InternalError(f"a model that is not divided by {plan.tensor}, as the plan is")
-        if any(v.on_host for lane in _transfers_of(program) for i in lane for v in (*i.reads, *i.writes)):
-            found = "transfers from host to host, which workers do not have yet"
+        through_hosts = any(v.on_host for lane in _transfers_of(program) for i in lane for v in (*i.reads, *i.writes))
+        if through_hosts and torch.device(device).type == "cuda":
+            found = "transfers from host to host, which NCCL does not have"
             raise RefusedError("options.peer", found, "true", "Plan with peer: true.")
         self.program, self.plan, self.position = program, plan, 0
         self.number = number
@@ -177,6 +178,8 @@ class Worker:
             self._clock,
             self._record,
             exchange.look_again,
+            self.device.carried,
+            self.device.sent,
         )
         self.records = transfers.records
         periods = 0
