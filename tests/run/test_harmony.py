@@ -63,8 +63,8 @@ class Setting:
             self._free[key] = run_inline(self.graph, free, free.compile(self.graph), steps)
         return self._free[key]
 
-    def plan(self, mode: str, swap: Swapping, workers: int = WORKERS, **options: bool) -> Plan:
-        """Packs of at most the largest layer's weights, on both devices or in turn."""
+    def plan(self, mode: str, swap: Swapping, workers: int = WORKERS, pairs: bool = False, **options: bool) -> Plan:
+        """Packs of at most the largest layer's weights, on both devices or in turn; their forward tasks in pairs, or not."""
         packs: list[list[str]] = [[]]
         size, most = 0.0, max(layer.weights_bytes for layer in self.profile.layers)
         for layer in self.profile.layers:
@@ -75,7 +75,8 @@ class Setting:
             size += layer.weights_bytes
         devices = [tuple(range(workers)) if mode == "data" else (k % workers,) for k in range(len(packs))]
         stages = tuple(PlanStage(tuple(own), where, True) for own, where in zip(packs, devices, strict=True))
-        plan = Plan("harmony", "gpt", 4, 1, stages, CLUSTER, {"mode": mode, **options}, swap=swap)
+        forward = {"forward": [2] * (len(packs) // 2) + [1] * (len(packs) % 2)} if pairs else {}
+        plan = Plan("harmony", "gpt", 4, 1, stages, CLUSTER, {"mode": mode, **options, **forward}, swap=swap)
         return completed(plan, self.profile)
 
 
@@ -242,12 +243,20 @@ def peaks(folder: Path) -> Iterator[int]:
 
 @pytest.mark.workers
 @pytest.mark.parametrize(
-    ("mode", "prefetch", "peer"), [("data", 0, True), ("pipeline", 0, True), ("data", 1, True), ("pipeline", 1, False)]
+    ("mode", "prefetch", "kind"),
+    [
+        ("data", 0, {}),
+        ("pipeline", 0, {}),
+        ("data", 1, {}),
+        ("data", 1, {"pairs": True}),
+        ("pipeline", 1, {"peer": False}),
+    ],
 )
-def test_two_workers_train_what_fits_nowhere(setting, mode, prefetch, peer, tmp_path):
+def test_two_workers_train_what_fits_nowhere(setting, mode, prefetch, kind, tmp_path):
     """`hocket train` of such a plan in real processes: the losses of the unconstrained run, as means of steps, to the bit (two
-    replicas' gradients have one sum, whoever adds); each process within the budget, seen from outside and by the engine's own tracker."""
-    plan = setting.plan(mode, Swapping("next_use", device_bytes=setting.budget_bytes, prefetch=prefetch), peer=peer)
+    replicas' gradients have one sum, whoever adds), also where forward tasks are of two stages; each process within the budget,
+    seen from outside and by the engine's own tracker."""
+    plan = setting.plan(mode, Swapping("next_use", device_bytes=setting.budget_bytes, prefetch=prefetch), **kind)
     expected = setting.unlimited(plan, 2)
     (tmp_path / "job.py").write_text(JOB)
     plan.save(tmp_path / "plan.yaml")
