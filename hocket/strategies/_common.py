@@ -9,7 +9,7 @@ from typing import Any, Protocol, cast
 from hocket import registry
 from hocket.errors import InputError, RefusedError, nearest
 from hocket.features import Feature, conflict
-from hocket.passes.swaps import Habits
+from hocket.passes.operations import Habits
 from hocket.program.microbatches import Microbatches
 from hocket.program.program import Program, StageShape
 from hocket.program.rule import Rule

@@ -1,0 +1,74 @@
+"""A draft: the instructions of one device while they are written, and the marks by which one lane of swaps or computation waits for
+another.
+
+Rules of this file: what instructions mean, and why one waits, is for others to say.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+from hocket.program.instruction import COMPUTE, SWAP_LANES, Instruction, Value, What
+
+
+@dataclass
+class Item:
+    """An instruction that is not finished: what it reads, writes and frees may still grow."""
+
+    instruction: Instruction
+    reads: list[Value]
+    writes: list[Value]
+    frees: list[Value]
+
+    def finished(self) -> Instruction:
+        """The instruction, with each value freed once."""
+        return replace(
+            self.instruction, reads=tuple(self.reads), writes=tuple(self.writes), frees=tuple(dict.fromkeys(self.frees))
+        )
+
+
+class Draft:
+    """Instructions by the number in which they were added, all lanes together.
+
+    Attributes:
+        computed: the last item of the compute lane, -1 before the first.
+    """
+
+    def __init__(self) -> None:
+        self._items: list[Item] = []
+        self._marks = 0
+        self._waited = dict.fromkeys((COMPUTE, *SWAP_LANES.values()), -1)  # the last item that a lane waits for
+        self.computed = -1
+
+    def __getitem__(self, number: int) -> Item:
+        return self._items[number]
+
+    def add(self, i: Instruction, reads: Iterable[Value], writes: Iterable[Value], frees: Iterable[Value]) -> int:
+        """Add an instruction at the end of its lane; its number."""
+        self._items.append(Item(i, list(reads), list(writes), list(frees)))
+        if i.lane == COMPUTE:
+            self.computed = len(self._items) - 1
+        return len(self._items) - 1
+
+    def waits(self, number: int, last: int) -> bool:
+        """Whether an item's lane waits for another item, or for a later one."""
+        return last <= self._waited[self._items[number].instruction.lane]
+
+    def wait(self, number: int, *others: int) -> None:
+        """Let an item wait for earlier ones of other lanes, where its lane does not yet."""
+        item = self._items[number]
+        lane = item.instruction.lane
+        for other in others:
+            if not self.waits(number, other):
+                self._mark(self._items[other], item)
+        self._waited[lane] = max(self._waited[lane], *others)
+
+    def _mark(self, before: Item, item: Item) -> None:
+        mark = Value(What.MARK, before.instruction.stage, 0, self._marks)
+        self._marks += 1
+        before.writes.append(mark)
+        item.reads.append(mark)
+        item.frees.append(mark)
+
+    def finished(self) -> Iterator[Instruction]:
+        """All of it, each lane in its order."""
+        return (item.finished() for item in self._items)

@@ -1,0 +1,83 @@
+"""Operations: what a compute lane runs as one, the tasks that these belong to, and which of them needs a value next.
+
+Rules of this file: it reads a compute lane and knows nothing of bytes, copies or lanes of swaps.
+"""
+
+from bisect import bisect_left
+from collections import defaultdict
+from typing import NamedTuple
+
+from hocket.program.instruction import Instruction, Kind, Value
+
+NEVER = 1 << 60
+"""The number of the next operation that needs a value where none does."""
+
+
+class Habits(NamedTuple):
+    """What of a strategy's order its tasks are: with grouping one runs all microbatches; an update may belong to its stage's last
+    backward; what goes to peers goes there at once, or through the host; forward: stages of each forward task, () for one each."""
+
+    grouping: bool = False
+    just_in_time: bool = False
+    peer: bool = True
+    forward: tuple[int, ...] = ()
+
+
+class Operation(NamedTuple):
+    """What runs as one: a forward with its load, a backward with the forward that is made again, an update, a norm."""
+
+    instructions: tuple[Instruction, ...]
+    task: tuple[object, ...]
+    needs: tuple[Value, ...]
+
+
+class Operations:
+    """The operations of a compute lane in their order, by number."""
+
+    def __init__(self, compute: tuple[Instruction, ...], habits: Habits) -> None:
+        self._all = _operations(compute, habits)
+        self._ends = list(range(len(self._all)))
+        for number in reversed(range(len(self._all) - 1)):
+            if self._all[number].task == self._all[number + 1].task:
+                self._ends[number] = self._ends[number + 1]
+        self._needing: dict[Value, list[int]] = defaultdict(list)
+        for number, operation in enumerate(self._all):
+            for value in operation.needs:
+                self._needing[value].append(number)
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def __getitem__(self, number: int) -> Operation:
+        return self._all[number]
+
+    def end_of_task(self, number: int) -> int:
+        """The last operation of the task that one belongs to."""
+        return self._ends[number]
+
+    def next_use(self, value: Value, number: int) -> int:
+        """The first operation from this one on that needs a value; NEVER where none does."""
+        uses = self._needing.get(value, ())
+        at = bisect_left(uses, number)
+        return uses[at] if at < len(uses) else NEVER
+
+
+def _operations(compute: tuple[Instruction, ...], habits: Habits) -> list[Operation]:
+    found: list[Operation] = []
+    begun: list[Instruction] = []
+    packs = [pack for pack, size in enumerate(habits.forward) for _ in range(size)]  # the forward task of each stage
+    for i in compute:
+        begun.append(i)
+        if i.kind is Kind.LOAD or i.again:
+            continue
+        before = found[-1] if found else None
+        pack = packs[i.stage] if packs and i.kind is Kind.FORWARD else i.stage
+        task: tuple[object, ...] = (i.kind, pack, -1 if habits.grouping else i.index)
+        follows = before is not None and before.instructions[-1].kind is Kind.BACKWARD and before.task[1] == i.stage
+        if i.kind is Kind.STEP and habits.just_in_time and follows and before is not None:
+            task = before.task
+        made = {v for one in begun for v in one.writes}
+        needs = dict.fromkeys(v for one in begun for v in one.reads if v not in made)
+        found.append(Operation(tuple(begun), task, tuple(needs)))
+        begun = []
+    return found
