@@ -115,6 +115,7 @@ class Costs:
         Arguments:
             ahead, back: sizes of microbatches. forward, backward: ends of packs, 0 first (integers).
         """
+        forward, backward = (np.asarray(ends, np.int64) for ends in (forward, backward))  # tuples compile once a length
         first, second = self.at(ahead), self.at(back)
         sizes = (first.forward_s, first.border, second.forward_s, second.backward_s, second.border)
         counts = (self.samples // ahead, self.samples // back)

@@ -18,6 +18,7 @@ from hocket.profile.model import ModelProfile
 from hocket.profile.synthetic import chain
 from hocket.program.check import check
 from hocket.program.footprint import footprints
+from hocket.strategies import _harmony_compiled as compiled
 from hocket.strategies._harmony import Costs, Mode
 from hocket.strategies._harmony_equal import equal_plans
 from hocket.strategies._harmony_measured import layer_profile, server_of
@@ -139,6 +140,15 @@ def test_equal_packs(mode: Mode) -> None:
         assert one.forward.size == one.backward.size
         assert one.peak_bytes <= 700e6
         assert [layer for pack in one.backward.packs for layer in range(*pack)] == list(range(6))
+
+
+def test_the_clock_is_compiled_once() -> None:
+    """And not for each number of packs: that took minutes in a first plan."""
+    for mode in Mode:
+        equal_plans(layer_profile(MODEL, cluster(700e6)), server_of(cluster(700e6)), 4, mode, (1, 2))
+    for clock in (compiled.data_s, compiled.pipeline_s):
+        assert clock.signatures
+        assert {str(kind) for one in clock.signatures for kind in one[:2]} == {"array(int64, 1d, C)"}
 
 
 def test_larger_packs_forward() -> None:
