@@ -13,7 +13,8 @@ from hocket.hardware.cluster import Cluster
 from hocket.plan.bound import Bounds
 from hocket.plan.packs import SWAPPING, smallest_packs
 from hocket.plan.predict import proven_peaks
-from hocket.plan.swap_candidates import by_server, on_hosts
+from hocket.plan.swap_candidates import on_hosts
+from hocket.plan.swapped import by_server
 from hocket.plan.updates import synchronous_strategies
 from hocket.profile.lengthened import LEAST, Block, lengthened, repeated_block
 from hocket.profile.model import ModelProfile

@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import inf
 from pathlib import Path
 
 from hocket.cost.model import CostModel
@@ -15,7 +14,7 @@ from hocket.plan.columns import column_of
 from hocket.plan.long import shorter
 from hocket.plan.plan import Plan, Predicted
 from hocket.plan.predict import predict, predict_iteration, profile_of_group
-from hocket.plan.swapped import completed, host_bytes
+from hocket.plan.swapped import capacity_of, completed, swap_problems
 from hocket.plan.updates import Updates, updates_of
 from hocket.profile.model import ModelProfile
 from hocket.program.check import check as check_program
@@ -166,7 +165,7 @@ def problems_of(opened: Opened, program: Program) -> tuple[Problem, ...]:
     cluster = plan.group.cluster
     whole = profile_of_group(plan, profile)
     costs = CostModel(whole, cluster, opened.shown_cuts, plan.batches.sizes, swaps=program.swaps)
-    said = plan.swap.device_bytes if plan.swap is not None else None
-    capacity = {d: min(cluster.capacity_bytes(d), said or inf) for d in program.devices}
-    host = host_bytes(plan, cluster) if program.swaps else None
-    return check_program(program, value_bytes=PlanSizes(costs, program), capacity_bytes=capacity, host_bytes=host)
+    sizes = PlanSizes(costs, program)
+    if program.swaps:
+        return swap_problems(plan, program, sizes)
+    return check_program(program, value_bytes=sizes, capacity_bytes=capacity_of(plan, program))

@@ -3,7 +3,6 @@
 Rules of this file: hosts must have the memory that the cluster file says they have.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -15,7 +14,7 @@ from hocket.passes.swapping import Swapping
 from hocket.plan.candidates import Candidate, Refused
 from hocket.plan.plan import Plan
 from hocket.plan.predict import played, predict_iteration
-from hocket.plan.swapped import completed, host_bytes
+from hocket.plan.swapped import by_server, completed, host_bytes
 from hocket.plan.updates import updates_of
 from hocket.profile.model import ModelProfile
 from hocket.program.footprint import footprints
@@ -117,12 +116,3 @@ def on_hosts(plan: Plan, profile: ModelProfile, cluster: Cluster) -> dict[int, f
     costs = CostModel(profile, cluster, plan.cuts(profile), plan.batches.sizes, swaps=True)
     found = footprints(program, PlanSizes(costs, program), host=True)
     return {device: there.bytes for device, there in found.items()}
-
-
-def by_server(on_hosts: Mapping[int, float], cluster: Cluster) -> dict[int, float]:
-    """What the devices of each server have there together."""
-    found: dict[int, float] = {}
-    for device, size in on_hosts.items():
-        server = device // cluster.levels[0].width
-        found[server] = found.get(server, 0.0) + size
-    return found

@@ -1,14 +1,25 @@
-"""Plans that swap: the bytes by which a plan decides what is swapped, worked out from its profile."""
+"""Plans that swap: the bytes by which a plan decides what is swapped, worked out from its profile; and what devices and hosts may hold.
 
+Rules of this file: a plan's own limits are what a run is held to; its cluster says what there is. Limits above that are asked of the
+program: whether what can be there at once, whatever the timing, is there to be had.
+"""
+
+from collections.abc import Mapping
 from dataclasses import replace
 
 from hocket.cost.model import CostModel
 from hocket.cost.sizes import PlanSizes
+from hocket.errors import ProgramError
 from hocket.hardware.cluster import Cluster
 from hocket.passes.swapping import stages_of
-from hocket.passes.swaps import check_swaps
+from hocket.passes.swaps import check_swaps, sizes_of
 from hocket.plan.plan import Plan
 from hocket.profile.model import ModelProfile
+from hocket.program.check import check, report
+from hocket.program.footprint import Sizes, footprints
+from hocket.program.problem import Problem
+from hocket.program.program import Program
+from hocket.units import show_bytes
 
 
 def completed(plan: Plan, profile: ModelProfile) -> Plan:
@@ -38,4 +49,72 @@ def host_bytes(plan: Plan, cluster: Cluster) -> dict[int, float]:
             found[device] = said
         elif whole is not None:
             found[device] = whole / cluster.levels[0].width
+    return found
+
+
+def by_server(on_hosts: Mapping[int, float], cluster: Cluster) -> dict[int, float]:
+    """What the devices of each server have on its host together."""
+    found: dict[int, float] = {}
+    for device, size in on_hosts.items():
+        server = device // cluster.levels[0].width
+        found[server] = found.get(server, 0.0) + size
+    return found
+
+
+def claims_more(plan: Plan) -> bool:
+    """Whether a plan that swaps lets a device or a host hold more than its cluster says that there is."""
+    swap, cluster = plan.swap, plan.group.cluster
+    if swap is None:
+        return False
+    devices = {device for stage in plan.stages for device in stage.devices}
+    if swap.device_bytes is not None and any(swap.device_bytes > cluster.capacity_bytes(d) for d in devices):
+        return True
+    if swap.host_bytes is None:
+        return False
+    together = by_server(dict.fromkeys(devices, swap.host_bytes), cluster)
+    return any(size > (_host_bytes(server, cluster) or size) for server, size in together.items())
+
+
+def capacity_of(plan: Plan, program: Program) -> dict[int, float]:
+    """Bytes that each device of a program may hold: what its cluster says, or less where the plan says so."""
+    cluster = plan.group.cluster
+    said = plan.swap.device_bytes if plan.swap is not None else None
+    return {d: min(cluster.capacity_bytes(d), said or cluster.capacity_bytes(d)) for d in program.devices}
+
+
+def swap_problems(plan: Plan, program: Program, sizes: Sizes) -> tuple[Problem, ...]:
+    """Everything that is wrong with the program of a plan that swaps: as `check`, and hosts that lack what their devices have there."""
+    cluster = plan.group.cluster
+    said = host_bytes(plan, cluster)
+    found = check(program, value_bytes=sizes, capacity_bytes=capacity_of(plan, program), host_bytes=said)
+    if found or plan.swap is None or plan.swap.host_bytes is None:  # otherwise each has its even part of what there is
+        return found
+    own = {device: there.bytes for device, there in footprints(program, sizes, host=True).items()}
+    return tuple(_lacking(own, cluster))
+
+
+def prove_limits(plan: Plan, program: Program) -> None:
+    """Refuse a program by the bytes that stand in its plan, where the plan's limits are above what its cluster says that there is.
+
+    Raises:
+        ProgramError: it may need more than that, as `hocket check` says it.
+    """
+    sizes = sizes_of(program, plan.swap) if plan.swap is not None and claims_more(plan) else None
+    problems = swap_problems(plan, program, sizes) if sizes is not None else ()
+    if problems:
+        raise ProgramError(f"program {program.name}", report(program, problems), "a legal program")
+
+
+def _host_bytes(server: int, cluster: Cluster) -> float | None:
+    return cluster.node_of(server * cluster.levels[0].width).host_memory_bytes or cluster.host_memory_bytes
+
+
+def _lacking(on_hosts: Mapping[int, float], cluster: Cluster) -> list[Problem]:
+    """Servers whose devices may have more on the host than it has."""
+    found = []
+    for server, size in by_server(on_hosts, cluster).items():
+        has = _host_bytes(server, cluster)
+        if has is not None and size > has:
+            text = f"the host of server {server} may hold up to {show_bytes(size)} of its devices' values; expected at most "
+            found.append(Problem("memory", f"{text}{show_bytes(has)}. Take a host with more memory, or recompute."))
     return found

@@ -12,7 +12,7 @@ from math import isclose
 from pathlib import Path
 from typing import Any, ClassVar
 
-from hocket.errors import HocketError, InputError, nearest
+from hocket.errors import HocketError, InputError, ProgramError, nearest
 from hocket.files import check_folder_to_write, place_to_write
 from hocket.plan.plan import Plan, Predicted
 from hocket.profile.job import Job, check_job_file, refuse_in_job_file
@@ -159,7 +159,32 @@ def run_workers(
         job = check_job_file(job)
     from hocket.run.launch import launch
 
+    _check_limits(plan, folder)
     return launch(job, plan, folder, options, listener)
+
+
+def _check_limits(plan: Plan, folder: Path | None) -> None:
+    """Refuse before any worker starts, as `hocket check` does, a plan whose swaps need more than its cluster says that there is.
+
+    Where its profile is not at hand the workers ask the same, by the plan's own figures. (Of plans that do not swap nothing is asked: no
+    limit is kept in their runs, and what a machine has beyond the file may be used.)
+
+    Raises:
+        ProgramError: it may need more than that.
+    """
+    from hocket.plan.open import opened, problems_of
+    from hocket.plan.swapped import claims_more
+    from hocket.program.check import report
+
+    if folder is None or not claims_more(plan):
+        return
+    try:
+        known = opened(plan, folder)
+    except InputError:
+        return
+    problems = problems_of(known, known.program)
+    if problems:
+        raise ProgramError(f"program {known.program.name}", report(known.program, problems), "a legal program")
 
 
 def _keep(plan: Plan, path: Path, summary: Summary, listener: Listener) -> None:

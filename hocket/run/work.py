@@ -19,6 +19,7 @@ from hocket.errors import InputError, InternalError, RefusedError
 from hocket.features import Feature, check_together
 from hocket.files import write_atomic
 from hocket.plan.plan import Plan
+from hocket.plan.swapped import prove_limits
 from hocket.plan.updates import Updates, updates_of
 from hocket.profile.capture import Captured, capture
 from hocket.profile.job import Job
@@ -86,6 +87,7 @@ def work(job: Job, plan: Plan, options: Options, seat: Seat, progress: Progress,
         captured = capture(division.job, plan.microbatch_size, like=captured)
     program = plan.compile(captured)
     prove(program)
+    prove_limits(plan, program)
     pace = Pace(program.admitted, program.stride, plan.microbatches)
     speak: Report = report if seat.rank == 0 else _silent
     # Losses are the same on all members of a group: the first one reports them.

@@ -16,6 +16,7 @@ from hocket.hardware.cluster import Cluster, Level
 from hocket.passes.swapping import Swapping
 from hocket.plan.experience import Experience
 from hocket.plan.plan import Plan, PlanStage
+from hocket.plan.swapped import completed
 from hocket.profile.job import load_job
 from hocket.profile.model import ModelProfile
 from tests.cli.conftest import Run
@@ -124,6 +125,25 @@ def test_a_run_that_swaps_is_resumed(run: Run, profiled: Path) -> None:
     assert losses("swapped.yaml", 2, "--checkpoint", "saved", "--every", "2") == whole[:2]
     assert losses("swapped.yaml", 3, "--checkpoint", "saved", "--resume") == whole[2:3]
     assert losses("tiny.yaml", 4, "--checkpoint", "saved", "--resume") == whole[3:]
+
+
+def test_swaps_above_what_there_is_are_refused(run: Run, profiled: Path) -> None:
+    """A plan that lets devices hold more than its cluster has is refused as `check` refuses it, before a worker starts; and by the
+    workers where its profile is not at hand."""
+    plan = Plan.read("tiny.yaml")
+    small = replace(plan, predicted=None, cluster=replace(plan.cluster, memory_bytes=700.0))
+    swap = Swapping("next_use", device_bytes=10e6)
+    completed(replace(small, swap=swap), ModelProfile.read("tiny.json")).save("above.yaml")
+    proof = run("check", "above.yaml")
+    assert proof.code == 1
+    problem = proof.out.splitlines()[0]
+    assert "expected at most 700 B" in problem
+    for profile in ("tiny.json", "gone.json"):
+        replace(Plan.read("above.yaml"), profile=profile).save("above.yaml")
+        found = run("train", "job.py", "above.yaml", "--steps", 1, "--json")
+        assert found.code == 1
+        assert (problem if profile == "tiny.json" else problem.partition(" up to ")[0]) in found.err, profile
+        assert '"loss"' not in found.out
 
 
 def test_a_plan_without_a_digest_trains(run: Run, profiled: Path) -> None:

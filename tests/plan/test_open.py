@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
-from hocket.errors import InputError
+from hocket.errors import InputError, ProgramError
 from hocket.hardware.cluster import Cluster, Level
 from hocket.plan.open import Opened, open_plan, problems_of
 from hocket.plan.plan import Plan, PlanStage
 from hocket.plan.search import search
+from hocket.plan.swapped import claims_more, prove_limits
 from hocket.profile.synthetic import chain
 
 PROFILE = chain(4, forward_s=0.01, backward_s=0.02, device_type="cpu-core")
@@ -32,6 +33,33 @@ def test_a_plan_with_its_profile(saved: Path) -> None:
     assert opened.profile == PROFILE
     assert opened.program is opened.program
     assert problems_of(opened, opened.program) == ()
+
+
+def test_limits_above_what_the_cluster_has() -> None:
+    """A plan that swaps may say more than there is: what its devices may hold, or have on their host together, is a problem then."""
+    model = chain(
+        6, forward_s=0.01, backward_s=0.02, weights_bytes=100e6, activation_bytes=2e6, device_type="v100-16gb"
+    )
+    cluster = Cluster("one", (Level("server", 2, 10e9),), "v100-16gb", memory_bytes=700e6, host_memory_bytes=6e9)
+    best = search(model, cluster, 4, strategies=("harmony",)).best.plan
+    assert best.swap is not None
+    within = replace(best.swap, host_bytes=6e9)  # of each device, which both together do not need
+    roomy = replace(best.swap, device_bytes=5e9)
+    full = replace(best, swap=within, cluster=replace(cluster, host_memory_bytes=1e9))
+    plans = (best, replace(best, swap=within), replace(best, swap=roomy), full)
+    assert [claims_more(plan) for plan in plans] == [False, True, True, True]
+    for plan, words in zip(
+        plans, (None, None, "device 0 holds up to", "the host of server 0 may hold up"), strict=True
+    ):
+        opened = Opened(plan, model)
+        found = problems_of(opened, opened.program)
+        assert [one.code for one in found] == ([] if words is None else ["memory"] * len(found))
+        assert words is None or words in found[0].message
+        if words is None:
+            prove_limits(plan, opened.program)
+        else:
+            with pytest.raises(ProgramError, match=words):
+                prove_limits(plan, opened.program)
 
 
 def test_the_profile_is_looked_for_beside_the_plan(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
