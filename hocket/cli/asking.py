@@ -25,6 +25,9 @@ def whatif(
     ] = None,
     latency: Annotated[list[str] | None, typer.Option(help="Likewise, such as cluster=0.5x; repeat.")] = None,
     memory: Annotated[list[str] | None, typer.Option(help="Of each device, such as +10%; repeat.")] = None,
+    host_link: Annotated[
+        list[str] | None, typer.Option(help="Of the bandwidth between devices and their hosts, such as 2x; repeat.")
+    ] = None,
     rate: Annotated[
         list[str] | None, typer.Option(help="Of arithmetic and memory of devices, not of links, such as 2x; repeat.")
     ] = None,
@@ -45,7 +48,8 @@ def whatif(
 
     Of a plan: hocket whatif plan.yaml --bandwidth server=2x --batch 2x
 
-    Without a question: twice each bandwidth, 10 % more memory, twice the batch, devices of twice the rates.
+    Without a question: twice each bandwidth (of links to hosts, too, where the plan swaps), 10 % more memory, twice the batch, devices
+    of twice the rates.
     """
     from hocket.cli.explaining import answer_json, answered, print_answers
     from hocket.cli.output import print_json
@@ -59,8 +63,8 @@ def whatif(
         if word.lstrip("+-").isdecimal():
             at_least_one("--batch", int(word))
     asked = _Asked(model, cluster, planned, anew)
-    answers = asked.changes(bandwidth, latency, memory, rate, batch, devices, device_type)
-    questions = [_joined(answers)] if together and answers else answers or list(usual(asked.cluster))
+    answers = asked.changes(bandwidth, latency, memory, host_link, rate, batch, devices, device_type)
+    questions = [_joined(answers)] if together and answers else answers or list(usual(asked.cluster, asked.swaps))
     found = [asked.answer(question) for question in questions]
     found = found if answers else answered(found)
     if json:
@@ -89,7 +93,7 @@ class _Asked:
         from hocket.profile.sizes import open_model
 
         self.answer: Any
-        self.of_profile = False
+        self.of_profile = self.swaps = False
         self.cluster: Cluster
         if cluster is None:
             opened = open_plan(model)
@@ -98,6 +102,7 @@ class _Asked:
             if batch is not None:
                 raise InputError("--planned-batch", "a plan, which has its own", "a model and a cluster")
             self.cluster, self.batch_size = opened.plan.cluster, opened.plan.batch_size
+            self.swaps = opened.plan.swap is not None
             self.now = f"{opened.plan.strategy} of {opened.plan.model}"
             self.samples_per_s = opened.predicted.samples_per_s
             if anew and opened.profile.source.startswith("worked out for"):
@@ -124,6 +129,7 @@ class _Asked:
             self.of_profile = True
             search = search_widths(profiles, self.cluster, batch)
             self.now, self.samples_per_s = search.best.label, search.best.samples_per_s
+            self.swaps = search.best.plan.swap is not None
             self.answer = lambda question: ask_profile(profiles, search, question, {})
             return
         sized = search_sizes(loaded, self.cluster, batch)
@@ -135,6 +141,7 @@ class _Asked:
         bandwidth: Sequence[str] | None,
         latency: Sequence[str] | None,
         memory: Sequence[str] | None,
+        host_link: Sequence[str] | None,
         rate: Sequence[str] | None,
         batch: Sequence[str] | None,
         devices: Sequence[int] | None,
@@ -150,6 +157,9 @@ class _Asked:
 
         found = [*links(bandwidth, "bandwidth"), *links(latency, "latency")]
         found += [Question(f"memory {word}", Change(memory=factor_of(word, "--memory"))) for word in memory or ()]
+        found += [
+            Question(f"host link {word}", Change(host_link=factor_of(word, "--host-link"))) for word in host_link or ()
+        ]
         found += [Question(f"rates {word}", Change(rate=factor_of(word, "--rate"))) for word in rate or ()]
         for word in batch or ():
             factor = int(word) / self.batch_size if word.isdecimal() else factor_of(word, "--batch")

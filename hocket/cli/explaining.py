@@ -46,9 +46,9 @@ class Explained:
         self.predicted = plan.predicted or predict_iteration(plan, profile)
 
     def shares(self) -> dict[str, float]:
-        """Parts of the critical path, the largest first: "compute", "link cluster", "host", "waiting"."""
+        """Parts of the critical path, the largest first: "compute", "link cluster", "host link", "waiting"."""
         path = self.path
-        seconds = {"compute": sum(path.compute_s.values()), "host": path.host_s, "waiting": path.waiting_s}
+        seconds = {"compute": sum(path.compute_s.values()), "host link": path.host_s, "waiting": path.waiting_s}
         seconds |= {f"link {name}": s for name, s in path.link_s.items()}
         whole = path.iteration_s or 1.0
         return {name: s / whole for name, s in sorted(seconds.items(), key=lambda one: -one[1]) if s >= _LEAST * whole}
@@ -216,7 +216,10 @@ def explained_profile(profiles: "Mapping[str, ModelProfile]", found: Any, option
 
     plan = found.best.plan
     profile = next(one for one in profiles.values() if one.digest == plan.profile_digest)
-    answers = [ask_profile(profiles, found, question, options, search=False) for question in usual(plan.cluster)]
+    answers = [
+        ask_profile(profiles, found, question, options, search=False)
+        for question in usual(plan.cluster, plan.swap is not None)
+    ]
     verdict = with_stale(of_profile(found), profiles, found, options)
     verdict = replace(verdict, waves=tuple(why_not(found, profiles)))
     amplification = None

@@ -3,7 +3,7 @@
 Rules of this file: from clusters to clusters; files stay as they are. Nothing is changed that was not named.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from math import prod
 
@@ -18,6 +18,7 @@ class Change:
 
     Attributes:
         bandwidth, latency: factors by the name of a level. memory, rate: factors of what each device has and calculates.
+        host_link: a factor of the bandwidth between devices and their hosts.
         devices: how many, by more or fewer components of the outermost level; 0 for as many as there are.
         device_type: what all devices are; empty for what they are.
         alone: some of its devices, as a cluster of their own, instead of all.
@@ -27,12 +28,13 @@ class Change:
     latency: Mapping[str, float] = field(default_factory=dict)
     memory: float = 1.0
     rate: float = 1.0
+    host_link: float = 1.0
     devices: int = 0
     device_type: str = ""
     alone: Cluster | None = None
 
     def __post_init__(self) -> None:
-        factors = [("memory", self.memory), ("rate", self.rate)]
+        factors = [("memory", self.memory), ("rate", self.rate), ("host_link", self.host_link)]
         factors += [(f"{key} {name}", x) for key in ("bandwidth", "latency") for name, x in getattr(self, key).items()]
         for key, factor in factors:
             if not 0 < factor < float("inf"):
@@ -57,6 +59,8 @@ class Change:
             changed = _typed(changed, self.device_type)
         if self.memory != 1:
             changed = _roomier(changed, self.memory)
+        if self.host_link != 1:
+            changed = with_host_links(changed, lambda now: now * self.host_link)
         return _quicker(changed, self.rate) if self.rate != 1 else changed
 
     def _level(self, level: Level) -> Level:
@@ -69,6 +73,16 @@ class Change:
             all_reduce=steps and Link(steps.bandwidth_bytes_per_s * rate, steps.latency_s * wait),
             overlap=level.overlap and level.overlap.scaled(rate, wait),
         )
+
+
+def with_host_links(cluster: Cluster, rate: Callable[[float], float]) -> Cluster:
+    """A cluster whose links to hosts carry others bytes a second, from what they do; shared or not as they were."""
+    if cluster.host_link is not None:
+        carried = rate(cluster.host_link.bandwidth_bytes_per_s)
+        return replace(cluster, host_link=replace(cluster.host_link, bandwidth_bytes_per_s=carried))
+    kinds = {kind.name: kind for kind in (cluster.type_of(device) for device in range(cluster.devices))}
+    own = [replace(kind, host_bandwidth_bytes_per_s=rate(kind.host_bandwidth_bytes_per_s)) for kind in kinds.values()]
+    return replace(cluster, types=(*(one for one in cluster.types if one.name not in kinds), *own))
 
 
 def _counted(cluster: Cluster, devices: int) -> Cluster:

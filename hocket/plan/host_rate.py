@@ -1,9 +1,8 @@
 """Host rate: what the links between devices and their hosts carried in a run that swapped, and a cluster that has such links."""
 
-from dataclasses import replace
-
 import numpy as np
 
+from hocket.hardware.change import with_host_links
 from hocket.hardware.cluster import Cluster
 from hocket.plan.plan import Plan
 from hocket.plan.predict import played
@@ -14,11 +13,7 @@ from hocket.trace.trace import KINDS
 
 def with_host_rate(cluster: Cluster, bytes_per_s: float) -> Cluster:
     """A cluster whose links to hosts carry so much in each direction, shared or not as they were."""
-    if cluster.host_link is not None:
-        return replace(cluster, host_link=replace(cluster.host_link, bandwidth_bytes_per_s=bytes_per_s))
-    types = {kind.name: kind for kind in (cluster.type_of(device) for device in range(cluster.devices))}
-    own = [replace(kind, host_bandwidth_bytes_per_s=bytes_per_s) for kind in types.values()]
-    return replace(cluster, types=(*(one for one in cluster.types if one.name not in types), *own))
+    return with_host_links(cluster, lambda _: bytes_per_s)
 
 
 def host_rate(plan: Plan, profile: ModelProfile, swap_s: float) -> float | None:

@@ -72,13 +72,19 @@ class Answer:
         return max(self.same or 0.0, self.anew or 0.0)
 
 
-def usual(cluster: Cluster) -> tuple[Question, ...]:
-    """What people ask: twice the bandwidth of each level, 10 % more memory, twice the batch, devices of twice the rate."""
+def usual(cluster: Cluster, swaps: bool = False) -> tuple[Question, ...]:
+    """What people ask: twice the bandwidth of each level, 10 % more memory, twice the batch, devices of twice the rate.
+
+    Arguments:
+        swaps: it is asked of a plan that does: then of links to hosts, too.
+    """
     links = [
         Question(f"{level.name} of twice the bandwidth", Change(bandwidth={level.name: 2.0}))
         for level in cluster.levels
         if level.width > 1
     ]
+    if swaps:
+        links.append(Question("host link of twice the bandwidth", Change(host_link=2.0)))
     return (
         *links,
         Question("10 % more memory", Change(memory=MEMORY)),

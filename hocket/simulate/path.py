@@ -8,7 +8,7 @@ seconds of these.
 from dataclasses import dataclass
 from typing import TypeVar
 
-from hocket.program.instruction import COLLECTIVES, Instruction, Kind, computes
+from hocket.program.instruction import COLLECTIVES, SWAPS, Instruction, Kind, computes
 from hocket.simulate.nodes import PERIOD
 from hocket.simulate.outcome import Outcome
 from hocket.simulate.summary import critical_nodes, steady_state
@@ -21,8 +21,8 @@ class PathSeconds:
     """Seconds of one iteration's critical path; they sum to the iteration.
 
     Attributes:
-        compute_s: by device. link_s: by the name of the level, transfers and sums of gradients. host_s: loads and swaps.
-        waiting_s: the rest.
+        compute_s: by device. link_s: by the name of the level, transfers and sums of gradients. host_s: swaps, in
+            whatever lane they stand. waiting_s: the rest.
     """
 
     compute_s: dict[int, float]
@@ -67,13 +67,13 @@ def critical_seconds(outcome: Outcome) -> PathSeconds:
         seconds = max(0.0, min(end, after) - max(start, begin))
         after = min(after, start)
         one = _instruction(outcome, node)
-        if computes(one.lane):
+        if one.kind in SWAPS:
+            host_s += seconds
+        elif computes(one.lane):
             compute[one.device] = compute.get(one.device, 0.0) + seconds
         elif one.kind is Kind.SEND or one.kind in COLLECTIVES:
             name = _level(outcome, one)
             links[name] = links.get(name, 0.0) + seconds
-        else:
-            host_s += seconds
     scale = 1 / steady.batches
     told = sum(compute.values()) + sum(links.values()) + host_s
     return PathSeconds(

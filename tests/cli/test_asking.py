@@ -7,10 +7,11 @@ import pytest
 
 from hocket.cli.asking import factor_of
 from hocket.errors import InputError
-from hocket.hardware.cluster import Cluster, Level
+from hocket.hardware.cluster import Cluster, Level, Link
 from hocket.profile.synthetic import chain
 from tests.cli.test_planning import document, said
 from tests.cli.test_sized import folder  # noqa: F401  # a fixture
+from tests.plan.test_what_if import HEAVY
 
 SIZED = ("gpt.yaml", "cluster.yaml", "-B", "16")
 PLAN = ("plan", *SIZED, "-t", "1", "-t", "2", "--recompute", "none")
@@ -119,6 +120,21 @@ def test_what_nobody_asked_is_left_out(capsys: pytest.CaptureFixture[str]) -> No
     assert "of twice the rates" not in text
     assert "without a bfloat16 rate" in said(capsys, "whatif", "plan.yaml", "--rate", "2x")
     assert "of twice the rates" not in said(capsys, "whatif", "plan.yaml")
+
+
+def test_a_plan_that_swaps_waits_for_the_host(capsys: pytest.CaptureFixture[str]) -> None:
+    """The link to the host is named as what limits it, and a quicker one as what helps most; `whatif` takes any other."""
+    HEAVY.save("p.json")
+    slow = Cluster("one", (Level("server", 2, 1e10),), "v100-16gb", 5e8, 9e9, host_link=Link(1e9))
+    slow.save("cluster.yaml")
+    text = said(capsys, "plan", "p.json", "cluster.yaml", "-B", "4", "-s", "harmony", "-o", "plan.yaml")
+    assert "limits: of the critical path host link 9" in text
+    rows = [line.strip() for line in text.partition("what if")[2].splitlines() if "%" in line]
+    assert rows[0].startswith("host link of twice the bandwidth")
+    answers = document(capsys, "whatif", "plan.yaml", "--host-link", "2x")["answers"]
+    assert [one["question"] for one in answers] == ["host link 2x"]
+    assert answers[0]["same_plan"] > 0.5
+    assert "host link of twice the bandwidth" in said(capsys, "whatif", "plan.yaml")
 
 
 def test_factors() -> None:

@@ -27,6 +27,19 @@ def test_links() -> None:
     assert found.levels[1] == ALIKE.levels[1]
 
 
+def test_links_to_hosts() -> None:
+    """That of the cluster file, or those of all types; nothing else."""
+    own = replace(ALIKE, host_link=Link(2e9, 1e-5))
+    assert Change(host_link=2.0).of(own) == replace(own, host_link=Link(4e9, 1e-5))
+    for cluster in (ALIKE, MIXED):
+        found = Change(host_link=0.5).of(cluster)
+        for device in (0, 4):
+            (before, shared), (after, still) = cluster.host_link_of(device), found.host_link_of(device)
+            assert after == replace(before, bandwidth_bytes_per_s=before.bandwidth_bytes_per_s / 2)
+            assert (still, found.type_of(device).name) == (shared, cluster.type_of(device).name)
+        assert replace(found, types=()) == cluster
+
+
 def test_memory_of_each_device() -> None:
     """Of what it has now, by its node or its type."""
     assert Change(memory=1.1).of(ALIKE).capacity_bytes(5) == pytest.approx(44e9)

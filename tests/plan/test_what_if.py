@@ -7,9 +7,9 @@ import pytest
 from hocket.errors import InputError
 from hocket.hardware.change import Change
 from hocket.hardware.cluster import Cluster, Level, Node
-from hocket.plan.predict import predict_iteration
+from hocket.plan.predict import critical_path_of, predict_iteration
 from hocket.plan.refusals import refused_meshes
-from hocket.plan.search import search_widths
+from hocket.plan.search import search, search_widths
 from hocket.plan.sized import SizedSearch, search_sizes
 from hocket.plan.what_if import Question, ask_plan, ask_plan_of_sizes, ask_profile, ask_sizes, fewer, sizes_of, usual
 from hocket.profile.sizes import published
@@ -18,6 +18,15 @@ from tests.plan.test_mesh import GPT, SERVERS
 
 TIGHT = replace(SERVERS, memory_bytes=0.6e9)
 SERVER = Cluster("four", (Level("server", 4, 1e9, 1e-5),), "v100-16gb")
+HEAVY = chain(
+    4,
+    forward_s=1e-3,
+    backward_s=2e-3,
+    weights_bytes=100e6,
+    activation_bytes=2e6,
+    microbatch_sizes=(1,),
+    device_type="v100-16gb",
+)
 PROFILE = chain(6, forward_s=1e-3, backward_s=2e-3, weights_bytes=2e7, device_type="v100-16gb")
 
 
@@ -105,6 +114,18 @@ def test_a_plan_as_it_stands() -> None:
     both = ask_plan(plan, PROFILE, Question("more", Change(devices=8)), search=True)
     assert both.same is None
     assert (both.anew or 0) > 0.2
+
+
+def test_a_plan_that_swaps() -> None:
+    """Its link to the host is asked for, and decides: half of the time that it takes is saved. Of others nobody asks that."""
+    alone = Cluster("one", (Level("server", 1, 1e9),), "v100-16gb", memory_bytes=5e8, host_memory_bytes=9e9)
+    plan = next(one.plan for one in search(HEAVY, alone, 4).candidates if one.plan.swap and not one.plan.swap.prefetch)
+    (question,) = [one for one in usual(alone, swaps=True) if one not in usual(alone)]
+    assert question.text == "host link of twice the bandwidth"
+    path = critical_path_of(plan, HEAVY)
+    gain = path.iteration_s / (path.iteration_s - path.host_s / 2) - 1
+    assert ask_plan(plan, HEAVY, question).same == pytest.approx(gain, rel=0.01)
+    assert gain > 0.1
 
 
 @pytest.mark.parametrize("question", usual(SERVER), ids=lambda one: one.text)

@@ -5,10 +5,11 @@ from dataclasses import replace
 import pytest
 
 from hocket.hardware.cluster import Cluster, Level
-from hocket.plan.predict import critical_path_of, predict_iteration
+from hocket.plan.predict import critical_path_of, played, predict_iteration
 from hocket.plan.search import search
 from hocket.plan.sized import search_sizes
 from hocket.profile.synthetic import chain
+from hocket.simulate.swapped import swapped_of
 from tests.plan.test_mesh import GPT, SERVERS
 
 SERVER = Cluster("four", (Level("server", 2, 1e10, 1e-6), Level("cluster", 2, 1e9, 1e-6)), "v100-16gb")
@@ -41,6 +42,23 @@ def test_who_holds_it_up() -> None:
     links = critical_path_of(plan, heavy).link_s
     assert max(links, key=lambda name: links[name]) == "cluster"
     assert links["cluster"] > 0.1 * predict_iteration(plan, heavy).iteration_s
+
+
+def test_swaps_are_the_host_links() -> None:
+    """And not compute's, although they stand in its lane: on one device, where nothing is beside anything else, all of them."""
+    profile = chain(4, weights_bytes=100e6, activation_bytes=2e6, microbatch_sizes=(1,), device_type="v100-16gb")
+    alone = Cluster("one", (Level("server", 1, 1e9),), "v100-16gb", memory_bytes=5e8, host_memory_bytes=9e9)
+    plan = next(
+        one.plan for one in search(profile, alone, 4).candidates if one.plan.swap and not one.plan.swap.prefetch
+    )
+    path, outcome = critical_path_of(plan, profile), played(plan, profile)
+    moved = swapped_of(outcome)
+    assert moved is not None
+    link, _ = alone.host_link_of(0)
+    moved_s = moved.device_bytes[0] / link.bandwidth_bytes_per_s
+    assert path.host_s == pytest.approx(moved_s, rel=0.01)  # and latencies
+    assert path.iteration_s == pytest.approx(predict_iteration(plan, profile).iteration_s)
+    assert sum(path.compute_s.values()) == pytest.approx(path.iteration_s - path.host_s)
 
 
 def test_of_long_batches() -> None:
