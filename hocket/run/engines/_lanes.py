@@ -82,6 +82,22 @@ def lanes_of(program: Program, device: int) -> dict[str, LaneParts]:
     return found
 
 
+class Roster:
+    """The lanes of one device by what runs them.
+
+    Attributes:
+        parts: of every lane. waves: names of the compute lanes beside the first. swaps: of the lanes of swaps. transfers: all others.
+    """
+
+    def __init__(self, program: Program, device: int) -> None:
+        """See `lanes_of`."""
+        self.parts = lanes_of(program, device)
+        self.swaps = sorted(lane for lane in self.parts if lane in SWAP_LANES.values())
+        self.waves = sorted(lane for lane in self.parts if computes(lane) and lane != COMPUTE)
+        others = (lane for lane in self.parts if not computes(lane) and lane not in self.swaps)
+        self.transfers = {lane: self.parts[lane] for lane in others}
+
+
 def _readers(program: Program, device: int) -> dict[Value, str]:
     """Which lane reads each value, in a run of the program that is long enough for every value to be read."""
     found: dict[Value, str] = {}

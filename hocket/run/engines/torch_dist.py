@@ -1,8 +1,8 @@
 """The distributed engine: one process a device, over gloo or NCCL.
 
-Rules of this file: the compute lane runs in the thread that calls `run`; it begins the transfers of the other lanes as it
-goes and waits for what it reads, see _transfers.py. Further compute lanes, of waves, do the same in threads of their own (_waves.py),
-and so do lanes of swaps (_shelf.py).
+Rules of this file: what a worker keeps from segment to segment, and what it says of itself between them. How a segment runs is
+_segment.py's: the compute lane in the thread that calls `run`, which begins the transfers of the other lanes as it goes and waits for
+what it reads (_transfers.py); further compute lanes, of waves, in threads of their own (_waves.py), and so lanes of swaps (_shelf.py).
 What an instruction means is device.py's.
 
     worker = Worker(captured, plan, program, number)  # a collective call: every rank of the default process group
@@ -13,9 +13,8 @@ Every member of a tensor-parallel group runs its group's instructions, on its di
 """
 
 import time
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -26,52 +25,27 @@ from torch import Tensor
 from hocket.errors import InputError, InternalError, RefusedError, WorkerLost
 from hocket.plan.plan import Plan
 from hocket.profile.capture import Captured
-from hocket.program.instruction import (
-    COMPUTE,
-    GATHER,
-    SWAP_LANES,
-    SWAPS,
-    Instruction,
-    Kind,
-    Value,
-    What,
-    computes,
-    group_lane,
-)
+from hocket.program.instruction import COMPUTE, GATHER, Instruction, Kind, group_lane
 from hocket.program.over import Ends
 from hocket.program.program import Program
 from hocket.program.window import windows
 from hocket.run.device import Device
 from hocket.run.division import Division
-from hocket.run.engines._groups import Groups, MemberError, TransferError
+from hocket.run.engines._execution import Execution
+from hocket.run.engines._groups import Groups, TransferError
 from hocket.run.engines._handover import Handover
-from hocket.run.engines._lanes import lanes_of, walk
+from hocket.run.engines._lanes import Roster
+from hocket.run.engines._losses import Losses
+from hocket.run.engines._lost import lost
 from hocket.run.engines._memory import Memory
 from hocket.run.engines._messages import Layouts
+from hocket.run.engines._segment import Segment
 from hocket.run.engines._shelf import Shelf
 from hocket.run.engines._transfers import Record, Transfers
-from hocket.run.engines._waves import Exchange, Lanes
+from hocket.run.engines._waves import Exchange
 from hocket.run.observe import Observer, Unobserved
 from hocket.run.sharding import Gather
 from hocket.run.swap_memory import MemoryManager
-
-_BETWEEN_WAVES = frozenset({What.ENDED, What.LENT})  # what compute lanes of one device hand each other
-
-
-class PeerLost(WorkerLost):
-    """A transfer failed: the peer died, or did not answer in time.
-
-    Attributes:
-        peers: devices on the other side; step: counted from 0; instruction: the transfer.
-    """
-
-    def __init__(
-        self, who: str, others: str, peers: tuple[int, ...], step: int, instruction: Instruction, reason: str
-    ) -> None:
-        self.peers, self.step, self.instruction = peers, step, instruction
-        super().__init__(
-            f"{who}: lost {others} at step {step + 1} in `{instruction.name}` on lane {instruction.lane}: {reason}"
-        )
 
 
 class Worker:
@@ -117,7 +91,8 @@ class Worker:
             raise InputError("workers", found, f"{workers}, one for each device of the plan")
         if (division.split.width if division else 1) != plan.tensor:
             raise InternalError(f"a model that is not divided by {plan.tensor}, as the plan is")
-        through_hosts = any(v.on_host for lane in _transfers_of(program) for i in lane for v in (*i.reads, *i.writes))
+        moved = (i for _, i in program.instructions() if i.kind in (Kind.SEND, Kind.RECEIVE))
+        through_hosts = any(v.on_host for i in moved for v in (*i.reads, *i.writes))
         if through_hosts and torch.device(device).type == "cuda":
             found = "transfers from host to host, which NCCL does not have"
             raise RefusedError("options.peer", found, "true", "Plan with peer: true.")
@@ -127,9 +102,10 @@ class Worker:
         self._clock, self._record = clock, record
         self.records: list[Record] = []
         self._handover = Handover(torch.device(device))
-        self.device = Device(captured, plan, program, self.number, device, self._on_loss, memory, self._stream_of)
+        self._losses = Losses(self._handover, self._observer)
+        self.device = Device(captured, plan, program, self.number, device, self._losses.note, memory, self._stream_of)
         self._layouts = Layouts(captured, plan, {s: runner.part for s, runner in self.device.stages.items()})
-        self._lanes = lanes_of(program, self.number)
+        self._roster = Roster(program, self.number)
         self._groups = Groups(program, self.number, self.device.device, shared_memory, plan.tensor)
         self._division = division
         self._sharing = {  # the lane of gathers of each stage of this device that has any
@@ -140,7 +116,6 @@ class Worker:
         if division is not None:
             division.members.bind(self._groups)
             self.device.clipping.join(division.divided, plan.tensor, self._groups.total)
-        self._losses: deque[tuple[int, Any, int]] = deque()
         self._memory = Memory(self.device, clock if record else None)
         if self.device.memory is not None:
             self.device.memory.resized = self._memory.made
@@ -160,14 +135,12 @@ class Worker:
         """
         store = self.device.start(position)
         self._memory.look(0)  # before a receive is posted
-        swaps = sorted(lane for lane in self._lanes if lane in SWAP_LANES.values())
-        others = {lane: parts for lane, parts in self._lanes.items() if not computes(lane) and lane not in swaps}
-        waves = sorted(lane for lane in self._lanes if computes(lane) and lane != COMPUTE)
+        swaps, waves = self._roster.swaps, self._roster.waves
         exchange = Shelf(len(swaps), store) if swaps else Exchange(len(waves))
         transfers = Transfers(
             self.number,
             self.program.stages,
-            others,
+            self._roster.transfers,
             self._windows,
             self._ends,
             self._groups,
@@ -182,220 +155,43 @@ class Worker:
             self.device.sent,
         )
         self.records = transfers.records
-        periods = 0
+        clock = self._clock if self._record else None
+        execution = Execution(self.device, transfers, exchange, self._handover, self._memory, self._lost, clock)
+        segment = Segment(
+            self.device,
+            self._roster,
+            self._sharing,
+            execution,
+            transfers,
+            exchange,
+            self._handover,
+            self._memory,
+            self._observer,
+            self._losses,
+        )
         try:
-            self._handover.wait_all()
-            with self._divided_threads(1 + len(waves)) as threads, exchange.failing():
-                stores = [_of_lane(self.program, store, lane) for lane in waves]
-                lanes = Lanes(
-                    exchange,
-                    [
-                        partial(self._wave, lane, own, transfers, exchange, threads)
-                        for lane, own in zip(waves, stores, strict=True)
-                    ]
-                    + [partial(self._swap_lane, lane, transfers, exchange) for lane in swaps],
-                    f"device {self.number}",
-                )
-                periods = self._compute(repeats, store, transfers, exchange)
-                lanes.join()
-            if isinstance(exchange, Shelf):
-                store = dict(exchange.items())
-            self._handover.wait_all()
-            for own in stores:
-                store.update(own)
-            self._report()
-            expected = set(self.program.final(self.number, periods))
+            store = segment.run(repeats, store)
+            expected = set(self.program.final(self.number, segment.periods))
             for value in expected.difference(store):  # weights that were gathered, and that no forward has read yet
                 store[value] = transfers.take(value)
             transfers.end()
         finally:
-            self._memory.end(periods)
+            self._memory.end(segment.periods)
         if set(store) != expected:
             odd = ", ".join(map(str, sorted(set(store) ^ expected)))
             raise InternalError(f"device {self.number}: after the epilogue these are left or missing: {odd}")
         self.device.end(store)
-        self.position = self.device.stream.position(self.program.microbatches(periods))
-        return periods
-
-    @contextmanager
-    def _divided_threads(self, lanes: int) -> Iterator[int]:
-        """Of a processor's threads each compute lane has an equal part; says how many."""
-        threads = torch.get_num_threads()
-        own = max(1, threads // lanes)
-        if own != threads:
-            torch.set_num_threads(own)
-        yield own
-        if own != threads:
-            torch.set_num_threads(threads)
+        self.position = self.device.stream.position(self.program.microbatches(segment.periods))
+        return segment.periods
 
     def _stream_of(self, lane: str) -> AbstractContextManager[Any]:
         """Where a compute lane's work goes: autograd adds gradients up in the stream that a parameter was first used in."""
         return nullcontext() if lane == COMPUTE else self._handover.lane(lane)
 
-    def _wave(
-        self, lane: str, store: dict[Value, Any], transfers: Transfers, exchange: Exchange, threads: int, number: int
-    ) -> None:
-        """A compute lane beside the first, in a thread of its own; see `_compute`."""
-        if self._handover.needed:
-            torch.cuda.set_device(self.device.device)
-        torch.set_num_threads(threads)
-        follower = self._memory.follower()
-        with follower, self._handover.lane(lane):
-            for instruction, routes in walk(self._lanes[lane], lambda _: exchange.goes_on(number)):
-                follower.look()
-                for value in instruction.reads:
-                    if value not in store:
-                        store[value] = self._taken(value, transfers, exchange)
-                self._execute(instruction, routes, store, transfers, exchange)
+    def _lost(self, instruction: Instruction, error: Exception) -> Exception:
+        return lost(self.number, self._division, self._step_of(instruction), instruction, error)
 
-    def _swap_lane(self, lane: str, transfers: Transfers, exchange: Exchange, number: int) -> None:
-        """A lane of swaps, in a thread of its own."""
-        assert isinstance(exchange, Shelf)
-        if self._handover.needed:
-            torch.cuda.set_device(self.device.device)
-        torch.set_num_threads(1)  # a copy is as quick as the memory
-        with self._handover.lane(lane):
-            for instruction, routes in walk(self._lanes[lane], lambda _: exchange.goes_on(number)):
-                store = self._borrowed(instruction, transfers, exchange, waits=True)
-                self._execute(instruction, routes, store, transfers, exchange)
-                transfers.consumed(instruction.reads)
-
-    def _borrowed(
-        self, instruction: Instruction, transfers: Transfers, shelf: Shelf, waits: bool = False
-    ) -> dict[Value, Any]:
-        """What an instruction reads where lanes share their values.
-
-        Arguments:
-            waits: for kernels as well.
-        """
-        store, events = shelf.borrow(
-            instruction, transfers.arriving, lambda value: self.device.came(value, transfers.take(value))
-        )
-        for event in events if waits else ():
-            event.synchronize()
-        return store
-
-    def _taken(self, value: Value, transfers: Transfers, exchange: Exchange) -> Any:
-        """What another lane has written, when it is there."""
-        if value.what in _BETWEEN_WAVES:
-            return self._handover.taken(exchange.take(value))
-        return self.device.came(value, transfers.take(value))
-
-    def _execute(
-        self,
-        instruction: Instruction,
-        routes: tuple[tuple[int, str], ...],
-        store: dict[Value, Any],
-        transfers: Transfers,
-        exchange: Exchange,
-        begun: int = 0,
-    ) -> None:
-        """Run an instruction of a compute lane and hand on what it writes for others.
-
-        Arguments:
-            begun: of the first lane, compute instructions so far, this one included.
-        """
-        device, start_s = self.device, self._clock()
-        early: set[Value] = set()
-        publish = None
-        if routes and instruction.kind is Kind.BACKWARD:
-            publish = self._publisher(instruction, routes, early, transfers)
-        try:
-            device.execute(instruction, store, publish)
-        except TransferError as error:  # a sum over the members of the group
-            raise self._lost(instruction, error) from error
-        flowing = (store[v] for v in instruction.writes if v.what is What.GRADIENT and not v.on_host)
-        self._memory.made(tensor for tensors in flowing for tensor in tensors)  # compiled code made them unseen
-        if self._record:
-            self._handover.synchronize()
-            transfers.records.append(Record(instruction, start_s, self._clock()))
-        if begun:
-            transfers.let_go(begun)
-        for position, lane in routes:
-            value = instruction.writes[position]
-            keeps = value.what is What.SHARD and self.program.stages[value.stage].gathers
-            thing = store[value] if keeps else store.pop(value)
-            if not keeps:
-                device.gave(value)
-            if computes(lane):
-                exchange.give(value, self._handover.given(thing))
-            elif value not in early:
-                transfers.give(lane, value, self._handover.given(thing))
-            del thing  # or it would outlive its sending
-        if isinstance(exchange, Shelf):
-            exchange.put(
-                {value: store.pop(value) for value in instruction.writes if value in store},
-                self._handover.event() if instruction.kind not in SWAPS else None,  # whose copies are over
-            )
-
-    def _compute(self, repeats: int, store: dict[Value, Any], transfers: Transfers, exchange: Exchange) -> int:
-        device, observer = self.device, self._observer
-        ahead = _Ahead(repeats, observer, transfers, exchange)
-        for stage in self._sharing:
-            for value, thing in store.items():
-                if (value.what, value.stage) == (What.SHARD, stage):
-                    transfers.give(self._sharing[stage], value, self._handover.given(thing))
-        transfers.post_all()
-        for done, (instruction, routes) in enumerate(walk(self._lanes[COMPUTE], ahead.go_on)):
-            self._memory.look(ahead.run)
-            if transfers.failure is not None:
-                raise transfers.failure
-            if exchange.failure is not None:
-                raise exchange.failure
-            there = exchange if isinstance(exchange, Shelf) else store
-            waits = any(value not in there for value in instruction.reads)
-            if waits:
-                observer.waits(instruction)
-            if isinstance(exchange, Shelf):
-                store = self._borrowed(instruction, transfers, exchange)
-            for value in instruction.reads if waits else ():
-                if value not in store:
-                    store[value] = self._taken(value, transfers, exchange)
-            transfers.let_go(done + 1)
-            observer.runs(instruction)
-            self._execute(instruction, routes, store, transfers, exchange, done + 1)
-            if self._losses and (self.device.device.type == "cpu" or instruction.kind is Kind.STEP):
-                self._report()  # reading a loss makes a GPU's queue run empty: there it waits for the step
-            if waits:
-                transfers.consumed(instruction.reads)
-            for value in instruction.frees:
-                if value.what is What.GATHERED:
-                    self._memory.made(flat for slot in device.stages[value.stage].weights.slots for flat in slot.flats)
-                    transfers.dropped(self._sharing[value.stage])
-        return ahead.run
-
-    def _publisher(
-        self, instruction: Instruction, routes: tuple[tuple[int, str], ...], early: set[Value], transfers: Transfers
-    ) -> Callable[[Value, Any], None]:
-        """Hands a finished gradient bucket to its all-reduce while the backward goes on (rule 2)."""
-        lane_of = {instruction.writes[position]: lane for position, lane in routes}
-
-        def publish(value: Value, bucket: Any) -> None:
-            if value in lane_of:
-                early.add(value)
-                transfers.give(lane_of[value], value, self._handover.given(bucket))
-
-        return publish
-
-    def _on_loss(self, microbatch: int, loss: Tensor, samples: int) -> None:
-        self._losses.append((microbatch, self._handover.given((loss,)), samples))
-
-    def _report(self) -> None:
-        while self._losses:
-            microbatch, loss, samples = self._losses.popleft()
-            self._observer.loss(microbatch, float(self._handover.taken(loss)[0]), samples)
-
-    def _lost(self, instruction: Instruction, error: Exception) -> PeerLost:
-        peers = (instruction.peer,) if instruction.peer >= 0 else instruction.group
-        if isinstance(error, MemberError):
-            peers = ()
-        others = tuple(p for p in peers if p != self.number)
-        noun = "device" if self._division is None else "group"
-        who = f"{noun} {self.number}" + (f" member {self._division.member}" if self._division else "")
-        lost = f"{noun} {', '.join(map(str, others))}" if others else "another member"
-        return PeerLost(who, lost, others, self.step_of(instruction), instruction, str(error))
-
-    def step_of(self, instruction: Instruction) -> int:
+    def _step_of(self, instruction: Instruction) -> int:
         """In which step (batch) of the whole training an instruction of this segment is, from 0."""
         updates = instruction.counts_updates
         # A gather is called by the version that its step has made.
@@ -474,42 +270,3 @@ class Worker:
     def memory_course(self) -> list[tuple[float, float]]:
         """(seconds, bytes) of what this device held while it was looked at, if events are recorded; see _memory.py."""
         return sorted(self._memory.course)  # waves note what they do each in a thread of its own
-
-
-def _transfers_of(program: Program) -> Iterator[tuple[Instruction, ...]]:
-    """Rows of sends and receives of a period."""
-    for (_, lane), row in program.period.items():
-        if not computes(lane) and lane not in SWAP_LANES.values():
-            yield row
-
-
-def _of_lane(program: Program, store: dict[Value, Any], lane: str) -> dict[Value, Any]:
-    """Take out of a store what is of the stages of one compute lane."""
-    own = [value for value in store if program.stages[value.stage].lane == lane]
-    return {value: store.pop(value) for value in own}
-
-
-class _Ahead:
-    """Asks the observer one period ahead, so that receives may run ahead of compute into the next period.
-
-    Without this a receive could not be posted before the compute lane has come to the end of its period, and a transfer
-    could not overlap it. The observer still gets every number once, ascending from 0 to the number of periods run.
-    """
-
-    def __init__(self, repeats: int, observer: Observer, transfers: Transfers, exchange: Exchange) -> None:
-        self._limit, self._observer, self._transfers, self._exchange = repeats, observer, transfers, exchange
-        self._asked = 0
-        self.run = 0
-
-    def go_on(self, periods: int) -> bool:
-        """Whether the compute lane runs another period after this many."""
-        self.run = periods
-        while self._asked <= min(periods + 1, self._limit):
-            goes_on = self._observer.goes_on(self._asked)
-            if not goes_on and self._asked < self._limit:
-                self._limit = self._asked
-            self._transfers.answer(self._asked < self._limit)
-            self._exchange.answer(self._asked < self._limit)
-            self._asked += 1
-        self._transfers.post_all()
-        return periods < self._limit

@@ -1,0 +1,30 @@
+"""Losses: what microbatches have lost, from the lane that computes them to the observer."""
+
+from collections import deque
+from typing import Any
+
+from torch import Tensor
+
+from hocket.run.engines._handover import Handover
+from hocket.run.observe import Observer
+
+
+class Losses:
+    """Losses that nobody has looked at yet: reading one waits for a GPU."""
+
+    def __init__(self, handover: Handover, observer: Observer) -> None:
+        self._handover, self._observer = handover, observer
+        self._made: deque[tuple[int, Any, int]] = deque()
+
+    def __bool__(self) -> bool:
+        return bool(self._made)
+
+    def note(self, microbatch: int, loss: Tensor, samples: int) -> None:
+        """A microbatch's mean loss is made, or will be where the current stream is at."""
+        self._made.append((microbatch, self._handover.given((loss,)), samples))
+
+    def report(self) -> None:
+        """Tell the observer of all that were noted."""
+        while self._made:
+            microbatch, loss, samples = self._made.popleft()
+            self._observer.loss(microbatch, float(self._handover.taken(loss)[0]), samples)
