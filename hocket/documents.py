@@ -9,6 +9,7 @@ from typing import Any
 from hocket.errors import InputError
 from hocket.files import odd_byte
 from hocket.lines import line_of
+from hocket.units import read_rate, read_size
 
 _MAX_SHOWN = 40  # characters of a document, in an error about it
 _MAX_GUESSED = 2**16  # characters of a document that is read once more to tell what else it is
@@ -127,6 +128,26 @@ def parse_yaml(text: bytes | str, place: str) -> Any:
         found = f"a binary file, or no text in UTF-8: {found}" if isinstance(error, ReaderError) else found
         raise InputError(place, found, "a YAML document") from None
     _bound_aliases(data, len(text), place)
+    return data
+
+
+def with_amounts(data: Any, place: str) -> Any:
+    """Plain data, changed in place: sizes and rates with units, such as 2GB and 11.5GiB/s, are numbers in the values of keys that end in
+    `_bytes` and `_bytes_per_s`.
+
+    Raises:
+        InputError: one of them is another text.
+    """
+    waiting: list[tuple[Any, tuple[str, ...]]] = [(data, ())]
+    while waiting:
+        node, path = waiting.pop()
+        for key, value in node.items() if isinstance(node, dict) else enumerate(node):
+            where, name = (*path, str(key)), str(key)
+            if isinstance(value, dict | list):
+                waiting.append((value, where))
+            elif isinstance(value, str) and name.endswith(("_bytes", "_bytes_per_s")):
+                read = read_size if name.endswith("_bytes") else read_rate
+                node[key] = read(value, f"{place}: {'.'.join(where)}")
     return data
 
 

@@ -6,8 +6,9 @@ from math import inf, nan
 
 from hocket.errors import InputError
 
-_DECIMAL = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9}
-_RATE = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?([kMG]?)B/s")
+_UNITS = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
+_UNITS |= {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40}
+_AMOUNT = re.compile(r"([0-9]+(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?) ?([kKMGT]?|[KMGT]i)(B|bit)")
 _BINARY = ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
 
 
@@ -31,16 +32,28 @@ def show_seconds(duration_s: float) -> str:
     return f"{duration_s * 1e6:.3g} us"
 
 
-def read_rate(text: str, place: str) -> float:
-    """Bytes a second of a rate such as '2GB/s' or '500 MB/s'.
+def read_size(text: str, place: str) -> float:
+    """Bytes of a size such as '2GB' or '11.5 GiB'.
 
     Raises:
         InputError: it is none.
     """
-    found = _RATE.fullmatch(text)
-    if found is None or not float(found[1]) > 0:
-        raise InputError(place, repr(text), "bytes a second, such as 2GB/s or 500MB/s")
-    return float(found[1]) * _DECIMAL[found[2]]
+    found = _AMOUNT.fullmatch(text)
+    if found is None or found[3] == "bit" or not 0 < float(found[1]) < inf:
+        raise InputError(place, repr(text), "bytes, such as 2GB or 500MiB")
+    return float(found[1]) * _UNITS[found[2]]
+
+
+def read_rate(text: str, place: str) -> float:
+    """Bytes a second of a rate such as '2GB/s', '11.5 GiB/s' or, as networks are sold, '10Gbit/s'.
+
+    Raises:
+        InputError: it is none.
+    """
+    found = _AMOUNT.fullmatch(text.removesuffix("/s")) if text.endswith("/s") else None
+    if found is None or not 0 < float(found[1]) < inf:
+        raise InputError(place, repr(text), "bytes a second, such as 2GB/s or 500MiB/s, or 10Gbit/s")
+    return float(found[1]) * _UNITS[found[2]] / (8 if found[3] == "bit" else 1)
 
 
 def show_days(duration_s: float) -> str:

@@ -4,7 +4,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hocket.units import show_bytes, show_count, show_gap, show_number, show_peaks, show_rate, show_seconds
+from hocket.errors import InputError
+from hocket.units import (
+    read_rate,
+    read_size,
+    show_bytes,
+    show_count,
+    show_gap,
+    show_number,
+    show_peaks,
+    show_rate,
+    show_seconds,
+)
 
 
 @pytest.mark.parametrize(
@@ -31,6 +42,43 @@ def test_seconds(duration: float, text: str) -> None:
 def test_rates(rate: float, text: str) -> None:
     """Bytes a second become decimal bits a second, as networks are sold."""
     assert show_rate(rate) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "amount"),
+    [("2GB", 2e9), ("11.5GiB", 11.5 * 2**30), ("64 MiB", 2**26), ("1.5 TB", 1.5e12), ("8kB", 8e3), ("8KB", 8e3), ("512B", 512)],
+)  # fmt: skip
+def test_sizes_are_read(text: str, amount: float) -> None:
+    """Decimal and binary units; a rate is a size a second."""
+    assert read_size(text, "") == amount
+    assert read_rate(f"{text}/s", "") == amount
+
+
+def test_networks_are_sold_in_bits() -> None:
+    """A bit a second is an eighth of a byte."""
+    assert read_rate("10Gbit/s", "") == 1.25e9
+    assert read_rate("200 Mbit/s", "") == 25e6
+
+
+@pytest.mark.parametrize(
+    "text", ["2", "GB", "2gb", "-2GB", "0GB", "2 G", "2Gbit", "2GB/h", "1e999GB", "nanGB", f"{'9' * 400}GB", ""]
+)
+def test_what_is_no_size(text: str) -> None:
+    """Refused at its place, with what is one; so is a size where a rate belongs, and the other way round."""
+    for read, like in ((read_size, "2GB or"), (read_rate, "2GB/s or")):
+        with pytest.raises(InputError, match=f"there: found .* such as {like}"):
+            read(text, "there")
+    with pytest.raises(InputError, match="bytes, such as"):
+        read_size("2GB/s", "there")
+    with pytest.raises(InputError, match="bytes a second, such as"):
+        read_rate("2GB", "there")
+
+
+@given(st.floats(min_value=1, max_value=1e15))
+def test_sizes_read_back(amount: float) -> None:
+    """What is shown can be given, to the digits that are shown."""
+    assert read_size(show_bytes(amount), "") == pytest.approx(max(amount, 1), rel=6e-3, abs=0.5)
+    assert read_rate(show_rate(amount), "") == pytest.approx(amount, rel=6e-3)
 
 
 @given(st.floats(min_value=1e-6, max_value=119))

@@ -93,7 +93,7 @@ def plan(
         str,
         typer.Option(
             help="Of gradients: auto (sizes and, where the cluster file has `overlap`, threads that make the best plans quickest), "
-            "default (25 MiB), or a number of bytes. By sizes auto chooses for the plan that is written."
+            "default (25 MiB), or bytes, such as 4MB. By sizes auto chooses for the plan that is written."
         ),
     ] = "auto",
     sequence: Annotated[
@@ -244,11 +244,13 @@ def plan(
 
 
 def _buckets(word: str) -> str | float:
-    """A number of bytes as such."""
+    """Bytes as a number."""
+    from hocket.units import read_size
+
     try:
         return float(word)
     except ValueError:
-        return word
+        return read_size(word, "--buckets") if word[:1].isdecimal() else word
 
 
 def known_run(profile: "ModelProfile", cluster: "Cluster", output: Path | None) -> "Experience | None":

@@ -11,7 +11,7 @@ from math import inf, prod
 from pathlib import Path
 from typing import Any, ClassVar
 
-from hocket.documents import parse_yaml, seems, write_yaml
+from hocket.documents import parse_yaml, seems, with_amounts, write_yaml
 from hocket.errors import InputError
 from hocket.files import read_bytes, write_atomic
 from hocket.hardware.kernels import Kernels
@@ -329,7 +329,7 @@ class Cluster:
             raise InputError(error.place, error.found, expected, step) from None
         if not isinstance(data, dict) or "format" in data or not {"levels", "device_type", "nodes"} & set(data):
             raise InputError(place, seems(data), expected, step)
-        cluster = read_as(cls, data, place)
+        cluster = read_as(cls, with_amounts(data, place), place)
         for name in {node.device_type: None for node in cluster._node_of}:
             try:
                 cluster._type_named(name)

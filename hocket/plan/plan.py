@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
-from hocket.documents import parse_yaml, seems, write_yaml
+from hocket.documents import parse_yaml, seems, with_amounts, write_yaml
 from hocket.errors import InputError, nearest
 from hocket.features import Feature, check_together
 from hocket.files import read_bytes, write_atomic
@@ -286,7 +286,7 @@ class Plan:
             raise InputError(error.place, error.found, f"a plan ({FORMAT}, YAML)", step) from None
         if not isinstance(data, dict) or not ({"strategy", "stages"} & set(data) or data.get("format") == FORMAT):
             raise InputError(place, seems(data), f"a plan ({FORMAT})", step)
-        return read_as(cls, data, place)
+        return read_as(cls, with_amounts(data, place), place)
 
     @classmethod
     def read(cls, path: str | Path) -> "Plan":

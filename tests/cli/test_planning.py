@@ -78,7 +78,7 @@ def test_what_may_be_used_of_devices(folder: Path, capsys: pytest.CaptureFixture
 
 
 def test_buckets_of_gradients(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """What other buckets gain is a line of the explanation, and of the JSON document; `default` and a number of bytes are as they say."""
+    """What other buckets gain is a line of the explanation, and of the JSON document; `default`, a number of bytes and a size are as they say."""
     words = ("plan", "profile.json", "cluster.yaml", "-B", "4", "-b", "1", "-s", "data_parallel", "--shard", "none")
     found = document(capsys, *words)
     line = found["buckets"]
@@ -86,11 +86,12 @@ def test_buckets_of_gradients(folder: Path, capsys: pytest.CaptureFixture[str]) 
     assert line.startswith("buckets: ")
     assert line.endswith("quicker")
     assert f"  {line}\n" in said(capsys, *words)
-    for word, count in (("default", 1), ("4e6", 4)):
+    for word, count in (("default", 1), ("4e6", 4), ("4MB", 4)):
         plain = document(capsys, *words, "--buckets", word)
         assert not plain["buckets"]
         assert len(plain["candidates"][0]["plan"]["stages"][0]["buckets"]) == count
     assert "auto, default or a number of bytes" in said(capsys, *words, "--buckets", "some", code=2)
+    assert "bytes, such as 2GB" in said(capsys, *words, "--buckets", "4mb", code=2)
 
 
 def test_why_waves_are_not_taken(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

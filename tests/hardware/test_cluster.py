@@ -1,5 +1,7 @@
 """hardware/cluster.py: devices in a hierarchy of levels."""
 
+import re
+from dataclasses import fields
 from math import prod
 from pathlib import Path
 
@@ -69,6 +71,45 @@ def flat(width: int = 4) -> Cluster:
 def test_round_trip(cluster: Cluster) -> None:
     """Reading is the inverse of writing, for any cluster."""
     assert Cluster.from_yaml(cluster.to_yaml()) == cluster
+
+
+def test_sizes_with_units() -> None:
+    """As the command line takes them, wherever bytes or bytes a second are asked for; what is none is told by its key."""
+    text = """
+levels: [{name: server, width: 2, bandwidth_bytes_per_s: 10Gbit/s, all_reduce: {bandwidth_bytes_per_s: 1GB/s}}]
+name: units
+memory_bytes: 1.5 GiB
+host_link: {bandwidth_bytes_per_s: 11.5GiB/s}
+nodes: [{device_type: own, devices: 2, host_memory_bytes: 64GB}]
+types:
+- {name: own, memory_bytes: 2GB, flops_per_s: {float32: 1e12}, memory_bandwidth_bytes_per_s: 900GB/s}
+"""
+    cluster = Cluster.from_yaml(text)
+    assert cluster.levels[0].link == Link(1.25e9)
+    assert cluster.levels[0].all_reduce == Link(1e9)
+    assert (cluster.memory_bytes, cluster.host_link) == (1.5 * 2**30, Link(11.5 * 2**30))
+    assert cluster.nodes[0].host_memory_bytes == 64e9
+    assert cluster.types[0].memory_bandwidth_bytes_per_s == 900e9
+    assert Cluster.from_yaml(cluster.to_yaml()) == cluster
+    for good, bad, place in (
+        ("1GB/s", "1GB", "levels.0.all_reduce.bandwidth_bytes_per_s"),
+        ("64GB", "lots", "nodes.0.host_memory_bytes"),
+        ("name: units", "name: 2GB\nhost_cores: 2GB", "host_cores"),
+    ):
+        with pytest.raises(InputError) as caught:
+            Cluster.from_yaml(text.replace(good, bad), "c.yaml")
+        assert caught.value.place == f"c.yaml: {place}"
+
+
+def test_the_page_lists_every_key() -> None:
+    """Of a cluster, a level, a node and a type, each in a table of its own, and nothing else; its example is a cluster."""
+    page = (Path(__file__).parents[2] / "docs" / "cluster-file.md").read_text()
+    tables = page.split("\n## ")[1:]
+    for table, kind in zip(tables, (Cluster, Level, Node, DeviceType), strict=True):
+        firsts = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
+        assert sorted(re.findall(r"`(\w+)`", " ".join(firsts))) == sorted(one.name for one in fields(kind))
+    example = Cluster.from_yaml(page.partition("```yaml\n")[2].partition("```")[0])
+    assert example.host_link == Link(11.5 * 2**30, 10e-6)
 
 
 @given(clusters(), st.data())
