@@ -11,6 +11,7 @@ from torch import Tensor
 
 from hocket.errors import InternalError
 from hocket.run.flat import Flat
+from hocket.run.streams import has_streams
 
 
 class Bucket:
@@ -152,7 +153,7 @@ class Buckets:
             elsewhere: another lane of compute than that of the stage used them last.
         """
         if bucket.flats:
-            if elsewhere and self._device.type == "cuda":
+            if elsewhere and has_streams(self._device):
                 bucket.released = torch.cuda.current_stream(self._device).record_event()
             bucket.gradients = [None] * len(bucket.gradients)
             self._free[bucket.number].append(bucket)

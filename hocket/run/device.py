@@ -35,6 +35,7 @@ from hocket.run.sharding import Gather, check_sharing
 from hocket.run.split import StagePart, split
 from hocket.run.stage_runner import StageRunner
 from hocket.run.stash import Stash
+from hocket.run.streams import has_streams
 from hocket.run.swap_memory import MemoryManager
 from hocket.run.swap_states import HostCopy
 from hocket.run.swapping import Swapper, budgets_of
@@ -216,7 +217,13 @@ class Device:
         batch = self.stream.batch(instruction.index, part.shape.merged)
         own = self.swapping is not None  # memory that others look into cannot be emptied
         for value in instruction.writes:
-            store[value] = {name: batch[key].to(self.device, copy=own) for name, key in part.batch}
+            store[value] = {name: self._brought(batch[key], own) for name, key in part.batch}
+
+    def _brought(self, tensor: Tensor, own: bool) -> Tensor:
+        if has_streams(self.device) and tensor.device.type == "cpu":
+            # Of memory that is not page-locked a copy would wait for all that compute has put into its stream.
+            return tensor.pin_memory().to(self.device, non_blocking=True)
+        return tensor.to(self.device, copy=own)
 
     def _forward(self, instruction: Instruction, store: Store, publish: Publish | None) -> None:
         microbatch, runner = instruction.index, self.stages[instruction.stage]
@@ -287,9 +294,8 @@ class Device:
         if stash.loss is not None:
             roots.append(stash.loss)
             meta = stash.loss.node._input_metadata[stash.loss.output_nr]
-            gradients.append(
-                torch.tensor(self._scale.loss(microbatch, part.shape.merged), dtype=meta.dtype, device=self.device)
-            )
+            scale = self._scale.loss(microbatch, part.shape.merged)
+            gradients.append(torch.full((), scale, dtype=meta.dtype, device=self.device))  # a kernel, not a copy
         accumulators = {v.part: v for v in instruction.writes if v.what is What.ACCUMULATOR}
         ready = None
         if publish is not None:

@@ -1,14 +1,22 @@
 """Host buffers: memory on the host for what was swapped out, used again by size, within a budget.
 
-Rules of this file: on CUDA buffers are page-locked, which is dear to make: none is given back while the budget holds.
+Rules of this file: on CUDA buffers are page-locked, which is dear to make: none is given back while the budget holds. They are pages of
+their own that are locked, and not `torch.empty(pin_memory=True)`: its allocator takes the next power of two for each, and keeps what
+is given back, so that the host would hold up to twice the budget.
 """
 
+import mmap
+import weakref
 from collections.abc import Callable
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from hocket.errors import InputError
+from hocket.units import show_bytes
+
+_PORTABLE = 1  # cudaHostRegisterPortable: locked for all devices
 Refuse = Callable[[int, int], Exception]
 """Makes the error of a buffer of so many bytes that does not fit beside so many."""
 
@@ -58,7 +66,19 @@ class HostBuffers:
 
 
 def _locked(size_bytes: int) -> Tensor:
-    return torch.empty(size_bytes, dtype=torch.uint8, pin_memory=True)
+    pages = np.frombuffer(mmap.mmap(-1, max(1, size_bytes)), np.uint8)
+    buffer, address = torch.from_numpy(pages[:size_bytes]), pages.ctypes.data
+    code = int(torch.cuda.cudart().cudaHostRegister(address, pages.nbytes, _PORTABLE))  # type: ignore[no-untyped-call]
+    if code != 0:
+        hint = "Give the process more memory that may be locked, or allow fewer bytes on the host."
+        raise InputError("swap", f"CUDA's error {code} for {show_bytes(size_bytes)} of the host", "to lock them", hint)
+    # The array is the last that holds the pages, whatever views of the buffer there are.
+    weakref.finalize(pages, _unlock, address).atexit = False
+    return buffer
+
+
+def _unlock(address: int) -> None:
+    torch.cuda.cudart().cudaHostUnregister(address)  # type: ignore[no-untyped-call]
 
 
 def _plain(size_bytes: int) -> Tensor:

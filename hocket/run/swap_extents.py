@@ -134,13 +134,13 @@ def buffer_bytes(extents: Iterable[Extent]) -> int:
 
 
 def copy_out(extents: Iterable[Extent], buffer: Tensor, pace: Pace | None = None) -> None:
-    """From a device's memory to a host buffer."""
+    """From a device's memory to a host buffer; of a GPU the copies are begun in the current stream, and not waited for."""
     for extent, held in _places(extents, buffer):
         _copy(held, _bytes_of(extent), pace)
 
 
 def copy_in(extents: Iterable[Extent], buffer: Tensor, pace: Pace | None = None) -> None:
-    """From a host buffer to the device's memory."""
+    """From a host buffer to the device's memory, likewise."""
     for extent, held in _places(extents, buffer):
         _copy(_bytes_of(extent), held, pace)
 
@@ -205,9 +205,9 @@ def all_of(storage: torch.UntypedStorage) -> Tensor:
 
 def _copy(target: Tensor, source: Tensor, pace: Pace | None) -> None:
     if pace is None:
-        target.copy_(source)
+        target.copy_(source, non_blocking=True)
         return
     for start in range(0, source.nbytes, _CHUNK_BYTES):
         part = source[start : start + _CHUNK_BYTES]
-        target[start : start + _CHUNK_BYTES].copy_(part)
+        target[start : start + _CHUNK_BYTES].copy_(part, non_blocking=True)
         pace(part.nbytes)

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from hocket.errors import InternalError, MemoryExceeded
 from hocket.program.instruction import Value, What
+from hocket.run.streams import Streams, has_streams, indexed
 from hocket.run.swap_buffers import HostBuffers
 from hocket.run.swap_extents import (
     Extent,
@@ -35,6 +36,7 @@ from hocket.run.swap_states import Held, HostCopy, State
 from hocket.units import show_bytes
 
 _SHOWN = 4  # of what is there, in an error
+_STATE = (What.WEIGHTS, What.OPTIMIZER)
 # How long a transfer's thread may take to let go of what it has carried, and between two looks.
 _PATIENCE_S, _LOOK_S = 0.5, 5e-4
 
@@ -57,7 +59,7 @@ class MemoryManager:
     Attributes:
         out_bytes, in_bytes: swapped so far, by kind of value.
         device_bytes: of values on the device now; device_peak_bytes: the most so far.
-        host: the buffers.
+        host: the buffers. streams: of the device.
         resized: called with a tensor of all bytes of a storage that was emptied or filled, if somebody looks on.
     """
 
@@ -76,10 +78,11 @@ class MemoryManager:
             number: the device's, for errors.
             pace_out, pace_in: called with bytes that were moved; they return when a link would have moved them.
         """
-        self._number, self._device = number, torch.device(device)
+        self._number, self._device = number, indexed(device)
+        self.streams = Streams(self._device)
         self._budget_bytes, self._host_budget_bytes = device_budget_bytes, host_budget_bytes
         self._pace_out, self._pace_in = pace_out, pace_in
-        self.host = HostBuffers(self._device.type == "cuda", host_budget_bytes)
+        self.host = HostBuffers(has_streams(self._device), host_budget_bytes)
         self._held: dict[Value, Held] = {}
         self._blocks: dict[int, tuple[weakref.ref[torch.UntypedStorage], _Block]] = {}
         self._lock = threading.RLock()
@@ -194,6 +197,7 @@ class MemoryManager:
                     buffer_bytes(held.extents), lambda size, there: self._no_room(held, size, there)
                 )
         copy_out(held.extents, held.buffer, self._pace_out if counted else None)
+        self.streams.settle()
         with self._lock:
             if counted:
                 self.out_bytes[value.what] += held.nbytes
@@ -227,6 +231,7 @@ class MemoryManager:
                 block.users.add(value.plain)
                 block.waiting.discard(held)
         copy_in(held.extents, held.buffer, self._pace_in if counted else None)
+        self.streams.settle()
         with self._lock:
             if counted:
                 self.in_bytes[value.what] += held.nbytes
@@ -325,6 +330,11 @@ class MemoryManager:
             block = blocks[extent.key]
             if block.there_bytes < block.whole_bytes:
                 self._resize(extent, block, block.whole_bytes)
+                # Memory that a lane of swaps made is that lane's. What may die where compute lets it go has to be known to be compute's;
+                # state lives on and is emptied (above): said of it here, memory that a lane has written out would be taken for
+                # what compute, which has gone on meanwhile, uses still.
+                if held.value.what not in _STATE:
+                    self.streams.used_by_compute(all_of(extent.storage))
                 if sum(e.nbytes for e in held.extents if e.key == extent.key) < block.whole_bytes:
                     all_of(extent.storage).zero_()  # nothing is known of what lies between
 
@@ -337,15 +347,14 @@ class MemoryManager:
         held.extents, held.blank = extents_of(held.thing, self._device), ()
         for extent in held.extents:
             self._block(extent)
+            self.streams.used_by_compute(all_of(extent.storage))
         if self.resized is not None:
             self.resized(held.thing)
 
     def _resize(self, extent: Extent, block: _Block, size_bytes: int) -> None:
+        if not size_bytes:  # by whoever used it last, in its own stream
+            self.streams.used_here(all_of(extent.storage))
         extent.storage.resize_(size_bytes)
-        if (
-            size_bytes and self._device.type == "cuda"
-        ):  # made in a stream of swaps, perhaps: compute uses it until it is emptied
-            all_of(extent.storage).record_stream(torch.cuda.default_stream(self._device))
         self._changed(block, size_bytes)
         if self.resized is not None:
             self.resized((all_of(extent.storage),))

@@ -102,6 +102,7 @@ class Swapper:
         Raises:
             MemoryExceeded: there is no room where it goes.
         """
+        self.memory.streams.settle()  # in compute's own lane: its kernels are not the swap's time
         began = time.perf_counter()
         # A swap may read what it frees beside what it moves: the copy on the host of what stood in the same memory.
         comes_in = instruction.kind is Kind.SWAP_IN

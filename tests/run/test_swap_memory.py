@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from hocket.errors import InternalError, MemoryExceeded
+from hocket.errors import InputError, InternalError, MemoryExceeded
 from hocket.program.instruction import Value, What
 from hocket.run.stash import Stash
 from hocket.run.swap_buffers import HostBuffers
@@ -259,3 +259,44 @@ def test_host_buffers_are_used_again_by_size_and_go_when_others_need_room():
     assert (buffers.used_bytes, buffers.held_bytes, buffers.peak_bytes) == (60, 100, 100)
     buffers.take(30, refuse)
     assert (buffers.used_bytes, buffers.held_bytes) == (90, 90)
+
+
+class Locks:
+    """What CUDA was asked to lock and unlock."""
+
+    def __init__(self, code: int = 0) -> None:
+        self.code, self.locked = code, dict[int, int]()
+
+    def cudaHostRegister(self, address: int, size: int, _: int) -> int:
+        """Lock."""
+        self.locked[address] = size
+        return self.code
+
+    def cudaHostUnregister(self, address: int) -> int:
+        """Unlock."""
+        del self.locked[address]
+        return 0
+
+
+def test_locked_buffers_take_what_they_hold_and_are_unlocked_when_they_go(monkeypatch):
+    """Not the next power of two, which torch's allocator of such memory takes and keeps; pages are locked as long as any view lives."""
+    locks = Locks()
+    monkeypatch.setattr(torch.cuda, "cudart", lambda: locks)
+    buffers = HostBuffers(pinned=True, budget_bytes=7000)
+    first = buffers.take(5000, lambda *_: AssertionError())
+    assert locks.locked == {first.data_ptr(): 5000}
+    view = first[4000:].fill_(3)
+    buffers.give_back(first)
+    del first
+    second = buffers.take(4000, lambda *_: AssertionError())
+    assert sorted(locks.locked.values()) == [4000, 5000]
+    assert int(view.sum()) == 3000
+    del view
+    assert locks.locked == {second.data_ptr(): 4000}
+
+
+def test_memory_that_cannot_be_locked_is_an_error(monkeypatch):
+    """With CUDA's reason."""
+    monkeypatch.setattr(torch.cuda, "cudart", lambda: Locks(2))
+    with pytest.raises(InputError, match=r"CUDA's error 2 for 4\.88 KiB of the host; expected to lock them"):
+        HostBuffers(pinned=True).take(5000, lambda *_: AssertionError())

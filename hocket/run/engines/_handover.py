@@ -14,6 +14,7 @@ from torch import Tensor
 from hocket.run.buckets import Bucket
 from hocket.run.clipping import Squares
 from hocket.run.slots import Slot
+from hocket.run.streams import Streams, has_streams
 
 _NOTHING = nullcontext()
 
@@ -33,7 +34,8 @@ class Handover:
     """
 
     def __init__(self, device: torch.device) -> None:
-        self.device, self.needed = device, device.type == "cuda"
+        self.device, self.needed = device, has_streams(device)
+        self._memory = Streams(device)
         self._streams: dict[str, torch.cuda.Stream] = {}
 
     def lane(self, name: str) -> AbstractContextManager[Any]:
@@ -75,13 +77,18 @@ class Handover:
 
     def synchronize(self) -> None:
         """Wait for the current stream, where times are taken."""
-        if self.needed:
-            torch.cuda.current_stream(self.device).synchronize()
+        self._memory.settle()
 
 
-def _tensors(thing: tuple[Tensor, ...] | Bucket | Slot | Squares | None) -> tuple[Tensor, ...]:
-    if thing is None:
-        return ()
-    if isinstance(thing, Bucket) and not thing.flats:
-        return tuple(gradient for gradient in thing.gradients if gradient is not None)
-    return thing if isinstance(thing, tuple) else thing.flats
+def _tensors(thing: Any) -> tuple[Tensor, ...]:
+    """What lanes use of a value, all of its memory."""
+    match thing:
+        case None:
+            return ()
+        case tuple():
+            return thing
+        case Bucket() if not thing.flats and not thing.parts:
+            return tuple(gradient for gradient in thing.gradients if gradient is not None)
+        case Bucket() | Slot() | Squares():
+            return (*thing.flats, *thing.parts)  # of a scattered sum the part alone is left
+    return tuple(thing.flats)
