@@ -26,7 +26,7 @@ from hocket.plan.plan import Plan, Predicted
 from hocket.plan.swapped import completed
 from hocket.profile.model import ModelProfile
 from hocket.program.footprint import footprints
-from hocket.program.program import StageShape
+from hocket.program.program import Program, StageShape
 from hocket.simulate.apart import sums_apart
 from hocket.simulate.gain import overlap_of
 from hocket.simulate.host_course import HostCourse, host_course
@@ -101,6 +101,15 @@ def played(plan: Plan, profile: ModelProfile, repeats: int | None = None) -> Out
         InputError: the plan does not fit the profile. RefusedError: its strategy does not support it.
     """
     return _play(_of_plan(plan, profile), record=False, repeats=repeats)
+
+
+def program_of(plan: Plan, profile: ModelProfile) -> Program:
+    """The program of a plan, which is kept for its prediction; nothing is played.
+
+    Raises:
+        InputError: the plan does not fit the profile. RefusedError: its strategy does not support it.
+    """
+    return _laid_out(_of_plan(plan, profile))[0].program
 
 
 def predict_iteration(plan: Plan, profile: ModelProfile) -> Predicted:
@@ -258,13 +267,17 @@ def _simulated(asked: _Asked, repeats: int | None = None) -> Predicted:
 
 
 def _play(asked: _Asked, record: bool, repeats: int | None = None) -> Outcome:
+    layout, costs = _laid_out(asked, repeats)
+    return play(layout, costs, record=record)
+
+
+def _laid_out(asked: _Asked, repeats: int | None = None) -> tuple[Layout, CostModel]:
     profile, cluster, strategy, options, cuts, batch, swap = asked
     sizes, swaps = _sizes(strategy, cuts, batch), swap is not None
     costs = CostModel(profile, cluster, cuts, sizes, columns=_columns(profile), swaps=swaps)
     chosen = tuple(sorted(complete(strategy, options).items()))
     shapes = stage_shapes(profile, cuts)
-    layout = _layout(strategy, shapes, len(costs.samples), chosen, costs.rounds, repeats, swap)
-    return play(layout, costs, record=record)
+    return _layout(strategy, shapes, len(costs.samples), chosen, costs.rounds, repeats, swap), costs
 
 
 def _sizes(strategy: str, cuts: tuple[StageCut, ...], batch: tuple[int, int]) -> tuple[int, ...]:

@@ -13,7 +13,7 @@ from hocket.hardware.cluster import Cluster
 from hocket.passes.swapping import Swapping
 from hocket.plan.candidates import Candidate, Refused
 from hocket.plan.plan import Plan
-from hocket.plan.predict import played, predict_iteration
+from hocket.plan.predict import predict_iteration, program_of
 from hocket.plan.swapped import by_server, completed, host_bytes
 from hocket.plan.updates import updates_of
 from hocket.profile.model import ModelProfile
@@ -112,7 +112,7 @@ def on_hosts(plan: Plan, profile: ModelProfile, cluster: Cluster) -> dict[int, f
     Raises:
         RefusedError: the devices have no room for one of its operations.
     """
-    program = played(plan, profile).program  # which is kept for its prediction
+    program = program_of(plan, profile)
     costs = CostModel(profile, cluster, plan.cuts(profile), plan.batches.sizes, swaps=True)
     found = footprints(program, PlanSizes(costs, program), host=True)
     return {device: there.bytes for device, there in found.items()}
