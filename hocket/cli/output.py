@@ -93,6 +93,8 @@ def print_search(found: "Search", limit: int, width: int | None = None) -> None:
         print(f"  refused: {line}")
     for note in found.notes:
         print(f"  note: {note}")
+    for bug in found.bugs:
+        print(f"  warning: {bug}")
 
 
 def _options(candidate: "Candidate") -> str:
@@ -137,6 +139,7 @@ def search_json(found: "Search") -> dict[str, Any]:
         "search_s": found.search_s,
         "considered": found.considered,
         "notes": list(found.notes),
+        "warnings": list(found.bugs),
         "candidates": [candidate(c) for c in found.candidates],
         "refused": [as_data(r) for r in found.refused],
     }

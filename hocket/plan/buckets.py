@@ -12,7 +12,8 @@ from hocket.errors import InputError
 from hocket.passes.gradients import DEFAULT_BUCKET_BYTES
 from hocket.plan.amplification import device_s
 from hocket.plan.bucket_ways import ways
-from hocket.plan.candidates import NEAR, Candidate
+from hocket.plan.candidates import NEAR, Candidate, Refused
+from hocket.plan.failing import failed
 from hocket.plan.fusion_threads import WORTH
 from hocket.plan.least_sums import least_used_s
 from hocket.plan.plan import Plan, Predicted
@@ -42,13 +43,17 @@ class Rebucketed:
 
 
 def best_few(
-    candidates: Sequence[Candidate], profile: ModelProfile, tolerance: Tolerance | None = None
+    candidates: Sequence[Candidate],
+    profile: ModelProfile,
+    tolerance: Tolerance | None = None,
+    refused: list[Refused] | None = None,
 ) -> list[Candidate]:
     """Candidates of a search, some with the buckets that serve them best: of those that sum gradients the first few, and the first of
     each strategy, so that it is as quick here as where only that strategy is asked for. The others are marked.
 
     Arguments:
         candidates: the best first. profile: that their plans name. tolerance: what a plan may use of devices, with other buckets as well.
+        refused: takes what fails, and the candidate stays as it was; None: the failure is raised.
     """
     found = list(candidates)
     limit_s = min((one.iteration_s for one in found), default=0.0) * (1 + REACH)
@@ -62,7 +67,13 @@ def best_few(
         if k not in chosen:
             found[k] = replace(found[k], default_buckets=True)
             continue
-        better = rebucketed(found[k].plan, profile, tolerance)
+        try:
+            better = rebucketed(found[k].plan, profile, tolerance)
+        except Exception as error:
+            if refused is None:
+                raise
+            refused.append(failed(found[k].strategy, f"{found[k].config} with other buckets", error))
+            continue
         if better is not None:
             found[k] = replace(
                 found[k],

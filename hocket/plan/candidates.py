@@ -48,6 +48,7 @@ class Refused:
     Attributes:
         missing_bytes: by how much the fullest device is too small; 0 when memory is not the reason.
         swaps: it is of plans that swap; what is missing is missing on a host then.
+        bug: it is none because something of ours failed (failing.py).
     """
 
     strategy: str
@@ -55,6 +56,7 @@ class Refused:
     reason: str
     missing_bytes: float = 0.0
     swaps: bool = False
+    bug: bool = False
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,15 @@ class Search:
     search_s: float
     considered: int
     notes: tuple[str, ...] = ()
+
+    @property
+    def bugs(self) -> tuple[str, ...]:
+        """A sentence for each plan that was left out because something of ours failed, the first of those that failed alike."""
+        alike: dict[str, list[Refused]] = {}
+        for one in self.refused:
+            if one.bug:
+                alike.setdefault(f"{one.strategy} {one.reason}", []).append(one)
+        return tuple(_told(group) for group in alike.values())
 
     @property
     def best(self) -> Candidate:
@@ -83,11 +94,21 @@ class Search:
             if swapped:
                 one = min(swapped, key=lambda r: r.missing_bytes or inf)
                 miss += f"; swapped, {f'{one.config}: ' if one.config else ''}{one.reason}"
+            miss = "; ".join((miss, *self.bugs))
             step = "Give more devices, more memory, a smaller microbatch or a smaller batch."
             raise RefusedError("plan", f"nothing that fits; nearest is {miss}", "a plan that fits", step)
-        reasons = list(dict.fromkeys(f"{r.strategy}: {r.reason}" for r in self.refused))[:3]
+        reasons = list(dict.fromkeys(f"{r.strategy}: {r.reason}" for r in self.refused if not r.bug))[:3]
+        reasons += self.bugs
         step = "Allow other strategies, microbatch sizes or more devices."
         raise RefusedError("plan", "; ".join(reasons) or "no choice at all", "a strategy that supports this", step)
+
+
+def _told(alike: Sequence[Refused]) -> str:
+    """Of plans that failed alike."""
+    first = alike[0]
+    name = f"{first.strategy} {first.config}".strip()
+    others = f" and {len(alike) - 1} more of its choices" if len(alike) > 1 else ""
+    return f"{name}{others} left out by a bug of Hocket, {first.reason}; please report it with the profile and the cluster file"
 
 
 def ordered(candidates: Iterable[Candidate]) -> list[Candidate]:

@@ -10,10 +10,11 @@ from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop, heappush
 from math import inf
 
-from hocket.errors import RefusedError
+from hocket.errors import InputError, RefusedError
 from hocket.plan.bound import Bounds
 from hocket.plan.buckets import Rebucketed
 from hocket.plan.candidates import NEAR, TIE, Candidate, Refused
+from hocket.plan.failing import failed
 from hocket.plan.plan import Plan, PlanStage
 from hocket.plan.predict import predict_choice, proven_peaks, trace_of_choice
 from hocket.plan.tolerance import Tolerance, held_s
@@ -62,6 +63,11 @@ class Hunt:
         except RefusedError as error:
             self.refused.append(Refused(name, "", str(error)))
             return
+        except InputError:  # of what was given, and not of a choice
+            raise
+        except Exception as error:
+            self.refused.append(failed(name, "", error))
+            return  # those before it wait
         if self.considered == before:
             devices, batch = self.situation.cluster.devices, self.situation.batch_size
             self.refused.append(
@@ -84,16 +90,18 @@ class Hunt:
             if progress:
                 progress(done, self.considered, name)
             shapes = self.bounds.shapes(choice)
-            if not tight:
-                reason = self._impossible(name, shapes, choice)
-                if reason is None:
+            try:
+                reason = self._beyond(name, choice, bound_s) if tight else self._impossible(name, shapes, choice)
+                if reason is None and not tight:
                     if self._worth_sharing(name, shapes, choice):
                         self._add(name, shared(choice))
                     bound_s = max(bound_s, self.bounds.seconds(name, shapes, choice))
                     heappush(self.waiting, (bound_s, number, name, choice, True))
                     continue
-            else:
-                reason = self._beyond(name, choice, bound_s) or self._simulate(name, shapes, choice)
+                reason = reason or self._simulate(name, shapes, choice)
+            except Exception as error:
+                self.refused.append(failed(name, _label(shapes, choice), error))
+                reason = None
             done += 1
             if reason is not None:
                 self.refused.append(Refused(name, _label(shapes, choice), reason.text, reason.missing_bytes))

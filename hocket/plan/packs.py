@@ -12,6 +12,7 @@ from typing import Any
 from hocket.errors import InputError, RefusedError
 from hocket.passes.swapping import Swapping
 from hocket.plan.candidates import TIE, Candidate, Refused
+from hocket.plan.failing import failed
 from hocket.plan.hunt import make_plan
 from hocket.plan.plan import Plan
 from hocket.plan.swap_candidates import NO_HOST, Packs, has_hosts, tried
@@ -55,12 +56,20 @@ def plans_of_packs(
     except (InputError, RefusedError) as error:
         found.refused.append(Refused(SWAPPING, "", f"{error.found}; expected {error.expected}", swaps=True))
         return found
-    offered = list(_offered(situation, layers, server, 1 if others else EACH, found))
+    try:
+        offered = list(_offered(situation, layers, server, 1 if others else EACH, found))
+    except Exception as error:
+        found.refused.append(failed(SWAPPING, "", error, swaps=True))
+        return found
     plain = []
     for k, (mode, one) in enumerate(offered):
         if progress:
             progress(k, len(offered), SWAPPING)
-        plan = _plan(situation, mode, one, profile_path)
+        try:
+            plan = _plan(situation, mode, one, profile_path)
+        except Exception as error:
+            found.refused.append(failed(SWAPPING, f"{mode} {len(one.backward.packs)} packs", error, swaps=True))
+            continue
         plain += tried(situation, plan, _config(plan), found, POLICY)
     if plain and not others:
         _ahead(situation, min(plain, key=lambda c: c.iteration_s), found)
@@ -75,6 +84,7 @@ def _ahead(situation: Situation, best: Candidate, found: Packs) -> None:
         known = Packs()
         better = tried(situation, best.plan, f"{_config(best.plan)} ahead {ahead}", known, POLICY, ahead)
         found.considered += known.considered
+        found.refused += known.refused
         found.candidates += [one for one in better if one.iteration_s < best.iteration_s * (1 - TIE)]
 
 

@@ -17,8 +17,9 @@ from hocket.hardware.cluster import Cluster
 from hocket.hardware.groups import grouped
 from hocket.plan.amplification import alone_s as alone_of
 from hocket.plan.buckets import AUTO, Rebucketed, best_few, check_buckets, kept_by_buckets
-from hocket.plan.candidates import Candidate, Search, joined, ordered
+from hocket.plan.candidates import Candidate, Refused, Search, joined, ordered
 from hocket.plan.compiling import compiled, told
+from hocket.plan.failing import failed
 from hocket.plan.hunt import Hunt
 from hocket.plan.packs import SWAPPING, plans_of_packs
 from hocket.plan.plan import Plan
@@ -112,9 +113,9 @@ def search(
     found = ordered(_of_groups(hunt.candidates, profile, cluster))
     notes = list(_notes(profile, situation, cluster))
     if profile.compiled is not None:
-        found = ordered(compiled(one, profile) for one in found)
+        found = ordered(_compiled(one, profile, hunt.refused) for one in found)
     if buckets == AUTO:
-        found = ordered(best_few(found, profile, tolerance))
+        found = ordered(best_few(found, profile, tolerance, hunt.refused))
     if profile.compiled is not None and found:
         notes.append(told(found[0].plan, profile))
     packs = Packs()
@@ -124,6 +125,15 @@ def search(
     considered_in_all = hunt.considered + packs.considered
     refused = (*hunt.refused, *packs.refused)
     return Search(tuple(found), refused, clock() - began, considered_in_all, tuple(notes))
+
+
+def _compiled(one: Candidate, profile: ModelProfile, refused: list[Refused]) -> Candidate:
+    """With the stages compiled that gain by it; as it was where that fails."""
+    try:
+        return compiled(one, profile)
+    except Exception as error:
+        refused.append(failed(one.strategy, f"{one.config} compiled", error))
+        return one
 
 
 def _packs(

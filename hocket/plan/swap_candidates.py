@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 from hocket.cost.model import CostModel
 from hocket.cost.sizes import PlanSizes
-from hocket.errors import RefusedError
 from hocket.hardware.cluster import Cluster
 from hocket.passes.swapping import Swapping
 from hocket.plan.candidates import Candidate, Refused
+from hocket.plan.failing import failed
 from hocket.plan.plan import Plan
 from hocket.plan.predict import predict_iteration, program_of
 from hocket.plan.swapped import by_server, completed, host_bytes
@@ -71,8 +71,9 @@ def tried(situation: Situation, plan: Plan, config: str, found: Packs, policy: s
             ):  # devices need unequal parts of what all have together
                 plan = replace(plan, swap=replace(plan.swap, host_bytes=own_bytes))
             predicted = predict_iteration(plan, profile)
-    except RefusedError as error:
-        miss = Miss(f"{error.place}: {error.found}")
+    except Exception as error:
+        found.refused.append(failed(strategy, f"{config} b{plan.microbatch_size}", error, swaps=True))
+        return []
     if miss is not None:
         found.refused.append(Refused(strategy, f"{config} b{plan.microbatch_size}", *miss, swaps=True))
         return []

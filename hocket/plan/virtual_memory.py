@@ -11,6 +11,7 @@ from hocket.features import Feature, conflict
 from hocket.passes.swapping import POLICIES
 from hocket.plan.bound import Bounds
 from hocket.plan.candidates import Refused
+from hocket.plan.failing import failed
 from hocket.plan.hunt import make_plan
 from hocket.plan.swap_candidates import NO_HOST, Packs, has_hosts, tried
 from hocket.strategies._balance import Balancer, runs
@@ -52,14 +53,22 @@ def plans_with_virtual_memory(
     for k, name in enumerate(names):
         if progress:
             progress(k, len(names), name)
-        for choice in _choices(situation, name, found):
-            plan = make_plan(situation, name, choice, profile_path)
-            words = f"{config(plan.shapes(situation.profile))}{' recompute' * choice.stages[0].recompute} swap {policy}"
-            tried(situation, plan, words, found, policy)
-        for choice in _packed(situation, name):
-            plan = make_plan(situation, "harmony", choice, profile_path)
-            tried(situation, plan, f"in the order of {name}, {len(plan.stages)} packs swap {policy}", found, policy)
+        try:
+            _try(situation, name, policy, profile_path, found)
+        except Exception as error:
+            found.refused.append(failed(name, "", error, swaps=True))
     return found
+
+
+def _try(situation: Situation, name: str, policy: str, profile_path: str, found: Packs) -> None:
+    """One strategy's."""
+    for choice in _choices(situation, name, found):
+        plan = make_plan(situation, name, choice, profile_path)
+        words = f"{config(plan.shapes(situation.profile))}{' recompute' * choice.stages[0].recompute} swap {policy}"
+        tried(situation, plan, words, found, policy)
+    for choice in _packed(situation, name):
+        plan = make_plan(situation, "harmony", choice, profile_path)
+        tried(situation, plan, f"in the order of {name}, {len(plan.stages)} packs swap {policy}", found, policy)
 
 
 def _choices(situation: Situation, name: str, found: Packs) -> Iterator[Choice]:

@@ -14,6 +14,7 @@ from typing import Protocol
 
 import numpy as np
 
+from hocket.errors import ProgramError
 from hocket.program.beside import Run, beside, private
 from hocket.program.instruction import COMPUTE, COUNTS_UPDATES, Instruction, Value, What
 from hocket.program.order import heir_of, waves
@@ -134,6 +135,9 @@ def footprints(
 
     Arguments:
         host: of what lies on the host for it, instead of what is on the device.
+
+    Raises:
+        ProgramError: the program stands still, and why.
     """
     sizes = Plain(value_bytes) if callable(value_bytes) else value_bytes
     run, found = None, {}
@@ -165,7 +169,7 @@ def _ordered(program: Program, first: int, run: Untimed | None) -> _Ordered:
         if run is None:
             run = Untimed.start(program)
             for part, repetition in unlike_parts(program, run.windows):
-                run.run(part, repetition)
+                _run(run, part, repetition)
         found = run, _by_device(run, devices), *clocks(run, devices)
     if whole:
         _last = program, found
@@ -181,14 +185,14 @@ def _few_periods(program: Program) -> _Ordered | None:
     if not program.swaps or program.prologue or program.epilogue:
         return None
     run = Untimed.start(program)
-    run.run("period")
+    _run(run, "period")
     if any(set(row) != set(program.final(device, 1)) for device, row in run.live.items()):
         return None
     first, periods = len(run.events), 1
     if run.windows:
         if any(run.windows.get(lane, 0) > len(row) for lane, row in program.period.items()):
             return None  # more than a period ahead
-        run.run("period", 1)
+        _run(run, "period", 1)
         periods = 2
     behind, ahead = clocks(run, program.devices)
     happened = _by_device(run, program.devices)
@@ -212,6 +216,16 @@ def _few_periods(program: Program) -> _Ordered | None:
         if over >= (begins if periods == 2 else 0):
             return None
     return run, happened, behind, ahead
+
+
+def _run(run: Untimed, part: str, repetition: int = 0) -> None:
+    """Run a part to its end: of what stands still nothing could be said.
+
+    Raises:
+        ProgramError: it does.
+    """
+    if not run.run(part, repetition):
+        raise ProgramError(f"program {run.program.name}", f"stands still: {run.problems[-1]}", "a legal program")
 
 
 def unlike_parts(program: Program, windows: Mapping[Lane, int]) -> Iterator[tuple[str, int]]:

@@ -108,8 +108,10 @@ class Untimed:
                         queue.append(member)
         stuck = {lane: at[lane] for lane, row in lanes.items() if at[lane] < len(row)}
         if stuck:
-            freed = {key: self.events[event] for key, event in self.gone.items()}
-            self.problems += waiting_problems(self.program, part, stuck, meet, self.live, freed, self.has_room)
+            freed = {
+                key: tuple(zip(self.events[event], self.ran[event], strict=True)) for key, event in self.gone.items()
+            }
+            self.problems += waiting_problems(self.program, part, lanes, stuck, meet, self.live, freed, self.has_room)
         return not stuck
 
     def _ready(

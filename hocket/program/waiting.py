@@ -3,10 +3,11 @@
 from collections.abc import Callable, Iterator, Mapping
 
 from hocket.errors import InternalError
-from hocket.program.instruction import COMPUTE, Kind, Value, send_lane
+from hocket.program.instruction import Instruction, Kind, Value, send_lane
 from hocket.program.meetings import Meetings
 from hocket.program.problem import Place, Problem, problem_at
 from hocket.program.program import Lane, Lanes, Program
+from hocket.program.window import CONSUMERS, consumed
 
 MAX_SHOWN = 12  # of the instructions in one circle
 
@@ -14,20 +15,21 @@ MAX_SHOWN = 12  # of the instructions in one circle
 def waiting_problems(
     program: Program,
     part: str,
+    lanes: Lanes,
     stuck: Mapping[Lane, int],
     meet: Meetings,
     live: Mapping[int, Mapping[Value, object]],
-    freed: Mapping[tuple[int, Value], tuple[Place, ...]],
+    freed: Mapping[tuple[int, Value], tuple[tuple[Place, Instruction], ...]],
     has_room: Callable[[Lane], bool],
 ) -> list[Problem]:
     """What keeps a part from going on.
 
     Arguments:
+        lanes: of the part as it ran: those of a later repetition of the period have later microbatches.
         stuck: position of the first instruction of each lane that has not happened.
-        freed: where values that are gone were freed.
+        freed: where values that are gone were freed, and by whom.
         has_room: whether the next receive of a lane is posted.
     """
-    lanes: Lanes = getattr(program, part)
     writers = {
         (lane[0], value): (lane, p)
         for lane, start in stuck.items()
@@ -40,8 +42,19 @@ def waiting_problems(
         instruction = lanes[lane][position]
         place = Place(part, *lane, position)
         absent = next((value for value in instruction.reads if value not in live[lane[0]]), None)
-        if not has_room(lane) and (lane[0], COMPUTE) in stuck:
-            waits[lane] = ((lane[0], COMPUTE), "until compute has taken an earlier message")
+        if not has_room(lane) and (taker := _taker(program, lanes, stuck, lane)) is not None:
+            waits[lane] = (taker, "until it has taken an earlier message")
+        elif not has_room(lane):
+            found.append(
+                problem_at(
+                    place,
+                    instruction,
+                    "deadlock",
+                    f"is posted only when an earlier message of its lane has been taken, and nothing more in the {part} takes one",
+                    "as many messages to be taken as come",
+                    "Let what reads the message stand in the part that it comes in.",
+                )
+            )
         elif absent is None:
             others = [(lane[0], lane[1])] if instruction.kind is Kind.RECEIVE else []
             others = [(instruction.peer, send_lane(lane[0]))] if others else list(meet.get(lane, ()))
@@ -53,13 +66,13 @@ def waiting_problems(
             behind = " behind it" if writer == lane else ""
             waits[lane] = (writer, f"for {absent}, which {lanes[writer][at].name}{behind} writes")
         elif (lane[0], absent) in freed:
-            culprit = next(p for p in freed[lane[0], absent] if p.device == lane[0])
+            culprit, by = next(pair for pair in freed[lane[0], absent] if pair[0].device == lane[0])
             found.append(
                 problem_at(
                     place,
                     instruction,
                     "freed",
-                    f"reads {absent}, which {culprit.instruction(program).name} in lane {culprit.lane} ({culprit.part}, "
+                    f"reads {absent}, which {by.name} in lane {culprit.lane} ({culprit.part}, "
                     f"instruction {culprit.position}) has freed",
                     "a value that is still there",
                     f"Let {instruction.name} run before, or free {absent} later.",
@@ -76,19 +89,29 @@ def waiting_problems(
                     f"Move {instruction.name} behind what writes it, or that before this part.",
                 )
             )
-    found = found or list(_circles(program, part, stuck, waits))
+    found = found or list(_circles(part, lanes, stuck, waits))
     if not found:
+        names = [f"{lanes[lane][at].name} on device {lane[0]}, lane {lane[1]}" for lane, at in stuck.items()]
         raise InternalError(
-            f"program {program.name} stands still in its {part}, and no reason was found: {dict(stuck)}"
+            f"program {program.name} stands still in its {part}, and no reason was found; next would be {'; '.join(names[:MAX_SHOWN])}"
         )
     return found
 
 
+def _taker(program: Program, lanes: Lanes, stuck: Mapping[Lane, int], receive: Lane) -> Lane | None:
+    """The lane of a device, compute or swaps, that has still to take a message that came by a lane."""
+    for lane, start in stuck.items():
+        if lane[0] == receive[0] and any(
+            way == receive for i in lanes[lane][start:] if i.kind in CONSUMERS for way, _ in consumed(program, i)
+        ):
+            return lane
+    return None
+
+
 def _circles(
-    program: Program, part: str, stuck: Mapping[Lane, int], waits: Mapping[Lane, tuple[Lane, str]]
+    part: str, lanes: Lanes, stuck: Mapping[Lane, int], waits: Mapping[Lane, tuple[Lane, str]]
 ) -> Iterator[Problem]:
     """Each circle of lanes that wait for each other."""
-    lanes: Lanes = getattr(program, part)
     done: set[Lane] = set()
     for start in sorted(stuck):
         path: list[Lane] = []

@@ -12,6 +12,8 @@ from hocket.program.footprint import footprints
 from hocket.program.instruction import COMPUTE, Instruction, Kind, Value, What
 from hocket.program.program import Lane, Program, freeze
 from hocket.program.rule import Rule
+from hocket.program.untimed import Untimed
+from hocket.program.waiting import waiting_problems
 from tests.program.programs import CASES, Case, pipeline, rounds
 from tests.program.symbolic import Run, Symbols
 
@@ -210,6 +212,40 @@ def test_a_deadlock_names_all_who_wait_for_each_other() -> None:
         "each waits for the other",
     ):
         assert word in found[0].message
+
+
+def test_what_stands_still_in_a_later_repetition_is_told_by_its_own_names() -> None:
+    """Of microbatches and versions of that repetition, and not of the first."""
+
+    def keeps(lists: Lists) -> None:
+        row, at = find(lists, "step 0 u0", 0)
+        weights = {Value(What.WEIGHTS, 0, 0), Value(What.WEIGHTS, 0, 1)}
+        row[at] = replace(
+            row[at],
+            writes=tuple(v for v in row[at].writes if v not in weights),
+            frees=tuple(v for v in row[at].frees if v not in weights),
+        )
+
+    program = edited(small(), "period", keeps)
+    run = Untimed.start(program)
+    assert run.run("period")
+    assert not run.run("period", 1)
+    assert [problem.code for problem in run.problems] == ["unwritten"]
+    assert "forward 0 #2 on device 0" in run.problems[0].message
+    assert "reads w.0v1, which nothing in the period" in run.problems[0].message
+    with pytest.raises(ProgramError, match=r"stands still.*forward 0 #2 on device 0"):
+        footprints(program, size)
+
+
+def test_a_message_that_nobody_makes_room_for_is_told() -> None:
+    """Its send waits for it, and it for a place that no instruction gives back."""
+    program, way = small(), (1, "receive<0")
+    stuck = {(0, "send>1"): 0, way: 0}
+    live = {0: dict.fromkeys(program.period[0, "send>1"][0].reads), 1: {}}
+    meet = {(0, "send>1"): (way,)}
+    found = waiting_problems(program, "period", program.period, stuck, meet, live, {}, lambda lane: lane != way)
+    assert [(problem.code, problem.device, problem.lane) for problem in found] == [("deadlock", *way)]
+    assert "nothing more in the period takes one" in found[0].message
 
 
 def test_collectives_meet_in_the_same_order() -> None:
