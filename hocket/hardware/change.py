@@ -60,8 +60,11 @@ class Change:
         if self.memory != 1:
             changed = _roomier(changed, self.memory)
         if self.host_link != 1:
-            changed = with_host_links(changed, lambda now: now * self.host_link)
+            changed = with_host_links(changed, self._host_link)
         return _quicker(changed, self.rate) if self.rate != 1 else changed
+
+    def _host_link(self, _: str, now: Link) -> Link:
+        return replace(now, bandwidth_bytes_per_s=now.bandwidth_bytes_per_s * self.host_link)
 
     def _level(self, level: Level) -> Level:
         rate, wait = self.bandwidth.get(level.name, 1.0), self.latency.get(level.name, 1.0)
@@ -75,14 +78,26 @@ class Change:
         )
 
 
-def with_host_links(cluster: Cluster, rate: Callable[[float], float]) -> Cluster:
-    """A cluster whose links to hosts carry others bytes a second, from what they do; shared or not as they were."""
+SHARED = "host_link"
+"""The name of a link to the host that a server's devices share, as a cluster file has it; all others have that of their device type."""
+
+
+def host_link_name(cluster: Cluster, device: int) -> str:
+    """Of a device's link to its host."""
+    return SHARED if cluster.host_link is not None else cluster.node_of(device).device_type
+
+
+def with_host_links(cluster: Cluster, other: Callable[[str, Link], Link]) -> Cluster:
+    """A cluster with other links to hosts, by their names and what they are; shared or not as they were."""
     if cluster.host_link is not None:
-        carried = rate(cluster.host_link.bandwidth_bytes_per_s)
-        return replace(cluster, host_link=replace(cluster.host_link, bandwidth_bytes_per_s=carried))
-    kinds = {kind.name: kind for kind in (cluster.type_of(device) for device in range(cluster.devices))}
-    own = [replace(kind, host_bandwidth_bytes_per_s=rate(kind.host_bandwidth_bytes_per_s)) for kind in kinds.values()]
-    return replace(cluster, types=(*(one for one in cluster.types if one.name not in kinds), *own))
+        return replace(cluster, host_link=other(SHARED, cluster.host_link))
+    changed = []
+    for kind in {kind.name: kind for kind in (cluster.type_of(device) for device in range(cluster.devices))}.values():
+        link = other(kind.name, Link(kind.host_bandwidth_bytes_per_s, kind.host_latency_s))
+        one = replace(kind, host_bandwidth_bytes_per_s=link.bandwidth_bytes_per_s, host_latency_s=link.latency_s)
+        changed += [one] if one != kind else []
+    names = {kind.name for kind in changed}
+    return replace(cluster, types=(*(one for one in cluster.types if one.name not in names), *changed))
 
 
 def _counted(cluster: Cluster, devices: int) -> Cluster:

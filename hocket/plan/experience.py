@@ -6,7 +6,7 @@ measured. Nothing is learned from a run that was short or of another kind than t
 so, and is corrected anew from what it was.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -14,14 +14,15 @@ from typing import Any, ClassVar
 from hocket.documents import parse_yaml, write_yaml
 from hocket.errors import HocketError, InputError, RefusedError
 from hocket.files import digest, read_bytes, write_atomic
-from hocket.hardware.cluster import Cluster
-from hocket.plan.host_rate import host_rate, with_host_rate
+from hocket.hardware.cluster import Cluster, Link
+from hocket.hardware.link_sums import LinkSums
+from hocket.plan.host_links import host_links, on_links
 from hocket.plan.plan import Plan
 from hocket.plan.predict import predict_iteration
 from hocket.profile.costs import Elsewhere, Layer
 from hocket.profile.model import CPU, Correction, ModelProfile
 from hocket.typed import as_data, read_as
-from hocket.units import show_count, show_rate
+from hocket.units import show_count, show_rate, show_seconds
 
 FORMAT = "hocket-experience-1"
 SUFFIX = ".experience.yaml"
@@ -31,7 +32,7 @@ _LIMIT = 16.0  # a run that took more times longer, or shorter, than predicted w
 _CLOSE = 1e-3
 _NEAR = 0.05  # what is farther away after a correction is no matter of compute seconds
 _TRIES = 8
-_ANY_RATE = 1.0
+_ANY = Link(1.0)
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class Experience:
             text.
         steps: trained. predicted_iteration_s, measured_iteration_s: seconds for a batch, and peak bytes by device.
         slowdown, growth: by which seconds and bytes of the profile as it was measured are to be multiplied.
-        host_bytes_per_s: what the link to the host carried while values were swapped, in one direction; None where nothing was.
+        host_links: of the links to hosts over which values were swapped, in one direction, by name (host_links.py); {} where nothing was.
     """
 
     model: str
@@ -57,7 +58,7 @@ class Experience:
     measured_peak_memory_bytes: dict[int, float]
     slowdown: float
     growth: float
-    host_bytes_per_s: float | None = None
+    host_links: dict[str, Link] = field(default_factory=dict)
     format: str = field(default=FORMAT)
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
@@ -68,17 +69,16 @@ class Experience:
         for name, least in (("slowdown", 1 / _LIMIT**2), ("growth", 1.0)):
             if not least <= getattr(self, name) <= _LIMIT**2:
                 raise InputError(name, str(getattr(self, name)), f"{least:g} to {_LIMIT**2:g}")
-        if self.host_bytes_per_s is not None and not self.host_bytes_per_s > 0:
-            raise InputError("host_bytes_per_s", str(self.host_bytes_per_s), "> 0, or leave the key out")
 
     @property
     def line(self) -> str:
         """What is learned from it, in a sentence."""
         off = self.measured_iteration_s / self.predicted_iteration_s - 1
         took = f"{abs(off):.1%} {'more' if off > 0 else 'less'} time than was predicted"
-        rate = self.host_bytes_per_s
-        swapped = (
-            f"; the link to the host carried {show_rate(rate)} while values were swapped" if rate is not None else ""
+        swapped = "".join(
+            f"; swaps took {show_seconds(link.latency_s)} each and carried {show_rate(link.bandwidth_bytes_per_s)}"
+            f"{f' ({name})' * (len(self.host_links) > 1)}"
+            for name, link in sorted(self.host_links.items())
         )
         grown = f", bytes by {self.growth:.3f}" if self.growth > 1 else ""
         return (
@@ -88,23 +88,24 @@ class Experience:
 
     def is_of(self, profile: ModelProfile, cluster: Cluster) -> bool:
         """Whether it is of this profile, corrected or not, on this cluster."""
-        if self.host_bytes_per_s is not None:  # which the cluster of a later plan says, as a run has taught it
-            cluster = with_host_rate(cluster, _ANY_RATE)
-        return self.profile_digest == _first_digest(profile) and self.cluster_digest == digest_of(cluster)
+        # Of the links that were learned the cluster of a later plan says what a run has taught it.
+        return self.profile_digest == _first_digest(profile) and self.cluster_digest == _digest(
+            cluster, self.host_links
+        )
 
     def applied(self, profile: ModelProfile) -> ModelProfile:
         """The profile with what was learned."""
         return corrected(profile, Correction(self.slowdown, self.growth))
 
     def on(self, cluster: Cluster) -> Cluster:
-        """The cluster with the link to its hosts that was measured; as it is where none was."""
-        return cluster if self.host_bytes_per_s is None else with_host_rate(cluster, self.host_bytes_per_s)
+        """The cluster with the links to its hosts that were measured; as it is where none was."""
+        return on_links(cluster, self.host_links)
 
     def save(self, path: str | Path) -> None:
         """Write the text form whole or not at all."""
         data = as_data(self)
-        if self.host_bytes_per_s is None:
-            del data["host_bytes_per_s"]
+        if not self.host_links:
+            del data["host_links"]
         write_atomic(path, write_yaml(data))
 
     @classmethod
@@ -123,6 +124,11 @@ class Experience:
 def digest_of(cluster: Cluster) -> str:
     """SHA-256 of a cluster's text."""
     return digest(cluster.to_yaml().encode())
+
+
+def _digest(cluster: Cluster, learned: Iterable[str]) -> str:
+    """The same, whatever the links of these names are."""
+    return digest_of(on_links(cluster, dict.fromkeys(learned, _ANY)))
 
 
 def _first_digest(profile: ModelProfile) -> str:
@@ -173,30 +179,29 @@ def learned_from(
     iteration_s: float,
     peak_memory_bytes: Mapping[int, float],
     steps: int,
-    swap_s: float = 0.0,
+    swaps: Mapping[int, LinkSums] | None = None,
 ) -> Experience:
     """What a run of a plan teaches.
 
     Arguments:
         profile: that of the plan, corrected already or not. iteration_s, peak_memory_bytes: measured, by device of the plan.
-        swap_s: of a step, that swaps took on all devices together; 0 where nothing was swapped.
+        swaps: what they took, by device of the plan.
 
     Raises:
         InputError: plan and profile do not belong together. RefusedError: no factor of compute seconds explains the run.
     """
     predicted = predict_iteration(plan, profile)
-    rate = host_rate(plan, profile, swap_s)
-    if rate is not None:  # what swaps take more or less is no matter of compute seconds
-        plan = replace(plan, cluster=with_host_rate(plan.cluster, rate))
+    links = host_links(plan, profile, swaps or {})  # what swaps take more or less is no matter of compute seconds
+    plan = replace(plan, cluster=on_links(plan.cluster, links))
     peaks = {device: predicted.peak_memory_bytes[device // plan.tensor] for device in sorted(peak_memory_bytes)}
     more = max((size / peaks[device] for device, size in peak_memory_bytes.items() if peaks[device]), default=1.0)
     before = profile.correction or Correction()
-    now_s = predicted.iteration_s if rate is None else predict_iteration(plan, profile).iteration_s
+    now_s = predict_iteration(plan, profile).iteration_s if links else predicted.iteration_s
     slowdown = _slowdown(plan, profile, now_s, iteration_s)
     return Experience(
         profile.name,
         _first_digest(profile),
-        digest_of(plan.cluster if rate is None else with_host_rate(plan.cluster, _ANY_RATE)),
+        _digest(plan.cluster, links),
         plan.strategy,
         steps,
         predicted.iteration_s,
@@ -205,7 +210,7 @@ def learned_from(
         {device: float(size) for device, size in sorted(peak_memory_bytes.items())},
         before.slowdown * slowdown,
         min(max(1.0, before.growth * min(more, _LIMIT)), _LIMIT),
-        rate,
+        links,
     )
 
 

@@ -6,7 +6,7 @@ Rules of this file: no torch, no I/O. A report is a small dictionary that came a
     loss    step, sum, samples          one microbatch: its mean loss times its samples; from whoever has the last stage
     note    text                        from worker 0
     saved   step, path                  from worker 0
-    done    steps, iteration_s, warm_steps, optimizer, dtype, device_type, peak_memory_bytes, stopped; swap_s; collectives of tensor-parallel
+    done    steps, iteration_s, warm_steps, optimizer, dtype, device_type, peak_memory_bytes, stopped; swaps; collectives of tensor-parallel
             groups inside forwards, backwards
     error   see failure.py
 """
@@ -17,6 +17,7 @@ from math import isfinite
 from statistics import median
 from typing import Any
 
+from hocket.hardware.link_sums import LinkSums
 from hocket.plan.plan import Plan
 from hocket.run.listener import Listener, Summary
 
@@ -119,5 +120,5 @@ class Collector:
             dtype=next(self._told("dtype"), ""),
             device_types=tuple(dict.fromkeys(self._told("device_type"))),
             checkpoint=self.checkpoint,
-            swap_s=sum(float(e.get("swap_s", 0.0)) for e in self.done.values()) / max(1, len(self._losses)),
+            swaps={devices[rank]: LinkSums(**e["swaps"]) for rank, e in sorted(self.done.items()) if e.get("swaps")},
         )

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from hocket.hardware.link_sums import LinkSums
+
 
 @dataclass(frozen=True)
 class Summary:
@@ -19,7 +21,7 @@ class Summary:
         peak_memory_bytes: by device of the plan; predicted_peak_memory_bytes: what the plan says, where it says it.
         stopped: whether it ended early because it was asked to; checkpoint: the newest one, if any.
         warm_steps: what `iteration_s` is the median of; optimizer, dtype, device_types: names of what trained, of the type that it
-            computed in and of devices, as a profile has them. swap_s: seconds of a step that swaps took, of all devices together.
+            computed in and of devices, as a profile has them. swaps: what they took, by device of the plan.
     """
 
     steps: int
@@ -35,7 +37,7 @@ class Summary:
     optimizer: str = ""
     dtype: str = ""
     device_types: tuple[str, ...] = ()
-    swap_s: float = 0.0
+    swaps: dict[int, LinkSums] = field(default_factory=dict, repr=False)
 
     def line(self) -> dict[str, Any]:
         """The last line for machines."""

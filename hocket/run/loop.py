@@ -198,7 +198,7 @@ def _keep(plan: Plan, path: Path, summary: Summary, listener: Listener) -> None:
     try:
         profile = opened(plan, path.parent, path.name).profile
         check_like(plan, profile, summary.warm_steps, summary.optimizer, summary.dtype, summary.device_types)
-        found = learned_from(plan, profile, summary.iteration_s, peaks, len(summary.losses), summary.swap_s)
+        found = learned_from(plan, profile, summary.iteration_s, peaks, len(summary.losses), summary.swaps)
         found.save(beside(path))
     except InputError as error:  # whatever it is, it is no reason to fail after training
         listener.note(f"not kept for the next plan: {error.found}; expected {error.expected}")

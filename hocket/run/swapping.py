@@ -6,15 +6,17 @@ moves. Where nothing is swapped and no budget is set there is none of it, and no
 
 import threading
 import time
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
-from math import inf
+from math import ceil, inf
 from typing import Any
 
 from torch import Tensor
 
+from hocket.hardware.link_sums import LinkSums
 from hocket.plan.plan import Plan
-from hocket.program.instruction import SWAPS, Instruction, Kind, Value, What
+from hocket.program.instruction import Instruction, Kind, Value, What
 from hocket.program.order import heir_of
 from hocket.run.stage_runner import StageRunner
 from hocket.run.swap_memory import MemoryManager
@@ -22,13 +24,15 @@ from hocket.run.swap_states import HostCopy
 
 Store = MutableMapping[Value, Any]
 _STATE = (What.WEIGHTS, What.OPTIMIZER)
+_KEPT = 256  # swaps of a value, the last ones
+_HELD_UP = 0.02  # of them are left out
 
 
 class Swapper:
     """See the head of this file.
 
     Attributes:
-        memory: of the device. seconds: that swaps have taken, in and out each by its own lane.
+        memory: of the device.
     """
 
     def __init__(self, memory: MemoryManager, rests: bool) -> None:
@@ -38,7 +42,7 @@ class Swapper:
             rests: whether weights and optimizer state lie on the host between segments.
         """
         self.memory, self._rests = memory, rests
-        self.seconds = dict.fromkeys(SWAPS, 0.0)
+        self._took: dict[tuple[Kind, What, int, int, int], deque[float]] = {}
         self._resting: dict[tuple[int, What], HostCopy] = {}
         self._lock = threading.Lock()
 
@@ -107,18 +111,30 @@ class Swapper:
         # A swap may read what it frees beside what it moves: the copy on the host of what stood in the same memory.
         comes_in = instruction.kind is Kind.SWAP_IN
         sources = [value for value in _moved(instruction.reads) if value.on_host == comes_in]
+        size_bytes = 0
         for value, written in zip(sources, _moved(instruction.writes), strict=True):
             own = [one for one in instruction.frees if one.what is value.what and one.stage == value.stage]
             own = [one for one in own if one.part == value.part]
             move = self.memory.swap_in if comes_in else self.memory.swap_out
             store[written] = move(value, written, own)
+            size_bytes += (store[value] if comes_in else store[written]).held.nbytes
+        took_s, value = time.perf_counter() - began, sources[0]
         with self._lock:  # the first swaps of a period are compute's, others may have lanes of their own
-            self.seconds[instruction.kind] += time.perf_counter() - began
+            key = (instruction.kind, value.what, value.stage, value.part, size_bytes)
+            self._took.setdefault(key, deque(maxlen=_KEPT)).append(took_s)
         for value in instruction.writes:
             if value.what is What.MARK:
                 store[value] = None
         for value in instruction.frees:
             del store[value]
+
+    def took(self) -> LinkSums:
+        """What swaps have taken, of each value's the last ones, without the slowest of fifty: something else held these up."""
+        found = LinkSums()
+        for (*_, size_bytes), seconds in self._took.items():
+            usual = sorted(seconds)[: max(1, len(seconds) - ceil(_HELD_UP * len(seconds)))]
+            found += LinkSums.of(size_bytes, sum(usual) / len(usual), len(seconds))
+        return found
 
     def written(self, instruction: Instruction, store: Mapping[Value, Any]) -> None:
         """An instruction has made values on the device.

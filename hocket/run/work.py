@@ -156,7 +156,7 @@ def work(job: Job, plan: Plan, options: Options, seat: Seat, progress: Progress,
             "dtype": job.dtype,
             "device_type": type_of(device),
             "peak_memory_bytes": peak_bytes,
-            "swap_s": sum(engine.device.swapping.seconds.values()) if engine.device.swapping is not None else 0.0,
+            "swaps": asdict(engine.device.swapping.took()) if engine.device.swapping is not None else {},
             "stopped": watched.stopped and step < end,
             "collectives": asdict(division.members.done) if division else {},
         }

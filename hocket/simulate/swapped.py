@@ -4,9 +4,10 @@ Rules of this file: all of it follows from the kernel's times and the names of c
 """
 
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from hocket.program.instruction import SWAPS, Kind, Value
+from hocket.program.instruction import SWAPS, Instruction, Kind, Value
 from hocket.program.order import heir_of
 from hocket.simulate.nodes import PERIOD
 from hocket.simulate.outcome import Outcome
@@ -49,6 +50,25 @@ def swapped_of(outcome: Outcome) -> Swapped | None:
     )
 
 
+def swaps_of(outcome: Outcome) -> Iterator[tuple[int, float, float]]:
+    """Every swap of the whole run: device, bytes, seconds."""
+    for i, number in _ran(outcome):
+        if i.kind in SWAPS:
+            yield i.device, _bytes(outcome, i.writes[0]), float(outcome.end_s[number] - outcome.start_s[number])
+
+
+def _ran(outcome: Outcome) -> Iterator[tuple[Instruction, int]]:
+    """Every instruction that ran, of a microbatch like its own in the first period, with its place in the kernel's times."""
+    layout, skeleton = outcome.layout, outcome.layout.skeleton
+    prologue, period, _ = layout.sizes
+    for part in skeleton.parts:
+        for r in range(layout.repeats if part.number == PERIOD else 1):
+            base = (0, prologue + r * period, prologue + layout.repeats * period)[part.number]
+            for node, signature in enumerate(part.signature):
+                for i in skeleton.signatures[signature].members:
+                    yield i, base + node
+
+
 def _bytes(outcome: Outcome, value: Value) -> float:
     costs = outcome.costs
     return costs.memory.value_bytes(value, costs.samples_from(value.index, costs.merged_of(value)))
@@ -56,22 +76,17 @@ def _bytes(outcome: Outcome, value: Value) -> float:
 
 def _host_peaks(outcome: Outcome) -> dict[int, float]:
     """A buffer is there from the beginning of the swap or receive that writes it to the end of what frees it."""
-    layout, program, skeleton = outcome.layout, outcome.program, outcome.layout.skeleton
+    program = outcome.program
     level = {d: sum(_bytes(outcome, v) for v in program.initial(d)) for d in program.devices}
     changes: dict[int, list[tuple[float, float]]] = {d: [] for d in program.devices}
-    prologue, period, _ = layout.sizes
-    for part in skeleton.parts:
-        for r in range(layout.repeats if part.number == PERIOD else 1):
-            base = (0, prologue + r * period, prologue + layout.repeats * period)[part.number]
-            for node, signature in enumerate(part.signature):
-                for i in skeleton.signatures[signature].members:
-                    inherited = {heir_of(i, v) for v in i.writes}
-                    for v in i.writes:
-                        if v.on_host and heir_of(i, v) is None:
-                            changes[i.device].append((float(outcome.start_s[base + node]), _bytes(outcome, v)))
-                    for v in i.frees:
-                        if v.on_host and v not in inherited:
-                            changes[i.device].append((float(outcome.end_s[base + node]), -_bytes(outcome, v)))
+    for i, number in _ran(outcome):
+        inherited = {heir_of(i, v) for v in i.writes}
+        for v in i.writes:
+            if v.on_host and heir_of(i, v) is None:
+                changes[i.device].append((float(outcome.start_s[number]), _bytes(outcome, v)))
+        for v in i.frees:
+            if v.on_host and v not in inherited:
+                changes[i.device].append((float(outcome.end_s[number]), -_bytes(outcome, v)))
     peaks = {}
     for device, found in changes.items():
         now = most = level[device]

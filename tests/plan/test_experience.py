@@ -5,11 +5,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from hocket.errors import InputError, RefusedError
+from hocket.hardware.change import SHARED
 from hocket.hardware.cluster import Cluster, Level, Link
+from hocket.hardware.link_sums import LinkSums
 from hocket.plan.experience import (
     Experience,
     beside,
@@ -18,14 +19,13 @@ from hocket.plan.experience import (
     experience_of,
     learned_from,
 )
-from hocket.plan.host_rate import with_host_rate
+from hocket.plan.host_links import on_links
 from hocket.plan.plan import Plan
 from hocket.plan.predict import played, predict_iteration
 from hocket.plan.search import search
 from hocket.profile.model import Correction, ModelProfile
 from hocket.profile.synthetic import chain
-from hocket.program.instruction import SWAPS
-from hocket.trace.trace import KINDS
+from hocket.simulate.swapped import swaps_of
 
 CLUSTER = Cluster("four", (Level("server", 4, 1e8, 1e-4),), "cpu-core")
 PROFILE = chain(6, forward_s=[0.01, 0.02, 0.03, 0.01, 0.02, 0.01], device_type="cpu-core")
@@ -182,30 +182,43 @@ def swapping() -> tuple[Plan, ModelProfile, Cluster]:
     return found.plan, profile, room
 
 
-@pytest.mark.parametrize("slower", [0.5, 3.0])
+@pytest.mark.parametrize(("slower", "latency_s"), [(0.5, 10e-6), (3.0, 10e-6), (1.0, 3e-3), (2.0, 0.0)])
 @pytest.mark.parametrize("shared", [True, False])
-def test_what_a_run_teaches_of_the_link_to_the_host(slower: float, shared: bool) -> None:
+def test_what_a_run_teaches_of_the_link_to_the_host(slower: float, latency_s: float, shared: bool) -> None:
     """A run on a cluster with another link finds that link, and nothing wrong with compute; the next plan is predicted with it."""
     plan, profile, room = swapping()
     if shared:
         room = replace(room, host_link=Link(12e9))
     plan = replace(plan, cluster=room)
-    link, _ = room.host_link_of(0)
-    real = replace(plan, cluster=with_host_rate(room, link.bandwidth_bytes_per_s / slower), predicted=None)
-    outcome = played(real, profile)
-    swaps = [KINDS.index(kind) for kind in SWAPS]
-    took_s = float((outcome.trace.end_s - outcome.trace.start_s)[np.isin(outcome.trace.kind, swaps)].sum())
-    batches = outcome.program.microbatches(outcome.repeats) / len(outcome.costs.samples)
+    name, link = SHARED if shared else "v100-16gb", Link(12e9 / slower, latency_s)
+    real = replace(plan, cluster=on_links(room, {name: link}), predicted=None)
+    took = dict.fromkeys(range(2), LinkSums())
+    for device, size_bytes, seconds in swaps_of(played(real, profile)):
+        took[device] += LinkSums.of(size_bytes, seconds)
     measured = predict_iteration(real, profile)
-    found = learned_from(plan, profile, measured.iteration_s, measured.peak_memory_bytes, 50, took_s / batches)
-    assert found.host_bytes_per_s == pytest.approx(link.bandwidth_bytes_per_s / slower, rel=0.02)
+    found = learned_from(plan, profile, measured.iteration_s, measured.peak_memory_bytes, 50, took)
+    assert found.host_links[name].bandwidth_bytes_per_s == pytest.approx(link.bandwidth_bytes_per_s, rel=0.02)
+    assert found.host_links[name].latency_s == pytest.approx(latency_s, rel=0.02, abs=1e-4)
     assert found.slowdown == pytest.approx(1.0, abs=0.02)
     assert predict_iteration(replace(plan, cluster=found.on(room)), profile).iteration_s == pytest.approx(
         measured.iteration_s, rel=0.02
     )
     assert found.is_of(profile, room)
     assert found.is_of(profile, found.on(room))
-    assert "while values were swapped" in found.line
+    assert "; swaps took " in found.line
     without = learned_from(plan, profile, measured.iteration_s, measured.peak_memory_bytes, 50)
-    assert without.host_bytes_per_s is None
-    assert without.on(room) is room
+    assert without.host_links == {}
+    assert without.on(room) == room
+
+
+def test_links_to_hosts_are_kept_in_the_file(tmp_path: Path) -> None:
+    """Of several types each its own; where none was learned nothing is said of them."""
+    plan, profile, _ = swapping()
+    predicted = predict_iteration(plan, profile)
+    plain = learned_from(plan, profile, predicted.iteration_s, predicted.peak_memory_bytes, 50)
+    for links in ({}, {"a100-80gb": Link(9e9, 1e-3), "v100-16gb": Link(2e9)}):
+        one = replace(plain, host_links=links)
+        one.save(tmp_path / "one.yaml")
+        assert Experience.read(tmp_path / "one.yaml") == one
+        assert ("host_links" in (tmp_path / "one.yaml").read_text()) == bool(links)
+        assert all(f" ({name})" in one.line for name in links)

@@ -150,6 +150,12 @@ def trains_as_if_it_fitted(setting: Setting, mode: str, policy: str, prefetch: i
     assert 0.6 * WORKERS * setting.budget_bytes < tracker.peak_bytes <= WORKERS * setting.budget_bytes + besides
     after = moved(second.devices)
     assert {key: after[key] - before[key] for key in after} == foreseen(setting, plan, program)
+    for number, device in second.devices.items():
+        assert device.swapping is not None
+        took = device.swapping.took()
+        assert took.count == 2 * sum(one.kind in SWAPS and one.device == number for _, one in program.instructions())
+        assert took.size_bytes == sum(sum(after[number, kind].values()) for kind in SWAPS)
+        assert took.seconds > 0
 
 
 class Losses(Unobserved):

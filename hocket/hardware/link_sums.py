@@ -1,0 +1,47 @@
+"""Sums over messages that a link has carried: enough for a line through their seconds by bytes, whoever adds them up and wherever.
+
+Rules of this file: the line meets the mean of all, so that together they take on it what they took (links.py fits single samples,
+each of which counts by its relative error).
+"""
+
+from dataclasses import dataclass
+
+from hocket.hardware.cluster import Link
+
+_ALIKE = 1e-6  # of the bytes' mean square: what they vary by less says nothing of a latency
+
+
+@dataclass(frozen=True)
+class LinkSums:
+    """Their count, bytes and seconds, squares of bytes, and bytes times seconds."""
+
+    count: float = 0.0
+    size_bytes: float = 0.0
+    seconds: float = 0.0
+    squares: float = 0.0
+    products: float = 0.0
+
+    @classmethod
+    def of(cls, size_bytes: float, seconds: float, count: float = 1.0) -> "LinkSums":
+        """So many messages that are alike; `seconds` of one."""
+        return cls(count, count * size_bytes, count * seconds, count * size_bytes**2, count * size_bytes * seconds)
+
+    def __add__(self, other: "LinkSums") -> "LinkSums":
+        return LinkSums(*(a + b for a, b in zip(vars(self).values(), vars(other).values(), strict=True)))
+
+    @property
+    def mean_s(self) -> float:
+        """Of a message."""
+        return self.seconds / self.count
+
+    def latency_s(self, known: Link) -> float:
+        """By least squares, at least 0; at the rate that is known where larger messages took no longer, and where all are of one size in
+        the same part as is known."""
+        mean_bytes = self.size_bytes / self.count
+        varies = self.squares / self.count - mean_bytes**2
+        if varies <= _ALIKE * self.squares / self.count:
+            return self.mean_s * known.latency_s / known.seconds(mean_bytes)
+        per_byte_s = (self.products / self.count - mean_bytes * self.mean_s) / varies
+        if per_byte_s <= 0:
+            per_byte_s = 1 / known.bandwidth_bytes_per_s
+        return max(0.0, self.mean_s - per_byte_s * mean_bytes)
