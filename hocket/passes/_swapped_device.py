@@ -22,6 +22,18 @@ from hocket.units import show_bytes
 _STATE = frozenset({What.WEIGHTS, What.OPTIMIZER})
 
 
+class TooFewBytes(RefusedError):
+    """One operation needs more than there is.
+
+    Attributes:
+        device: where; bytes: how many are missing.
+    """
+
+    def __init__(self, device: int, missing_bytes: float, found: str) -> None:
+        super().__init__(f"swap.device_bytes of device {device}", found)
+        self.device, self.bytes = device, missing_bytes
+
+
 class SwappedDevice:
     """One device's compute lane with swaps; names of values are plain ones here."""
 
@@ -123,12 +135,13 @@ class SwappedDevice:
         """Whether it is a sum with gradients of other stages: it is there when they have theirs, for which computation here may not wait."""
         return value.what is What.REDUCED and value.part in dict(self._program.stages[value.stage].tied)
 
-    def _too_little(self, number: int, extra: float) -> RefusedError:
+    def _too_little(self, number: int, extra: float) -> "TooFewBytes":
         room, operation = self._room, self._operations[number]
         largest = max(operation.needs, key=room.size, default=None)
         named = f" (largest: {largest}, {show_bytes(room.size(largest))})" if largest is not None else ""
-        return RefusedError(
-            f"swap.device_bytes of device {self._device}",
+        return TooFewBytes(
+            self._device,
+            room.over(extra),
             f"{show_bytes(self._swapping.device_bytes or 0.0)}, {show_bytes(room.over(extra))} too few: "
             f"{operation.instructions[-1].name} needs {show_bytes(room.total(operation.needs))} to be there{named} and adds "
             f"{show_bytes(room.added(operation))}",

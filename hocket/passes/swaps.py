@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from hocket.errors import RefusedError
 from hocket.features import Feature, check_together
-from hocket.passes._swapped_device import SwappedDevice
+from hocket.passes._swapped_device import SwappedDevice, TooFewBytes
 from hocket.passes.operations import Habits
 from hocket.passes.swapping import StageSizes, Swapping
 from hocket.program.footprint import Sizes, footprints
@@ -17,7 +17,8 @@ from hocket.program.instruction import COMPUTE, Instruction, Kind
 from hocket.program.program import Program, freeze
 from hocket.units import show_bytes
 
-_ROUNDS = 6  # limits that are tried until what can be there at once, whatever the timing, is within the budget
+_ROUNDS = 7  # limits that are tried until what can be there at once, whatever the timing, is within the budget
+_LEAST_PARTS = 1024  # of a budget: the least that is taken off
 
 
 def with_swaps(program: Program, swapping: Swapping, habits: Habits, sizes: Sizes | None = None) -> Program:
@@ -32,28 +33,7 @@ def with_swaps(program: Program, swapping: Swapping, habits: Habits, sizes: Size
     check_swaps(program)
     if sizes is None:
         sizes = sizes_of(program, swapping)
-    limits = dict.fromkeys(program.devices, swapping.device_bytes)
-    for _ in range(_ROUNDS):
-        found = _swapped(program, swapping, habits, sizes, limits)
-        if sizes is None or swapping.device_bytes is None:
-            break
-        over = {
-            device: one.bytes - swapping.device_bytes
-            for device, one in footprints(found, sizes).items()
-            if one.bytes > swapping.device_bytes
-        }
-        if not over:
-            break
-        # Messages wait, and what is swapped in and out beside computation is there longer.
-        for device, excess in over.items():
-            limits[device] = (limits[device] or 0.0) - excess
-    else:
-        device, excess = max(over.items(), key=lambda pair: pair[1])
-        raise RefusedError(
-            f"swap.device_bytes of device {device}",
-            f"{show_bytes(swapping.device_bytes or 0.0)}, and whatever is swapped {show_bytes(excess)} more may be there at once; "
-            "take smaller stages or microbatches, or prefetch less",
-        )
+    found = _fitting(program, swapping, habits, sizes)
     if sizes is not None and swapping.host_bytes is not None:
         for device, host in footprints(found, sizes, host=True).items():
             if host.bytes > swapping.host_bytes:
@@ -62,6 +42,37 @@ def with_swaps(program: Program, swapping: Swapping, habits: Habits, sizes: Size
                     f"{show_bytes(swapping.host_bytes)}, and {show_bytes(host.bytes)} of its values lie there at once",
                 )
     return found
+
+
+def _fitting(program: Program, swapping: Swapping, habits: Habits, sizes: Sizes | None) -> Program:
+    """Within the budget whatever the timing: messages wait, and what is swapped beside computation is there longer than it takes, so
+    what is over is taken off what the device is played with, ever more of it, as a little may change nothing that leaves."""
+    budget = swapping.device_bytes
+    limits, over = dict.fromkeys(program.devices, budget), dict[int, float]()
+    least, steps = dict.fromkeys(program.devices, 0.0), dict.fromkeys(program.devices, 1)
+    for _ in range(_ROUNDS):
+        try:
+            found = _swapped(program, swapping, habits, sizes, limits)
+        except TooFewBytes as missing:
+            if not over:
+                raise
+            device = missing.device  # one operation needs more than was left: no less than that is tried again
+            least[device] = limits[device] = (limits[device] or 0.0) + missing.bytes
+            continue
+        if sizes is None or budget is None:
+            return found
+        over = {d: one.bytes - budget for d, one in footprints(found, sizes).items() if one.bytes > budget}
+        if not over:
+            return found
+        for device, excess in over.items():
+            less = (limits[device] or 0.0) - max(excess, budget / _LEAST_PARTS) * steps[device]
+            limits[device], steps[device] = max(less, least[device]), 2 * steps[device]
+    device, excess = max(over.items(), key=lambda pair: pair[1])
+    raise RefusedError(
+        f"swap.device_bytes of device {device}",
+        f"{show_bytes(budget or 0.0)}, and whatever is swapped {show_bytes(excess)} more may be there at once; "
+        "take smaller stages or microbatches, or prefetch less",
+    )
 
 
 def check_swaps(program: Program) -> None:

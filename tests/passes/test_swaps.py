@@ -312,6 +312,18 @@ def test_too_little_is_refused_with_what_is_missing() -> None:
         with_swaps(program, Swapping("next_use", 5000.0, host_bytes=10.0), habits("harmony", {}), sizes)
 
 
+def test_more_than_is_enough_is_enough() -> None:
+    """Where taking off what is over changes nothing that leaves, more is taken off: budgets above one that is kept are kept."""
+    options = {"mode": "pipeline"}
+    program = compile_strategy("harmony", stages_on([(k % 3,) for k in range(12)]), 6, options)
+    state = {What.WEIGHTS: 90.0, What.OPTIMIZER: 180.0, What.ACCUMULATOR: 90.0, What.REDUCED: 90.0}
+    draw = Random(1)
+    more = [float(draw.randrange(30)) for _ in range(12)]
+    sizes = Plain(lambda value: state.get(value.what, 7.0) + more[value.stage])
+    for budget in range(730, 900, 10):
+        with_swaps(program, Swapping("next_use", float(budget)), habits("harmony", options), sizes)
+
+
 @pytest.mark.parametrize("policy", ["task", "next_use", "lru"])
 @pytest.mark.parametrize("prefetch", [0, 1])
 def test_sums_with_stages_of_other_devices_stay(policy: str, prefetch: int) -> None:
