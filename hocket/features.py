@@ -14,6 +14,7 @@ class Feature(StrEnum):
     """What may be asked for, named as a user meets it."""
 
     ASYNCHRONOUS = "pipedream, two_bw or tick_tock"
+    APART = "pipedream or two_bw"
     PIPEDREAM = "pipedream"
     NAIVE = "naive"
     WAVES = "tick_tock"
@@ -47,7 +48,7 @@ def _in_parts(who: str, instead: str) -> str:
 
 
 REFUSED: dict[tuple[Feature, Feature], str] = {
-    (Feature.CLIP, Feature.ASYNCHRONOUS): (
+    (Feature.CLIP, Feature.APART): (
         "the norm needs the gradients of all stages before any of them updates, and stages update at different moments: to wait for "
         "each other would be the flush that these strategies exist to avoid; take flush, gpipe, interleaved or data_parallel, or "
         "leave clip_grad_norm out of the job"

@@ -12,6 +12,7 @@ from hocket.program.order import (
     left_over,
     norm_of,
     norm_values,
+    norms,
     stages_on,
     step_values,
 )
@@ -39,10 +40,10 @@ def expand(stages: tuple[StageShape, ...], rule: Rule, device: int, task: Task) 
             reads, writes = step_values(stages, rule, s, i, device)
             frees = tuple(v for v in reads if v.what is not What.WEIGHTS and not added(stages, v))
             hosted = stages_on(stages, device)
-            if stages[s].clips and s != hosted[-1]:
+            if norms(stages, rule) and s != hosted[-1]:
                 frees = tuple(v for v in frees if v != norm_of(stages, i, device))
             step = Instruction(Kind.STEP, s, i, device, lane, reads, writes, frees)
-            if stages[s].clips and s == hosted[0]:
+            if norms(stages, rule) and s == hosted[0]:
                 norm = Instruction(Kind.NORM, s, i, device, lane, *norm_values(stages, rule, s, i, device))
                 return [norm, step]
             return [step]

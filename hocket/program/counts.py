@@ -22,7 +22,7 @@ from hocket.program.instruction import (
     receive_lane,
     send_lane,
 )
-from hocket.program.order import norm_summed, piece, scattered, stages_on, sum_of, summed
+from hocket.program.order import norm_summed, norms, piece, scattered, stages_on, sum_of, summed
 from hocket.program.problem import Place, Problem, problem_at
 from hocket.program.program import Lanes, Program
 
@@ -125,7 +125,7 @@ def _expected(program: Program, start: int, end: int) -> Iterator[_Task]:
                     yield _Task(device, kind, False, s, u, "", b, -1)
                 if shape.sharded and not shape.gathers:
                     yield _Task(device, Kind.ALL_GATHER, False, s, u + 1, "", -1, -1)
-                if shape.clips and s == stages_on(stages, device)[0]:
+                if norms(stages, rule) and s == stages_on(stages, device)[0]:
                     yield _Task(device, Kind.NORM, False, s, u, "", -1, -1)
                     if norm_summed(stages):
                         yield _Task(device, Kind.ALL_REDUCE, False, s, u, What.NORM, -1, -1)

@@ -27,6 +27,7 @@ from hocket.program.order import (
     last_in_update,
     norm_group,
     norm_summed,
+    norms,
     piece,
     reduce_group,
     scattered,
@@ -101,7 +102,8 @@ def _place(program: Program, i: Instruction, device: int, lane: str) -> Wrong | 
         if kind in _ON_A_REPLICA and shape.first(i.index) != i.index:
             first = f"{shape.first(i.index)}, the first of a bundle of {shape.merged}"
             return "values", f"is of microbatch {i.index}", first, ""
-        if kind is Kind.NORM and (not shape.clips or i.stage != stages_on(program.stages, device)[0]):
+        sums = norms(program.stages, program.rule) and i.stage == stages_on(program.stages, device)[0]
+        if kind is Kind.NORM and not sums:
             return "values", f"names stage {i.stage}", "the first stage of a device of a program that clips", ""
     return _lane(program, i)
 
@@ -223,7 +225,7 @@ def _gather(program: Program, i: Instruction) -> Wrong | None:
 
 def _reduction(program: Program, i: Instruction) -> Wrong | None:
     sums_squares = bool(i.writes) and i.writes[0].what is What.NORM
-    if program.stages[i.stage].clips and i.kind is Kind.ALL_REDUCE and sums_squares:
+    if norms(program.stages, program.rule) and i.kind is Kind.ALL_REDUCE and sums_squares:
         return _norm(program, i)
     bucket = i.writes[0].part if i.writes else -1
     shape = program.stages[i.stage]

@@ -45,15 +45,21 @@ def twin(stages: Stages, rule: Rule, stage: int, microbatch: int) -> Value | Non
     return Value(What.ENDED, 1, before + half if same else before, 0)
 
 
-def _turns(
-    stages: Stages, rule: Rule, stage: int, microbatch: int, part: int
-) -> tuple[tuple[Value, ...], tuple[Value, ...]]:
-    """The signals that a forward (part 0) or backward (part 1) reads and writes: none where there are no waves."""
-    if not waves(rule):
-        return (), ()
+def _awaited(stages: Stages, rule: Rule, stage: int, microbatch: int, part: int) -> tuple[Value, ...]:
+    """The signal of the other wave that a forward (part 0) or backward (part 1) waits for: none where there are no waves."""
+    if not _takes_turns(stages, rule, stage, part):
+        return ()
     found = twin(stages, rule, stage, microbatch)
-    reads = () if found is None else (found._replace(part=part),)
-    return reads, (Value(What.ENDED, stage, microbatch, part),)
+    return () if found is None else (found._replace(part=part),)
+
+
+def _signals(stages: Stages, rule: Rule, stage: int, microbatch: int, part: int) -> tuple[Value, ...]:
+    """That a forward, with the one that is made again (part 0), or a backward (part 1) is over."""
+    return (Value(What.ENDED, stage, microbatch, part),) if _takes_turns(stages, rule, stage, part) else ()
+
+
+def _takes_turns(stages: Stages, rule: Rule, stage: int, part: int) -> bool:
+    return waves(rule) and not (part and stages[stage].overlaps)
 
 
 def lent(stages: Stages, rule: Rule, stage: int, update: int) -> tuple[Value, ...]:
@@ -63,7 +69,7 @@ def lent(stages: Stages, rule: Rule, stage: int, update: int) -> tuple[Value, ..
 
 def left_over(stages: Stages, rule: Rule, microbatch: int) -> tuple[Value, ...]:
     """What the second wave leaves for the first one behind its update with this last microbatch, when nothing comes any more."""
-    signals = (Value(What.ENDED, 1, microbatch, part) for part in (0, 1))
+    signals = (value for part in (0, 1) for value in _signals(stages, rule, 1, microbatch, part))
     return *signals, *lent(stages, rule, 1, rule.update(1, microbatch))
 
 
@@ -128,16 +134,20 @@ def accumulators(stages: Stages, stage: int, microbatch: int) -> tuple[Value, ..
 def forward_values(
     stages: Stages, rule: Rule, stage: int, microbatch: int, again: bool
 ) -> tuple[tuple[Value, ...], tuple[Value, ...]]:
-    """What a forward reads and writes."""
+    """What a forward reads and writes.
+
+    Of waves, one that is made again waits until the other wave's stash is gone, and then tells that this microbatch draws no more random
+    numbers: the other wave's next forward waits for that.
+    """
     shape = stages[stage]
     reads = (*inputs_of(stages, stage, microbatch), weight_read(stages, rule, stage, microbatch, backward=again))
     made = (pieces(stages, What.ACTIVATION, stage, target, stage, microbatch) for target in shape.targets)
     outputs = tuple(value for values in made for value in values)
     stash = (Value(What.STASH, stage, microbatch),)
+    over = _signals(stages, rule, stage, microbatch, 0)
     if again:
-        return reads, stash
-    waited, signals = _turns(stages, rule, stage, microbatch, 0)
-    return reads + waited, (outputs if shape.recompute else outputs + stash) + signals
+        return reads + _awaited(stages, rule, stage, microbatch, 1), stash + over
+    return reads + _awaited(stages, rule, stage, microbatch, 0), outputs if shape.recompute else outputs + stash + over
 
 
 def backward_values(
@@ -163,8 +173,8 @@ def backward_values(
     leaving = tuple(
         value for source in shape.gradients for value in pieces(stages, What.GRADIENT, source, stage, stage, microbatch)
     )
-    waited, signals = _turns(stages, rule, stage, microbatch, 1)
-    return reads + waited, leaving + accumulators(stages, stage, microbatch) + signals
+    reads += _awaited(stages, rule, stage, microbatch, 1)
+    return reads, leaving + accumulators(stages, stage, microbatch) + _signals(stages, rule, stage, microbatch, 1)
 
 
 def reduce_group(stages: Stages, stage: int, bucket: int) -> tuple[int, ...]:
@@ -200,6 +210,11 @@ def summed(stages: Stages, stage: int, bucket: int) -> bool:
 def stages_on(stages: Stages, device: int) -> list[int]:
     """The stages that a device hosts, ascending."""
     return [s for s, shape in enumerate(stages) if device in shape.devices]
+
+
+def norms(stages: Stages, rule: Rule) -> bool:
+    """Whether the norm of all gradients is an instruction of its own; a wave's step has all that it steps with, and finds it by itself."""
+    return stages[0].clips and not waves(rule)
 
 
 def norm_group(stages: Stages) -> tuple[int, ...]:
@@ -255,7 +270,7 @@ def step_values(
 ) -> tuple[tuple[Value, ...], tuple[Value, ...]]:
     """What a step reads and writes."""
     reads = gradients_of(stages, rule, stage, update, device)
-    if stages[stage].clips:
+    if norms(stages, rule):
         reads.append(norm_of(stages, update, device))
     reads += [Value(What.SHARD if stages[stage].gathers else What.WEIGHTS, stage, update)]
     reads += [Value(What.OPTIMIZER, stage, update)]

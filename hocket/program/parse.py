@@ -152,7 +152,8 @@ def _stage(reader: _Reader, line: str, number: int) -> tuple[StageShape, tuple[i
     seen: dict[str, str] = {}
     tied: list[tuple[int, tuple[int, ...]]] = []
     lists = ("devices", "sources", "targets", "gradients")
-    flags, figures = ("batch", "recompute", "clips"), ("buckets", "columns", "shard", "merged", "threads", "wave")
+    flags = ("batch", "recompute", "clips", "overlaps")
+    figures = ("buckets", "columns", "shard", "merged", "threads", "wave")
     known = (*lists, *flags, "tied", *figures, "update", "delay")
     for entry in rest.split(";"):
         key, _, word = entry.strip().partition(" ")
@@ -189,6 +190,7 @@ def _stage(reader: _Reader, line: str, number: int) -> tuple[StageShape, tuple[i
         merged=_number(reader, seen.get("merged", "1"), least=1),
         threads=_numbers(reader, seen["threads"]) if "threads" in seen else (),
         wave=_number(reader, seen.get("wave", "0")),
+        overlaps="overlaps" in seen,
     )
     return shape, (_number(reader, seen["update"], least=1), _number(reader, seen.get("delay", "0")))
 

@@ -50,6 +50,7 @@ class StageShape:
         merged: microbatches of a bundle, which one forward or backward runs together: those from a multiple of this on.
         threads: for each bucket, how many threads move its sum; (): what the library takes by itself.
         wave: which replica of the model it belongs to, of several that take turns on the same devices (strategies/tick_tock.py).
+        overlaps: whether a wave's backwards need not wait for the other wave's; its forwards always do.
     """
 
     devices: tuple[int, ...]
@@ -66,6 +67,7 @@ class StageShape:
     merged: int = 1
     threads: tuple[int, ...] = ()
     wave: int = 0
+    overlaps: bool = False
 
     @property
     def lane(self) -> str:

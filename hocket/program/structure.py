@@ -158,7 +158,7 @@ def _clips(program: Program) -> Iterator[Problem]:
     clips = {stage.clips for stage in program.stages}
     if clips == {True, False}:
         yield _wrong("some stages clip and others do not; expected all or none: the norm is that of all gradients.")
-    if True in clips and not program.rule.at_one_moment:
+    if True in clips and not (program.rule.at_one_moment or waves(program.rule)):
         yield _wrong(
             f"stages clip under a rule {program.rule.kind!r} with updates {list(program.rule.batch)} and delays {list(program.rule.delay)}; "
             "expected all stages to update at one moment, with the gradients of the same microbatches."
@@ -170,6 +170,10 @@ def _waves(program: Program) -> Iterator[Problem]:
     if not waves(program.rule):
         if any(found):
             yield _wrong(f"stages of waves {found} under a rule {program.rule.kind!r}; expected wave 0 only.")
+        if any(stage.overlaps for stage in program.stages):
+            yield _wrong(
+                f"stages whose backwards overlap under a rule {program.rule.kind!r}; expected it of waves only."
+            )
         return
     if len(program.stages) != WAVES or program.rule.batch[0] % WAVES or len(set(program.rule.batch)) > 1:
         what = f"{len(program.stages)} stages with updates of {list(program.rule.batch)} microbatches"
@@ -178,9 +182,9 @@ def _waves(program: Program) -> Iterator[Problem]:
     first, second = program.stages
     if replace(first, wave=1) != second:
         yield _wrong("stages 0 and 1 are not two waves of one model; expected the same of both, but for waves 0 and 1.")
-    if first.targets or first.tied or first.sharded or first.recompute or first.merged != 1 or first.columns != 1:
+    if first.targets or first.tied or first.sharded or first.merged != 1 or first.columns != 1:
         yield _wrong(
-            "a wave has borders, ties, parts, bundles or columns, or recomputes; expected all of the model, and none of these."
+            "a wave has borders, ties, parts, bundles or columns; expected all of the model, and none of these."
         )
     half = program.rule.batch[0] // WAVES
     if half % first.round:

@@ -119,6 +119,8 @@ def _stage_line(s: int, stage: StageShape, update: int, delay: int) -> str:
         fields.append(f"threads {_numbers(stage.threads)}")
     if stage.wave:
         fields.append(f"wave {stage.wave}")
+    if stage.overlaps:
+        fields.append("overlaps")
     fields.append(f"update {update}")
     if delay:
         fields.append(f"delay {delay}")

@@ -63,6 +63,10 @@ class Clipping:
             total += squares_of(held) / holders
         return Squares(total if self._total is None else self._total(total))
 
+    def alone(self, gradients: Iterable[Tensor]) -> Tensor | float:
+        """By what a step multiplies its gradients, which are all there are."""
+        return 1.0 if self._most is None else scale_of(squares_of(list(gradients)), self._most)
+
     def factor(self, squares: Squares) -> Tensor | float:
         """By what a step multiplies its gradients, given the sum of all squares."""
         return 1.0 if self._most is None else scale_of(squares.flats[0], self._most)

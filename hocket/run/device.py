@@ -373,7 +373,7 @@ class Device:
         if lends:
             lent = [store[value] for value in instruction.reads if value.what is What.LENT]
             used = averaged(buckets, lent) if lent else alone(buckets, weights.buckets, float(factor))
-            factor = 1.0
+            factor = self.clipping.alone(g for bucket in used for _, g in weights.buckets.named(bucket))
         slot = weights.step(newest, used, old in instruction.frees, factor)
         if lends and not lent:
             for bucket in used:

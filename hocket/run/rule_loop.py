@@ -137,6 +137,8 @@ def _two_waves(captured: Captured, plan: Plan, microbatches: int, start: int) ->
         for name, gradient in gradients.items():
             part = gradient * (samples / together)
             steps[name].grad = before[name] * (before_samples / together) + part if before else part
+        if captured.job.clip_grad_norm is not None:  # what is stepped with
+            torch.nn.utils.clip_grad_norm_(steps.values(), captured.job.clip_grad_norm)
         optimizers[wave].step()
         optimizers[wave].zero_grad()
         with torch.no_grad():

@@ -130,6 +130,7 @@ def in_use(stages: Stages, rule: Rule, options: Options) -> frozenset[Feature]:
     widths = {len(stage.devices) * stage.columns for stage in stages}
     asked = {
         Feature.ASYNCHRONOUS: rule.kind != "sync",
+        Feature.APART: rule.kind not in ("sync", "averaged"),
         Feature.PIPEDREAM: rule.kind in ("stashed", "vertical", "naive"),
         Feature.NAIVE: bool(options.get("naive")),
         Feature.VERTICAL_SYNC: bool(options.get("vertical_sync")),

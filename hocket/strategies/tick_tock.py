@@ -13,7 +13,7 @@ from hocket.passes.assemble import assemble
 from hocket.passes.tasks import Task, Work
 from hocket.program.program import Program
 from hocket.program.rule import WAVES, Rule
-from hocket.strategies._choices import Choice, Situation, replicas
+from hocket.strategies._choices import Choice, Situation, recomputing, replicas
 from hocket.strategies._common import Option, Options, Stages, config, reasons
 from hocket.strategies._orders import own
 from hocket.units import show_count
@@ -21,7 +21,15 @@ from hocket.units import show_count
 PAPER = "Wavelet (Wang et al., MLSys 2021), section 3.2 and appendix B.1; figures 8 and 9"
 STEADY = False
 WAVED = True
-OPTIONS: dict[str, Option] = {}
+ALIGN = ("both", "forwards")
+OPTIONS = {
+    "align": Option(
+        str,
+        "both",
+        "which of a wave's instructions wait for their like of the other wave: forwards and backwards, as in the paper, or forwards alone",
+        ALIGN,
+    )
+}
 
 
 def rule(stages: Stages, microbatches: int, options: Options) -> Rule:
@@ -42,8 +50,6 @@ def _waves(stages: Stages) -> str | None:
     if len(stages) != WAVES or stages[1] != replace(stages[0], wave=1):
         waves = ", ".join(str(stage.wave) for stage in stages)
         return f"stages of waves {waves}; tick-tock has two that are alike, waves 0 and 1, each with all layers on the same devices"
-    if stages[0].recompute:
-        return "recompute would draw random numbers again while the other wave draws its own, and the two share a generator"
     if stages[0].sharded:
         return "shard divides a step among replicas, and a wave hands its whole gradients on to the other wave; take shard: none"
     if stages[0].columns > 1:
@@ -67,15 +73,23 @@ def in_flight(stages: Stages, microbatches: int, options: Options) -> tuple[int,
 
 
 def compile(stages: Stages, microbatches: int, options: Options) -> Program:
-    """The program; its period is one batch: a forward of one wave beside the backward of the other, and their updates."""
+    """The program; its period is one batch: a forward of one wave beside the backward of the other, and their updates.
+
+    What is made again waits for the other wave's backward, and the other wave's next forward for it: so there is one stash at a time, and
+    no two draw random numbers at once.
+    """
+    ahead = not stages[0].recompute  # whether the other wave's forward needs nothing that is made for a backward
+    stages = tuple(replace(stage, overlaps=options["align"] == "forwards") for stage in stages)
 
     def order(device: int, total: int) -> list[Task]:
         turns = list(_alternating(stages, device, microbatches, total))
         last = {(s, m // microbatches): m for s, m in turns}
         tasks: list[Task] = []
         for k, (s, m) in enumerate(turns):
-            tasks += [Task(Work.FORWARD, *turns[k])] if k == 0 else []
-            tasks += [Task(Work.FORWARD, *ahead) for ahead in turns[k + 1 : k + 2]]
+            if not (k and ahead):
+                tasks.append(Task(Work.FORWARD, s, m))
+            if ahead:
+                tasks += [Task(Work.FORWARD, *other) for other in turns[k + 1 : k + 2]]
             tasks.append(Task(Work.BACKWARD, s, m))
             if last[s, m // microbatches] == m:
                 tasks.append(Task(Work.UPDATE, s, m // microbatches))
@@ -94,8 +108,11 @@ def _alternating(stages: Stages, device: int, microbatches: int, total: int) -> 
 
 
 def choices(situation: Situation) -> Iterable[Choice]:
-    """All numbers of devices on which every replica of both waves has as many microbatches of a batch."""
+    """All numbers of devices on which every replica of both waves has as many microbatches of a batch, in both alignments; where memory is
+    short, with one stash at a time."""
     for choice in replicas(situation) if situation.shard in (None, "none") else ():
         (stage,) = choice.stages
         if choice.microbatches % (WAVES * len(stage.devices)) == 0:
-            yield replace(choice, stages=(stage, replace(stage, wave=1)), thriftier=())
+            waves = replace(choice, stages=(stage, replace(stage, wave=1)), thriftier=())
+            yield replace(waves, options={"align": "both"}, thriftier=(recomputing(waves),))
+            yield replace(waves, options={"align": "forwards"})

@@ -85,6 +85,7 @@ class Ask:
 # By feature, what it changes in a plan or a job.
 ASKS: dict[Feature, dict[str, Any]] = {
     Feature.ASYNCHRONOUS: {"strategy": "two_bw"},
+    Feature.APART: {"strategy": "two_bw"},
     Feature.PIPEDREAM: {"strategy": "pipedream"},
     Feature.NAIVE: {"strategy": "pipedream", "options": {"naive": True}},
     Feature.VERTICAL_SYNC: {"strategy": "pipedream", "options": {"vertical_sync": True}},
@@ -149,8 +150,10 @@ def pairs() -> Iterator[tuple[Feature, Feature]]:
 
 def whole(pair: tuple[Feature, Feature]) -> set[Feature]:
     """Two features, and what they are a part of."""
-    late = {Feature.PIPEDREAM, Feature.ASYNCHRONOUS}
-    of = {Feature.NAIVE: late, Feature.VERTICAL_SYNC: late, Feature.PIPEDREAM: late}
+    late = {Feature.APART, Feature.ASYNCHRONOUS}  # as two_bw, which is tried where either is asked for
+    of = dict.fromkeys(late, late) | dict.fromkeys(
+        (Feature.NAIVE, Feature.VERTICAL_SYNC, Feature.PIPEDREAM), late | {Feature.PIPEDREAM}
+    )
     return set(pair).union(*(of.get(feature, ()) for feature in pair))
 
 

@@ -45,10 +45,13 @@ class Execution:
         self._lost, self._clock = lost, clock
 
     def gather(self, instruction: Instruction, store: dict[Value, Any]) -> None:
-        """Put into a lane's store what an instruction reads and is not there; wait for it."""
-        for value in instruction.reads:
-            if value not in store:
-                store[value] = self._taken(value)
+        """Put into a lane's store what an instruction reads and is not there; wait for it.
+
+        What other waves give comes first: a wave's sums begin behind those of the wave before, whose step tells that they have begun.
+        """
+        absent = [value for value in instruction.reads if value not in store]
+        for value in sorted(absent, key=lambda one: one.what not in _BETWEEN_WAVES):
+            store[value] = self._taken(value)
 
     def _taken(self, value: Value) -> Any:
         """What another lane has written, when it is there."""
