@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from hocket.cli.progress import Progress
 from hocket.cli.table import print_table
 from hocket.units import show_count, show_gap
 
@@ -21,6 +22,8 @@ Explain = Annotated[
     bool, typer.Option("--explain/--no-explain", help="Say what limits the best plan, and what would help most.")
 ]
 Candidates = Annotated[bool, typer.Option("--candidates", help="List what was refused as well, each with its reason.")]
+Report = Callable[[int, int, str], None]
+"""Told (done, total, what is being done)."""
 _LEAST = 0.0005  # a smaller share or gain is none
 
 
@@ -132,13 +135,17 @@ class Why:
 
     explain: bool
     refusals: bool
-    explained: Callable[[Any], Explained]
+    explained: Callable[[Any, Report | None], Explained]
     refused: "Callable[[Any], Sequence[Refused]]"
+
+    def _explained(self, found: Any, people: bool) -> Explained:
+        with Progress("explaining", people) as progress:
+            return self.explained(found, progress)
 
     def print(self, found: Any) -> None:
         """For people."""
         if self.explain:
-            self.explained(found).print()
+            self._explained(found, True).print()
         if self.refusals:
             print_refused(self.refused(found))
 
@@ -146,7 +153,7 @@ class Why:
         """As plain data."""
         from hocket.typed import as_data
 
-        told = self.explained(found).json() if self.explain else {}
+        told = self._explained(found, False).json() if self.explain else {}
         return told | ({"refused": [as_data(one) for one in self.refused(found)]} if self.refusals else {})
 
 
@@ -195,20 +202,27 @@ def print_refused(refused: "Sequence[Refused]", most: int = 60) -> None:
         print_table(f"refused: {len(refused)}, of which {len(rows)} are shown", ["strategy", "config", "reason"], rows)
 
 
-def explained_sizes(found: Any, options: Mapping[str, Any]) -> Explained:
+def explained_sizes(found: Any, options: Mapping[str, Any], progress: Report | None = None) -> Explained:
     """Of the best plan of a model by its sizes."""
     from hocket.plan.verdict import of_sizes
     from hocket.plan.what_if import ask_sizes, fewer, usual
 
-    answers = [ask_sizes(found, question, options, search=False) for question in usual(found.cluster)]
-    alone = fewer(found.cluster, found.best.predicted.bubble_fraction)
-    answers += [one for one in (ask_sizes(found, question, options) for question in alone) if one.gain > 0]
+    questions, alone = usual(found.cluster), fewer(found.cluster, found.best.predicted.bubble_fraction)
+    answers = []
+    for k, question in enumerate((*questions, *alone)):
+        if progress:
+            progress(k, len(questions) + len(alone), f"what if {question.text}")
+        one = ask_sizes(found, question, options, search=k >= len(questions))
+        if k < len(questions) or one.gain > 0:
+            answers.append(one)
     plan, profile = found.plan(found.best), found.profile_of(found.best)
     verdict = of_sizes(found, options)
     return Explained(plan, profile, answered(answers), verdict, buckets=found.buckets_text)
 
 
-def explained_profile(profiles: "Mapping[str, ModelProfile]", found: Any, options: Mapping[str, Any]) -> Explained:
+def explained_profile(
+    profiles: "Mapping[str, ModelProfile]", found: Any, options: Mapping[str, Any], progress: Report | None = None
+) -> Explained:
     """Of the best plan of a profiled job."""
     from hocket.plan.verdict import of_profile, with_stale
     from hocket.plan.wave_verdict import why_not
@@ -216,11 +230,19 @@ def explained_profile(profiles: "Mapping[str, ModelProfile]", found: Any, option
 
     plan = found.best.plan
     profile = next(one for one in profiles.values() if one.digest == plan.profile_digest)
+
+    def searching(what: str) -> dict[str, Any]:
+        """Options of a search that says what it is for."""
+        if progress is None:
+            return dict(options)
+        progress(0, 0, what)
+        return {**options, "progress": lambda done, total, at: progress(done, total, f"{what}: {at}")}
+
     answers = [
-        ask_profile(profiles, found, question, options, search=False)
+        ask_profile(profiles, found, question, searching(f"what if {question.text}"), search=False)
         for question in usual(plan.cluster, plan.swap is not None)
     ]
-    verdict = with_stale(of_profile(found), profiles, found, options)
+    verdict = with_stale(of_profile(found), profiles, found, searching("plans with old weights"))
     verdict = replace(verdict, waves=tuple(why_not(found, profiles)))
     amplification = None
     if found.best.amplification is not None:

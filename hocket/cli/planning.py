@@ -200,7 +200,10 @@ def plan(
         if past is not None:
             print(f"note: {past.line}; --no-experience leaves that out", file=sys.stderr if json else sys.stdout)
         why = Why(
-            explain, candidates, lambda found: explained_profile(profiles, found, options), lambda found: found.refused
+            explain,
+            candidates,
+            lambda found, progress: explained_profile(profiles, found, options, progress),
+            lambda found: found.refused,
         )
         _report(of_batches.best, output, rows, json, why, profiles if past else {})
         return
@@ -238,7 +241,10 @@ def plan(
     if max_batch is not None:
         print(found.line, file=sys.stderr if json else sys.stdout)
     why = Why(
-        explain, candidates, lambda found: explained_sizes(found, options), lambda found: refused_meshes(found, options)
+        explain,
+        candidates,
+        lambda found, progress: explained_sizes(found, options, progress),
+        lambda found: refused_meshes(found, options),
     )
     report(found.best, output, rows, json, why)
 

@@ -47,7 +47,14 @@ class Bar:
 
     def report(self, done: float, total: float, label: str) -> None:
         """So much of a total (0: not known) is done, and this is being done."""
+        if not total:
+            self.tasks[0].total = None  # which `update` takes for no change
         self._bar.update(self._task, completed=done, total=total or None, description=f"{self._title}: {label}")
+
+    @property
+    def tasks(self) -> Any:
+        """Of rich: one."""
+        return self._bar.tasks
 
     def stop(self) -> None:
         """Remove it."""

@@ -88,7 +88,7 @@ class Hunt:
                 done += 1
                 continue
             if progress:
-                progress(done, self.considered, name)
+                progress(done, self.considered, f"choices of {name}")
             shapes = self.bounds.shapes(choice)
             try:
                 reason = self._beyond(name, choice, bound_s) if tight else self._impossible(name, shapes, choice)
@@ -110,8 +110,6 @@ class Hunt:
                         self._add(name, shared(choice))
                     for first in choice.thriftier[:1]:
                         self._add(name, replace(first, thriftier=choice.thriftier[1:]))
-        if progress:
-            progress(self.considered, self.considered, "done")
 
     def _add(self, name: str, choice: Choice | None) -> None:
         """Let another choice wait, if there is one."""

@@ -7,6 +7,7 @@ continued in a line.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from hocket.errors import RefusedError
 from hocket.hardware.cluster import Cluster
@@ -68,20 +69,22 @@ def largest(
     names = list(dict.fromkeys((*names, SWAPPING)))
     found = []
     for k, name in enumerate(names):
-        if progress:
-            progress(k, len(names), name)
+        at = partial(progress, k, len(names)) if progress else (lambda what: None)
         search = _swapped if name == SWAPPING else _staying
-        found.append(search(name, profile, cluster, batch_size, block))
+        found.append(search(name, profile, cluster, batch_size, block, at))
     return tuple(sorted(found, key=lambda one: (-one.blocks, one.strategy)))
 
 
-def _staying(name: str, profile: ModelProfile, cluster: Cluster, batch_size: int, block: Block) -> Largest:
+def _staying(
+    name: str, profile: ModelProfile, cluster: Cluster, batch_size: int, block: Block, at: Callable[[str], None]
+) -> Largest:
     """By doubling, then by halves."""
     most = max(LEAST, (MOST_LAYERS - len(profile.layers)) // block.size + block.times)
     known: dict[int, str | None] = {}
 
     def fits(times: int) -> bool:
         if times not in known:
+            at(f"{name}, {times} blocks")
             deeper = lengthened(profile, block, times)
             known[times] = _choice(name, Situation(deeper, cluster, batch_size))
         return known[times] is not None
@@ -138,11 +141,14 @@ def _variants(name: str, situation: Situation) -> Iterator[Choice]:
                 yield replace(thrifty, thriftier=())
 
 
-def _swapped(name: str, profile: ModelProfile, cluster: Cluster, batch_size: int, block: Block) -> Largest:
+def _swapped(
+    name: str, profile: ModelProfile, cluster: Cluster, batch_size: int, block: Block, at: Callable[[str], None]
+) -> Largest:
     """What hosts need of two depths, and the depth at which a line through both is what they have."""
     depths = (max(LEAST, block.times), max(LEAST, block.times) + LEAST)
     needs, config = [], ""
     for times in depths:
+        at(f"{name}, what hosts need for {times} blocks")
         deeper = lengthened(profile, block, times)
         try:
             plan = smallest_packs(Situation(deeper, cluster, batch_size))

@@ -51,6 +51,8 @@ def plans_of_packs(
         if not others:
             found.refused.append(Refused(SWAPPING, "", NO_HOST, swaps=True))
         return found
+    at = progress or (lambda done, total, what: None)
+    at(0, 0, "packs of layers that swap")
     try:
         server, layers = server_of(situation.cluster), layer_profile(situation.profile, situation.cluster)
     except (InputError, RefusedError) as error:
@@ -61,10 +63,9 @@ def plans_of_packs(
     except Exception as error:
         found.refused.append(failed(SWAPPING, "", error, swaps=True))
         return found
-    plain = []
+    plain, total = list[Candidate](), len(offered) + (0 if others else len(AHEAD))
     for k, (mode, one) in enumerate(offered):
-        if progress:
-            progress(k, len(offered), SWAPPING)
+        at(k, total, f"swapping, {mode} {len(one.backward.packs)} packs b{one.backward.size}")
         try:
             plan = _plan(situation, mode, one, profile_path)
         except Exception as error:
@@ -72,20 +73,22 @@ def plans_of_packs(
             continue
         plain += tried(situation, plan, _config(plan), found, POLICY)
     if plain and not others:
-        _ahead(situation, min(plain, key=lambda c: c.iteration_s), found)
+        best = min(plain, key=lambda c: c.iteration_s)
+        for k, ahead in enumerate(AHEAD, len(offered)):
+            at(k, total, f"swapping {ahead} ahead, {best.config}")
+            _ahead(situation, best, ahead, found)
     if not offered and not found.refused:
         found.refused.append(Refused(SWAPPING, "", _nothing(situation, layers, server), swaps=True))
     return found
 
 
-def _ahead(situation: Situation, best: Candidate, found: Packs) -> None:
+def _ahead(situation: Situation, best: Candidate, ahead: int, found: Packs) -> None:
     """The quickest with values swapped in ahead of their use, where that is quicker."""
-    for ahead in AHEAD:
-        known = Packs()
-        better = tried(situation, best.plan, f"{_config(best.plan)} ahead {ahead}", known, POLICY, ahead)
-        found.considered += known.considered
-        found.refused += known.refused
-        found.candidates += [one for one in better if one.iteration_s < best.iteration_s * (1 - TIE)]
+    known = Packs()
+    better = tried(situation, best.plan, f"{_config(best.plan)} ahead {ahead}", known, POLICY, ahead)
+    found.considered += known.considered
+    found.refused += known.refused
+    found.candidates += [one for one in better if one.iteration_s < best.iteration_s * (1 - TIE)]
 
 
 def _offered(

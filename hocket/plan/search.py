@@ -66,7 +66,7 @@ def search(
             (amplification.py): what uses more is refused, and burst-parallel plans are found under it. None: no limit.
         swap: only baselines whose memory is virtualised by this policy (virtual_memory.py), of the strategies named or the usual ones.
         alone_s: these seconds; worked out from the profile when not given.
-        progress: called with (done, total, what).
+        progress: called with (done, total, what) of each step of the search; a total of 0 is not known.
 
     Raises:
         InputError: an unknown strategy, one that is not synchronous where only those are wanted, or a size that is not positive.
@@ -112,9 +112,12 @@ def search(
     hunt.run(progress)
     found = ordered(_of_groups(hunt.candidates, profile, cluster))
     notes = list(_notes(profile, situation, cluster))
+    at = progress or (lambda done, total, what: None)
     if profile.compiled is not None:
+        at(0, 0, "stages that are worth compiling")
         found = ordered(_compiled(one, profile, hunt.refused) for one in found)
     if buckets == AUTO:
+        at(0, 0, "buckets of gradients")
         found = ordered(best_few(found, profile, tolerance, hunt.refused))
     if profile.compiled is not None and found:
         notes.append(told(found[0].plan, profile))

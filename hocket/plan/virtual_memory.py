@@ -5,6 +5,7 @@ on a device at once, a stage's weights, must fit there. Where the order is one t
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from math import ceil
 
 from hocket.features import Feature, conflict
@@ -51,24 +52,35 @@ def plans_with_virtual_memory(
         found.refused += [Refused(name, "", NO_HOST, swaps=True) for name in names]
         return found
     for k, name in enumerate(names):
-        if progress:
-            progress(k, len(names), name)
+        at = partial(progress, k, len(names)) if progress else None
         try:
-            _try(situation, name, policy, profile_path, found)
+            _try(situation, name, policy, profile_path, found, at)
         except Exception as error:
             found.refused.append(failed(name, "", error, swaps=True))
     return found
 
 
-def _try(situation: Situation, name: str, policy: str, profile_path: str, found: Packs) -> None:
+def _try(
+    situation: Situation,
+    name: str,
+    policy: str,
+    profile_path: str,
+    found: Packs,
+    progress: Callable[[str], None] | None,
+) -> None:
     """One strategy's."""
+    at = progress or (lambda what: None)
+    at(f"choices of {name}")
     for choice in _choices(situation, name, found):
         plan = make_plan(situation, name, choice, profile_path)
         words = f"{config(plan.shapes(situation.profile))}{' recompute' * choice.stages[0].recompute} swap {policy}"
+        at(f"{name} {words}")
         tried(situation, plan, words, found, policy)
     for choice in _packed(situation, name):
         plan = make_plan(situation, "harmony", choice, profile_path)
-        tried(situation, plan, f"in the order of {name}, {len(plan.stages)} packs swap {policy}", found, policy)
+        words = f"in the order of {name}, {len(plan.stages)} packs swap {policy}"
+        at(words)
+        tried(situation, plan, words, found, policy)
 
 
 def _choices(situation: Situation, name: str, found: Packs) -> Iterator[Choice]:

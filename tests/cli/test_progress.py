@@ -5,11 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from hocket.cli.progress import Lines, Progress
+from hocket.cli.explaining import explained_profile
+from hocket.cli.progress import Bar, Lines, Progress
 from hocket.hardware.cluster import Cluster
 from hocket.plan.goal import Goal
+from hocket.plan.largest import largest
+from hocket.plan.search import search
 from hocket.plan.sized_goal import plan_sizes
 from hocket.profile.sizes import published
+from tests.plan.test_packs import MODEL, cluster
 
 CLUSTER = Path(__file__).parents[2] / "examples" / "clusters" / "a100-servers.yaml"
 
@@ -62,6 +66,17 @@ def test_a_line_says_what_is_known() -> None:
     lines.stop()
 
 
+def test_a_bar_forgets_a_share_that_is_not_known_any_more() -> None:
+    """What follows a search that is done is no longer 100 % of anything."""
+    bar = Bar("planning")
+    bar.start()
+    bar.report(12, 12, "flush")
+    bar.report(0, 0, "buckets of gradients")
+    (task,) = bar.tasks
+    bar.stop()
+    assert (task.completed, task.total, task.description) == (0, None, "planning: buckets of gradients")
+
+
 def test_a_search_by_sizes_says_what_it_looks_at() -> None:
     """It knows no share of what is done."""
     said: list[tuple[float, float, str]] = []
@@ -70,3 +85,38 @@ def test_a_search_by_sizes_says_what_it_looks_at() -> None:
         published("gpt2-xl"), cluster, 128, Goal(), lambda *one: said.append(one), tensors=(1,), shards=("none",)
     )
     assert said == [(0, 0, f"ways to divide {cluster.devices} devices for a batch of 128")]
+
+
+def test_a_search_says_what_it_is_at_to_its_end() -> None:
+    """And never that it is done before it is: choices, buckets, then each plan that swaps; of baselines each plan, too."""
+    said: list[tuple[float, float, str]] = []
+    search(MODEL, cluster(700e6), 4, progress=lambda *one: said.append(one))
+    words = [one[-1] for one in said]
+    assert words.index("buckets of gradients") < words.index("packs of layers that swap")
+    assert words[0].startswith("choices of ")
+    assert words[-1].startswith("swapping 1 ahead, ")
+    assert any(one.startswith("swapping, pipeline ") and " packs b" in one for one in words)
+    assert all(done < total or not total for done, total, _ in said)
+    said.clear()
+    search(MODEL, cluster(700e6), 4, strategies=("gpipe",), swap="lru", progress=lambda *one: said.append(one))
+    assert said[0][-1] == "choices of gpipe"
+    assert any("swap lru" in one[-1] for one in said)
+
+
+def test_how_deep_says_each_depth() -> None:
+    """Of the strategy that is looked at, the last one as well."""
+    said: list[tuple[float, float, str]] = []
+    largest(MODEL, cluster(700e6), 4, ("flush",), lambda *one: said.append(one))
+    words = [one[-1] for one in said]
+    assert "flush, 3 blocks" in words
+    assert [one for one in words if one.startswith("harmony, what hosts need for ")] == words[-2:]
+
+
+def test_what_explains_says_what_it_asks() -> None:
+    """Each question, and the choices of the searches for it."""
+    said: list[tuple[float, float, str]] = []
+    found = search(MODEL, cluster(700e6), 4)
+    explained_profile({"": MODEL}, found, {}, lambda *one: said.append(one))
+    words = [one[-1] for one in said]
+    assert any(one.startswith("what if ") for one in words)
+    assert any(one.startswith("plans with old weights: choices of ") for one in words)
