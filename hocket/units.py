@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable, Mapping
-from math import inf, nan
+from math import ceil, inf, nan
 
 from hocket.errors import InputError
 
@@ -18,6 +18,14 @@ def show_bytes(amount_bytes: float) -> str:
         if abs(amount_bytes) >= size:
             return f"{amount_bytes / size:.2f} {unit}"
     return f"{amount_bytes:.0f} B"
+
+
+def enough_bytes(amount_bytes: float) -> str:
+    """Write an amount of memory for a file, such as '1.51GiB': what `read_size` reads of it is no less."""
+    for size, unit in _BINARY:
+        if amount_bytes >= size:
+            return f"{ceil(amount_bytes / size * 100 + 1e-6) / 100:.2f}{unit}"
+    return f"{ceil(amount_bytes)}B"
 
 
 def show_seconds(duration_s: float) -> str:

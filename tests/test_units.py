@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from hocket.errors import InputError
 from hocket.units import (
+    enough_bytes,
     read_rate,
     read_size,
     show_bytes,
@@ -79,6 +80,12 @@ def test_sizes_read_back(amount: float) -> None:
     """What is shown can be given, to the digits that are shown."""
     assert read_size(show_bytes(amount), "") == pytest.approx(max(amount, 1), rel=6e-3, abs=0.5)
     assert read_rate(show_rate(amount), "") == pytest.approx(amount, rel=6e-3)
+
+
+@given(st.floats(min_value=1e-3, max_value=1e15))
+def test_enough_is_enough(amount: float) -> None:
+    """What somebody is told to write is no less than what is needed, and hardly more."""
+    assert amount <= read_size(enough_bytes(amount), "") <= max(1.011 * amount, amount + 1)
 
 
 @given(st.floats(min_value=1e-6, max_value=119))

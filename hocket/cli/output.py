@@ -107,7 +107,7 @@ def _refusals(found: "Search") -> Iterator[str]:
     """A line for each strategy, with the choice that misses by the least memory, or else the first, as the example."""
     groups: dict[str, list[Refused]] = {}
     for refusal in found.refused:
-        groups.setdefault(refusal.strategy, []).append(refusal)
+        groups.setdefault(found.named(refusal), []).append(refusal)
     for name, group in groups.items():
         if found.candidates and not any(one.config for one in group) and group[0].reason.startswith("no choice"):
             continue  # there is nothing to be done about it

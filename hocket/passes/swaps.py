@@ -15,7 +15,7 @@ from hocket.passes.swapping import StageSizes, Swapping
 from hocket.program.footprint import Sizes, footprints
 from hocket.program.instruction import COMPUTE, Instruction, Kind
 from hocket.program.program import Program, freeze
-from hocket.units import show_bytes
+from hocket.units import enough_bytes, show_bytes
 
 _ROUNDS = 7  # limits that are tried until what can be there at once, whatever the timing, is within the budget
 _LEAST_PARTS = 1024  # of a budget: the least that is taken off
@@ -40,6 +40,8 @@ def with_swaps(program: Program, swapping: Swapping, habits: Habits, sizes: Size
                 raise RefusedError(
                     f"swap.host_bytes of device {device}",
                     f"{show_bytes(swapping.host_bytes)}, and {show_bytes(host.bytes)} of its values lie there at once",
+                    next_step=f"Give it host_bytes: {enough_bytes(host.bytes)} or more, or leave the key out: then it is the device's part of "
+                    "host_memory_bytes.",
                 )
     return found
 

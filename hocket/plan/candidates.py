@@ -7,6 +7,7 @@ from math import inf
 from hocket.errors import RefusedError
 from hocket.plan.plan import Plan
 from hocket.plan.updates import Updates
+from hocket.units import enough_bytes
 
 NEAR = 0.85  # share of a device's memory from which a plan's proven need is looked at, and not only the simulated one
 TIE = 0.01  # plans within this share of the best count as equal (section 2.5.2: plain data parallelism when it is as good)
@@ -47,7 +48,7 @@ class Refused:
 
     Attributes:
         missing_bytes: by how much the fullest device is too small; 0 when memory is not the reason.
-        swaps: it is of plans that swap; what is missing is missing on a host then.
+        swaps: it is of plans that swap; what is missing is missing on a host then. host_bytes: what that host needs.
         bug: it is none because something of ours failed (failing.py).
     """
 
@@ -56,7 +57,12 @@ class Refused:
     reason: str
     missing_bytes: float = 0.0
     swaps: bool = False
+    host_bytes: float = 0.0
     bug: bool = False
+
+
+NO_HOST = "the cluster file does not say host_memory_bytes: how much there is to swap to"
+"""Reason to refuse plans that swap."""
 
 
 @dataclass(frozen=True)
@@ -87,20 +93,38 @@ class Search:
         """
         if self.candidates:
             return self.candidates[0]
-        nearest_miss = min((r for r in self.refused if r.missing_bytes), key=lambda r: r.missing_bytes, default=None)
-        if nearest_miss is not None:
-            miss = f"{nearest_miss.strategy} {nearest_miss.config}: {nearest_miss.reason}"
-            swapped = [r for r in self.refused if r.swaps and r is not nearest_miss]
-            if swapped:
-                one = min(swapped, key=lambda r: r.missing_bytes or inf)
-                miss += f"; swapped, {f'{one.config}: ' if one.config else ''}{one.reason}"
+        if any(r.missing_bytes for r in self.refused):
+            staying = min((r for r in self.refused if r.missing_bytes and not r.swaps), key=_missing, default=None)
+            swapped = min((r for r in self.refused if r.swaps and not r.bug), key=_missing, default=None)
+            near = [r for r in (staying, swapped) if r is not None]
+            miss = "; ".join(f"{self.named(r)}{f' {r.config}' * bool(r.config)}: {r.reason}" for r in near)
             miss = "; ".join((miss, *self.bugs))
-            step = "Give more devices, more memory, a smaller microbatch or a smaller batch."
-            raise RefusedError("plan", f"nothing that fits; nearest is {miss}", "a plan that fits", step)
+            raise RefusedError("plan", f"nothing that fits; nearest is {miss}", "a plan that fits", self._step())
         reasons = list(dict.fromkeys(f"{r.strategy}: {r.reason}" for r in self.refused if not r.bug))[:3]
         reasons += self.bugs
         step = "Allow other strategies, microbatch sizes or more devices."
         raise RefusedError("plan", "; ".join(reasons) or "no choice at all", "a strategy that supports this", step)
+
+    def named(self, refused: Refused) -> str:
+        """A refusal's strategy, and whether it is of plans that swap, where that is not plain."""
+        if refused.swaps:
+            return f"{refused.strategy} with swaps" if refused.config else refused.strategy
+        both = any(r.swaps and r.strategy == refused.strategy for r in self.refused)
+        return f"{refused.strategy} without swaps" if both else refused.strategy
+
+    def _step(self) -> str:
+        """What to do where nothing fits."""
+        others = "more devices, devices of more memory, a smaller microbatch or a smaller batch."
+        needed = min((r.host_bytes for r in self.refused if r.host_bytes), default=0.0)
+        if needed:
+            return f"Give hosts more memory (host_memory_bytes: {enough_bytes(needed)} or more), {others}"
+        if any(r.reason == NO_HOST for r in self.refused):
+            return f"Say host_memory_bytes in the cluster file, so that what does not fit is swapped, or give {others}"
+        return f"Give {others}"
+
+
+def _missing(refused: Refused) -> float:
+    return refused.missing_bytes or inf
 
 
 def _told(alike: Sequence[Refused]) -> str:

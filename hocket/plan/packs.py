@@ -11,11 +11,11 @@ from typing import Any
 
 from hocket.errors import InputError, RefusedError
 from hocket.passes.swapping import Swapping
-from hocket.plan.candidates import TIE, Candidate, Refused
+from hocket.plan.candidates import NO_HOST, TIE, Candidate, Refused
 from hocket.plan.failing import failed
 from hocket.plan.hunt import make_plan
 from hocket.plan.plan import Plan
-from hocket.plan.swap_candidates import NO_HOST, Packs, has_hosts, tried
+from hocket.plan.swap_candidates import Packs, has_hosts, tried
 from hocket.plan.swapped import completed
 from hocket.strategies._choices import Choice, Situation, cut
 from hocket.strategies._harmony import HarmonyPlan, Mode

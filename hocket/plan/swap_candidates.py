@@ -21,14 +21,13 @@ from hocket.program.footprint import footprints
 from hocket.strategies._choices import Situation
 from hocket.units import show_bytes
 
-NO_HOST = "the cluster file does not say host_memory_bytes: how much there is to swap to"
-
 
 class Miss(NamedTuple):
-    """Why a plan is none, and how many bytes are missing on a host if that is why."""
+    """Why a plan is none, and how many bytes are missing on a host if that is why, and how many it needs."""
 
     reason: str
     missing_bytes: float = 0.0
+    host_bytes: float = 0.0
 
 
 @dataclass
@@ -75,7 +74,11 @@ def tried(situation: Situation, plan: Plan, config: str, found: Packs, policy: s
         found.refused.append(failed(strategy, f"{config} b{plan.microbatch_size}", error, swaps=True))
         return []
     if miss is not None:
-        found.refused.append(Refused(strategy, f"{config} b{plan.microbatch_size}", *miss, swaps=True))
+        found.refused.append(
+            Refused(
+                strategy, f"{config} b{plan.microbatch_size}", miss.reason, miss.missing_bytes, True, miss.host_bytes
+            )
+        )
         return []
     shapes = plan.shapes(profile)
     one = Candidate(
@@ -103,7 +106,7 @@ def _missing(plan: Plan, profile: ModelProfile, cluster: Cluster) -> tuple[Miss 
         has = cluster.node_of(server * cluster.levels[0].width).host_memory_bytes or 0.0
         if size > has:
             text = f"the host of server {server} needs {show_bytes(size)} of {show_bytes(has)} for what is swapped"
-            return Miss(text, size - has), 0.0
+            return Miss(text, size - has, size), 0.0
     return None, max(own.values())
 
 

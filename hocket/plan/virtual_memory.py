@@ -11,10 +11,10 @@ from math import ceil
 from hocket.features import Feature, conflict
 from hocket.passes.swapping import POLICIES
 from hocket.plan.bound import Bounds
-from hocket.plan.candidates import Refused
+from hocket.plan.candidates import NO_HOST, Refused
 from hocket.plan.failing import failed
 from hocket.plan.hunt import make_plan
-from hocket.plan.swap_candidates import NO_HOST, Packs, has_hosts, tried
+from hocket.plan.swap_candidates import Packs, has_hosts, tried
 from hocket.strategies._balance import Balancer, runs
 from hocket.strategies._choices import Choice, Situation, cut, period_forwards
 from hocket.strategies._common import complete, config, in_use, microbatches_of, refusal, strategy

@@ -302,4 +302,4 @@ def ask_profile(
 def _lacking_little(found: Search, memory: float) -> bool:
     cluster = found.best.plan.cluster
     most = (memory - 1) * max(cluster.capacity_bytes(d) for d in range(cluster.devices))
-    return any(0 < refused.missing_bytes <= most for refused in found.refused)
+    return any(0 < refused.missing_bytes <= most and not refused.swaps for refused in found.refused)

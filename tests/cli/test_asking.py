@@ -137,6 +137,20 @@ def test_a_plan_that_swaps_waits_for_the_host(capsys: pytest.CaptureFixture[str]
     assert "host link of twice the bandwidth" in said(capsys, "whatif", "plan.yaml")
 
 
+def test_refusals_of_plans_that_swap(capsys: pytest.CaptureFixture[str]) -> None:
+    """A line of their own, with what the host lacks, beside the same strategy's plans that stay on the devices."""
+    HEAVY.save("p.json")
+    Cluster("one", (Level("server", 2, 1e10),), "v100-16gb", 5e8, 5e8).save("cluster.yaml")
+    text = said(capsys, "plan", "p.json", "cluster.yaml", "-B", "4", "-s", "harmony", code=2)
+    lines = [line.strip() for line in text.splitlines() if line.startswith("  refused: ")]
+    assert [line.partition(": ")[2].partition(": ")[0] for line in lines] == [
+        "harmony without swaps",
+        "harmony with swaps",
+    ]
+    assert "the host of server 0 needs" in lines[1]
+    assert "Give hosts more memory (host_memory_bytes: " in text
+
+
 def test_factors() -> None:
     """Times, and per cent more or less."""
     assert [factor_of(text, "") for text in ("2x", "0.5x", "+10%", "-20%")] == [2, 0.5, pytest.approx(1.1), 0.8]

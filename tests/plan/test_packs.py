@@ -1,5 +1,6 @@
 """Plans that swap: what fits nowhere gets one, proved and simulated; what fits without is taken where it is quicker."""
 
+import re
 from dataclasses import replace
 from itertools import combinations
 
@@ -22,6 +23,7 @@ from hocket.strategies import _harmony_compiled as compiled
 from hocket.strategies._harmony import Costs, Mode
 from hocket.strategies._harmony_equal import equal_plans
 from hocket.strategies._harmony_measured import layer_profile, server_of
+from hocket.units import read_size
 
 MODEL = chain(
     6,
@@ -99,6 +101,28 @@ def test_where_nothing_helps(memory_bytes: float, host_memory_bytes: float | Non
     """The refusal says what lacks for swapping."""
     with pytest.raises(RefusedError, match=reason):
         _ = search(MODEL, cluster(memory_bytes, host_memory_bytes), 4).best
+
+
+def test_a_host_of_what_is_asked_for_is_enough() -> None:
+    """The advice says how much memory a host must have, and with it there is a plan; where nothing is said of hosts, that is asked for."""
+    with pytest.raises(RefusedError) as caught:
+        _ = search(MODEL, cluster(700e6, 1e9), 4).best
+    (told,) = re.findall(r"host_memory_bytes: ([\d.]+[KMG]iB)", caught.value.next_step)
+    assert search(MODEL, cluster(700e6, read_size(told, "")), 4).best.plan.swap is not None
+    with pytest.raises(RefusedError) as caught:
+        _ = search(MODEL, cluster(700e6, None), 4).best
+    assert "host_memory_bytes" in caught.value.next_step
+
+
+def test_a_plan_with_too_little_of_its_host() -> None:
+    """It is told how much it needs there, and no more than that is enough."""
+    best = search(MODEL, cluster(700e6), 4, strategies=("harmony",)).best.plan
+    assert best.swap is not None
+    small = replace(best, swap=replace(best.swap, host_bytes=1e6))
+    with pytest.raises(RefusedError, match=r"swap\.host_bytes of device \d") as caught:
+        small.compile(MODEL)
+    needed = read_size(caught.value.next_step.split("host_bytes: ")[1].split()[0], "")
+    replace(best, swap=replace(best.swap, host_bytes=needed)).compile(MODEL)
 
 
 def test_more_memory_is_hardly_slower() -> None:

@@ -33,5 +33,5 @@ def test_weights_larger_than_a_device() -> None:
     assert [m for m, _, _ in losses] == [m for m, _, _ in expected]
     assert [loss for _, loss, _ in losses] == pytest.approx([loss for _, loss, _ in expected], rel=1e-5)
     undivided = search(measure(job(None), (2,), budget_s=0.01), cluster, 8, strategies=("harmony",))
-    with pytest.raises(RefusedError, match=r"nothing that fits.*swapped, .*layer 2 alone needs .* subtask_bytes"):
+    with pytest.raises(RefusedError, match=r"nothing that fits.*harmony: layer 2 alone needs .* subtask_bytes"):
         _ = undivided.best
