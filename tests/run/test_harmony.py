@@ -194,7 +194,7 @@ def test_a_worker_swaps_beside_computation(setting, alone):
     heard.found = []
     worker.run(1, worker.position)
     assert [loss[1:] for loss in expected.losses] == [loss[1:] for loss in (*first, *sorted(heard.found))]
-    assert all(torch.equal(worker.device.tensors()[name], own) for name, own in expected.weights[0].items())
+    assert all(torch.equal(worker.device.model.tensors()[name], own) for name, own in expected.weights[0].items())
     after = moved({0: worker.device})
     assert {key: after[key] - before[key] for key in after} == foreseen(setting, plan, program)
     assert 0.5 * budget_bytes < worker.peak_memory_bytes <= budget_bytes + BATCH_BYTES

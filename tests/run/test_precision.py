@@ -107,7 +107,7 @@ def test_state_moves_between_precisions() -> None:
     first, _ = run(graph, case)
     state = {"weights": {}, "buffers": {}, "optimizer": {}}
     for device in first.devices.values():
-        for part, entries in device.state().items():
+        for part, entries in device.model.state().items():
             state[part].update(copy.deepcopy(dict(entries)))
     assert {t.dtype for t in state["weights"].values()} == {torch.float32}
     losses = []
@@ -116,8 +116,8 @@ def test_state_moves_between_precisions() -> None:
         program = plan.compile(other)
         begun = run_inline(other, plan, program, 0)
         for device in begun.devices.values():
-            device.load(state)
-        weights = {name: t for device in begun.devices.values() for name, t in device.tensors().items()}
+            device.model.load(state)
+        weights = {name: t for device in begun.devices.values() for name, t in device.model.tensors().items()}
         assert all(torch.equal(tensor, state["weights"][name]) for name, tensor in weights.items())
         more = run_inline(other, plan, program, 1, first.position, begun.devices)
         losses.append(more.losses)

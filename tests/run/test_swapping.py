@@ -41,7 +41,7 @@ def test_swapped_training_is_the_same_to_the_bit(model, optimizer, case):
 
 
 def _same(plain: Device, swapped: Device) -> None:
-    expected, found = plain.state()["optimizer"], swapped.state()["optimizer"]
+    expected, found = plain.model.state()["optimizer"], swapped.model.state()["optimizer"]
     for name, entries in expected.items():
         assert set(found[name]) == set(entries)
         for key, value in entries.items():

@@ -23,7 +23,9 @@ def test_two_stages_of_two_devices(tmp_path: Path) -> None:
         graph = captured(model, optimizer)
         plan = case.plan(graph)
         expected = run_inline(graph, plan, plan.compile(graph), repeats)
-        whole = {name: tensor for device in expected.devices.values() for name, tensor in device.tensors().items()}
+        whole = {
+            name: tensor for device in expected.devices.values() for name, tensor in device.model.tensors().items()
+        }
         for stage in range(2):
             stem = [tmp_path / f"{number}-{stage}-{rank}" for rank in range(WIDTH)]
             parts = [torch.load(f"{path}.pt", weights_only=True) for path in stem]

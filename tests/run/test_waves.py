@@ -152,19 +152,21 @@ def test_a_segment_ends_with_one_model_from_which_any_device_goes_on():
     plan = ONE_EACH.plan(graph)
     program = plan.compile(graph)
     first = run_inline(graph, plan, program, 1)
-    state = {key: {n: _copied(t) for n, t in entries.items()} for key, entries in first.devices[0].state().items()}
+    state = {
+        key: {n: _copied(t) for n, t in entries.items()} for key, entries in first.devices[0].model.state().items()
+    }
     more = run_inline(graph, plan, program, 1, first.position, first.devices)
     others = {d: Device(graph, plan, program, d) for d in program.devices}
     for device in others.values():
-        device.load(state)
+        device.model.load(state)
     again = run_inline(graph, plan, program, 1, first.position, others)
     assert again.losses == more.losses
     for device, weights in again.weights.items():
         assert all(torch.equal(tensor, more.weights[device][name]) for name, tensor in weights.items())
     alone = Case("data_parallel", (1,)).plan(graph)
     another = Device(graph, alone, alone.compile(graph), 0)
-    another.load(state)
-    assert all(torch.equal(tensor, state["weights"][name]) for name, tensor in another.tensors().items())
+    another.model.load(state)
+    assert all(torch.equal(tensor, state["weights"][name]) for name, tensor in another.model.tensors().items())
 
 
 def _copied(thing):

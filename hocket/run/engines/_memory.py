@@ -50,7 +50,7 @@ class Memory:
         if periods >= self._left:
             self.end(periods)
         elif not self.looking and self._device.device.type == "cpu":
-            self._tracker.register(self._device.resident())
+            self._tracker.register(self._device.model.resident())
             self._tracker.__enter__()  # type: ignore[no-untyped-call]
             self.looking = True
 

@@ -68,12 +68,12 @@ def run_inline(
     if devices is None:
         devices = {d: Device(captured, plan, program, d) for d in program.devices}
     for device in devices.values():
-        device.on_loss = on_loss
+        device.microbatches.on_loss = on_loss
     interpreter = Interpreter(program, devices, repeats, position)
     interpreter.run()
     stream = next(iter(devices.values())).stream
     end = stream.position(program.microbatches(repeats))
-    weights = {d: device.tensors(_gathers(devices, program, d)) for d, device in devices.items()}
+    weights = {d: device.model.tensors(_gathers(devices, program, d)) for d, device in devices.items()}
     return Result(sorted(losses), weights, end, devices)
 
 

@@ -202,7 +202,7 @@ class Worker:
     # -- between segments
 
     def state(self, to_save: bool = False) -> dict[str, dict[str, Any]]:
-        """This device's weights, buffers and optimizer state by global name, whole; see Device.state.
+        """This device's weights, buffers and optimizer state by global name, whole; see ModelState.state.
 
         For members of a tensor-parallel group, and for replicas that share a step, a collective call, after which each has
         all of it.
@@ -212,7 +212,7 @@ class Worker:
         """
         division = self._division
         try:
-            found = self.device.state(self._gathers)
+            found = self.device.model.state(self._gathers)
         except TransferError as error:
             raise WorkerLost(f"device {self.number}: lost another replica: {error}") from error
         if division is None:
@@ -229,8 +229,8 @@ class Worker:
     def described(self) -> dict[str, dict[str, Tensor]]:
         """Weights and buffers as `state` has them, but for their numbers: tensors on meta. Nobody else is asked."""
         found: dict[str, dict[str, Any]] = {
-            "weights": self.device.described(),
-            "buffers": {name: tensor.to("meta") for name, tensor in self.device.buffers().items()},
+            "weights": self.device.model.described(),
+            "buffers": {name: tensor.to("meta") for name, tensor in self.device.model.buffers().items()},
             "optimizer": {},
         }
         if self._division is None:
@@ -249,7 +249,7 @@ class Worker:
 
     def load(self, state: Mapping[str, Mapping[str, Any]]) -> None:
         """Go on from a state, of whole tensors; entries of other devices are ignored."""
-        self.device.load(state if self._division is None else self._division.part(state))
+        self.device.model.load(state if self._division is None else self._division.part(state))
 
     @property
     def sent_bytes(self) -> dict[int, int]:

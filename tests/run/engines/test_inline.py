@@ -214,10 +214,10 @@ def test_recomputation_leaves_running_statistics_as_they_would_be():
     graph = captured("inception")
     plain, again = (run(graph, Case("gpipe", (1, 1), recompute=r), steps=2)[0] for r in (False, True))
     for number, device in plain.devices.items():
-        buffers = again.devices[number].buffers()
-        assert buffers.keys() == device.buffers().keys()
+        buffers = again.devices[number].model.buffers()
+        assert buffers.keys() == device.model.buffers().keys()
         assert any(name.endswith("running_mean") for name in buffers)
-        for name, tensor in device.buffers().items():
+        for name, tensor in device.model.buffers().items():
             assert torch.equal(tensor, buffers[name]), name
             assert name.endswith("num_batches_tracked") or not torch.equal(tensor, graph.job.model.get_buffer(name))
 
@@ -263,13 +263,13 @@ def test_state_moves_to_another_plan(model, before, case):
     first, _ = run(graph, before, steps=5)
     state = {"weights": {}, "buffers": {}, "optimizer": {}}
     for device in first.devices.values():
-        for part, entries in device.state().items():
+        for part, entries in device.model.state().items():
             state[part].update(entries)
     plan = case.plan(graph)
     program = plan.compile(graph)
     prepared = run_inline(graph, plan, program, 0)
     for device in prepared.devices.values():
-        device.load(state)
+        device.model.load(state)
     second = run_inline(
         graph, plan, program, 5 * plan.microbatches // program.stride + 1, first.position, prepared.devices
     )

@@ -15,14 +15,15 @@ from hocket.passes.swapping import Swapping
 from hocket.profile.capture import capture
 from hocket.profile.measure import measure
 from hocket.program.instruction import COMPUTE, SWAPS, Instruction, Value, What
-from hocket.run import buckets, device, streams, swap_memory
+from hocket.run import buckets, microbatches, streams, swap_memory
 from hocket.run.buckets import Bucket
-from hocket.run.device import Device, Store
+from hocket.run.device import Device
 from hocket.run.engines import _handover, torch_dist
 from hocket.run.engines._handover import Handover
 from hocket.run.engines._shelf import Shelf
 from hocket.run.streams import Streams
 from hocket.run.swap_extents import extents_of
+from hocket.run.swapping import Store
 from tests.run.fake_cuda import FakeCuda, Work
 from tests.run.plans import Case, adam, captured
 from tests.run.test_harmony import Setting
@@ -51,7 +52,7 @@ def alone(tmp_path: Path) -> Iterator[None]:
 def cuda(monkeypatch: pytest.MonkeyPatch, alone: None) -> FakeCuda:
     """Lanes have streams, and what instructions use and count on is told."""
     fake = FakeCuda(monkeypatch)
-    for module in (streams, _handover, device, buckets):
+    for module in (streams, _handover, microbatches, buckets):
         monkeypatch.setattr(module, "has_streams", lambda _: True)
     made_by: dict[Value, Work] = {}
     local, execute = threading.local(), Device.execute
