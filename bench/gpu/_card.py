@@ -1,0 +1,177 @@
+"""What benches of a graphics card share: contestants in processes of their own, memory that is bounded, what the profiler saw of copies.
+
+A contestant is a name; the bench calls itself again for each, so that none finds memory of another, and reads its last JSON line.
+`--smoke` goes through the same code with tiny sizes on a CPU, where times say nothing.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+RESULTS = Path(__file__).resolve().parent / "results"
+GIB = 2**30
+Interval = tuple[float, float]
+
+
+def parsed(parser: argparse.ArgumentParser, smoke: Mapping[str, Any]) -> argparse.Namespace:
+    """The arguments, with those that all benches have; `smoke`: what stands for the defaults with --smoke.
+
+    Raises:
+        SystemExit: there is no GPU, and no --smoke.
+    """
+    parser.add_argument("--budget", type=float, default=20.0, help="GiB of the card that each contestant may have")
+    parser.add_argument("--only", help="one contestant, in this process: prints a JSON line")
+    parser.add_argument("--save", action="store_true", help="keep the figures under bench/gpu/results")
+    parser.add_argument("--smoke", action="store_true", help="tiny sizes on a CPU: whether it runs, not how fast")
+    if "--smoke" in sys.argv:
+        parser.set_defaults(**smoke)
+    given = parser.parse_args()
+    if not given.smoke and not torch.cuda.is_available():
+        raise SystemExit("This bench needs a CUDA device and torch sees none; --smoke goes through it on a CPU.")
+    return given
+
+
+def device_of(given: argparse.Namespace) -> torch.device:
+    """Where it runs; of a card no more than the budget."""
+    if given.smoke:
+        torch.set_num_threads(1)
+        return torch.device("cpu")
+    device = torch.device("cuda", 0)
+    torch.cuda.set_device(device)
+    whole = torch.cuda.get_device_properties(device).total_memory
+    if given.budget * GIB < whole:
+        torch.cuda.set_per_process_memory_fraction(given.budget * GIB / whole, device)
+    return device
+
+
+@contextmanager
+def alone(device: torch.device) -> Iterator[None]:
+    """A process group of this process."""
+    with tempfile.TemporaryDirectory() as folder:
+        store = dist.FileStore(str(Path(folder) / "meeting"), 1)
+        dist.init_process_group("nccl" if device.type == "cuda" else "gloo", store=store, rank=0, world_size=1)
+        yield
+        dist.destroy_process_group()
+
+
+def finish(device: torch.device) -> None:
+    """Wait for the card."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def peaks(device: torch.device) -> dict[str, int | None]:
+    """The most bytes of tensors, and the most that the allocator had of the card for them."""
+    if device.type != "cuda":
+        return {"peak_bytes": None, "reserved_bytes": None}
+    return {
+        "peak_bytes": torch.cuda.max_memory_allocated(device),
+        "reserved_bytes": torch.cuda.max_memory_reserved(device),
+    }
+
+
+def contest(script: str, names: Sequence[str], rounds: int = 1) -> list[dict[str, Any]]:
+    """What each contestant says, in turns, so that a machine that slows down slows all; one that fails says why instead."""
+    found = []
+    for _ in range(rounds):
+        for name in names:
+            command = [sys.executable, script, *sys.argv[1:], "--only", name]
+            done = subprocess.run(command, capture_output=True, text=True, env=_environment(), check=False)
+            lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
+            if done.returncode == 0 and lines:
+                found.append({"name": name, **json.loads(lines[-1])})
+                continue
+            text = [line for line in done.stderr.splitlines() if line.strip()] or ["no word"]
+            memory = any("OutOfMemoryError" in line for line in text)
+            found.append({"name": name, "failed": "out of memory" if memory else text[-1][:200]})
+            print(f"{name}: {found[-1]['failed']}", file=sys.stderr)
+    return found
+
+
+def _environment() -> dict[str, str]:
+    root = str(Path(__file__).resolve().parents[2])
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([root, os.environ.get("PYTHONPATH", "")])}
+
+
+def traced(run: Any, device: torch.device) -> dict[str, float | None]:
+    """Of one step what the profiler saw: bytes that the card copied from and to the host, seconds of these copies, and the share of
+    them beside which a kernel ran. Nothing of a CPU."""
+    if device.type != "cuda":
+        run()
+        return dict.fromkeys(("copied_bytes", "copy_s", "hidden"))
+    activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
+    with torch.profiler.profile(activities=activities) as profiler:
+        run()
+        finish(device)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "trace.json"
+        profiler.export_chrome_trace(str(path))
+        return copies_in(json.loads(path.read_text())["traceEvents"])
+
+
+def copies_in(events: Iterable[Mapping[str, Any]]) -> dict[str, float | None]:
+    """See `traced`, of a Chrome trace's events: microseconds; categories gpu_memcpy and kernel."""
+    copies, kernels, copied = list[Interval](), list[Interval](), 0.0
+    for event in events:
+        span = float(event.get("ts", 0.0)), float(event.get("ts", 0.0)) + float(event.get("dur", 0.0))
+        if event.get("cat") == "kernel":
+            kernels.append(span)
+        elif event.get("cat") == "gpu_memcpy" and any(way in event["name"] for way in ("HtoD", "DtoH")):
+            copies.append(span)
+            copied += float(event["args"]["bytes"])
+    copy_us = sum(stop - start for start, stop in copies)
+    return {"copied_bytes": copied, "copy_s": copy_us / 1e6, "hidden": hidden(copies, kernels)}
+
+
+def hidden(copies: Sequence[Interval], works: Sequence[Interval]) -> float | None:
+    """The share of the time of copies beside which something was computed; None without copies."""
+    busy, whole, beside = _joined(works), 0.0, 0.0
+    for start, stop in copies:
+        whole += stop - start
+        beside += sum(max(0.0, min(stop, b) - max(start, a)) for a, b in busy)
+    return beside / whole if whole > 0 else None
+
+
+def _joined(spans: Sequence[Interval]) -> list[Interval]:
+    found: list[Interval] = []
+    for start, stop in sorted(spans):
+        if found and start <= found[-1][1]:
+            found[-1] = found[-1][0], max(found[-1][1], stop)
+        else:
+            found.append((start, stop))
+    return found
+
+
+def table(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, tuple[str, float, str]]) -> str:
+    """Markdown of rows: for each column its key, by what it is divided, and its format."""
+    lines = ["| | " + " | ".join(columns) + " |", "|---" * (len(columns) + 1) + "|"]
+    for row in rows:
+        cells = [
+            "–" if row.get(key) is None else format(row[key] / unit, style) for key, unit, style in columns.values()
+        ]
+        if "failed" in row:
+            cells[0] = str(row["failed"])
+        lines.append(f"| {row['name']} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def show(name: str, given: argparse.Namespace, rows: list[dict[str, Any]], text: str) -> None:
+    """Print a table, and keep it with what it was made of, if asked for."""
+    card = "a CPU, --smoke: no figure of these says anything" if given.smoke else torch.cuda.get_device_name(0)
+    print(f"{name} on {card}, torch {torch.__version__}\n\n{text}")
+    if given.save:
+        RESULTS.mkdir(exist_ok=True)
+        path = RESULTS / f"{name}{'-smoke' if given.smoke else ''}.json"
+        found = {"device": card, "torch": torch.__version__, "arguments": vars(given), "rows": rows}
+        path.write_text(json.dumps(found, indent=1) + "\n")
+        print(f"kept in {path.name}")

@@ -1,0 +1,350 @@
+"""A GPT whose training state is larger than what it may have of a card: hocket's swaps beside other ways to use the host's memory.
+
+    python bench/gpu/bench_offload.py                    # on a card, of which 20 GiB may be used
+    python bench/gpu/bench_offload.py --budget 10 --layers 24 --save
+    python bench/gpu/bench_offload.py --smoke            # on a CPU: whether it runs
+
+Contestants, each in a process of its own with the same bound on the card's memory, the same weights, samples and Adam:
+
+    hocket 0, 1, 2   plan of the strategy harmony, packs recomputed, swap policy next_use, so many operations ahead
+    fsdp2            fully_shard of each block with CPUOffloadPolicy, blocks recomputed, Adam on the host, microbatches like hocket's
+    fsdp2 whole      the same with the batch in one piece
+    optimizer        plain PyTorch: weights and gradients on the card, gradients copied beside the backward, Adam on the host
+    deepspeed        ZeRO stage 3 with parameters and optimizer on the host, where DeepSpeed can be imported
+
+Samples/s are medians over steps; what was copied, and the share of that time beside which a kernel ran, are what torch.profiler saw of one
+more step. In a smoke run these two are of hocket's own records, and other contestants have none.
+"""
+
+import argparse
+import importlib.util
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+import _card as card
+
+from hocket import zoo
+from hocket.cost.sketched import costed
+from hocket.hardware.catalog import device_type
+from hocket.hardware.cluster import Cluster, Level
+from hocket.passes.swapping import Swapping
+from hocket.plan.plan import Plan, PlanStage
+from hocket.plan.swapped import completed
+from hocket.profile.capture import capture
+from hocket.profile.job import Job
+from hocket.profile.sketch import sketch
+from hocket.program.instruction import SWAPS, Kind
+from hocket.run.data import Stream
+from hocket.run.engines.torch_dist import Worker
+from hocket.run.observe import Unobserved
+from hocket.run.swap_memory import MemoryManager
+from hocket.units import show_bytes
+
+RATE = 1e-4
+STATE_BYTES = 16  # of a weight in float32: itself, its gradient, two moments
+SMOKE = {"budget": 4.5e-4, "layers": 3, "width": 32, "heads": 2, "seq": 16, "batch": 4, "microbatch": 1, "steps": 2}
+Step = Callable[[int], float]
+"""Trains one step, by number; returns its mean loss, when it has been computed."""
+
+
+def main() -> None:
+    """One table, with ratios to the last row of this very run."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--layers", type=int, default=36)
+    parser.add_argument("--width", type=int, default=2048)
+    parser.add_argument("--heads", type=int, default=16)
+    parser.add_argument("--seq", type=int, default=1024)
+    parser.add_argument("--batch", type=int, default=16, help="samples of a step")
+    parser.add_argument("--microbatch", type=int, default=2)
+    parser.add_argument("--share", type=float, default=0.8, help="of the budget that hocket's values may take")
+    parser.add_argument("--packs", type=int, default=0, help="stages of hocket's plan; 0: as many as blocks, and two")
+    parser.add_argument("--steps", type=int, default=5, help="that are timed, after two")
+    given = card.parsed(parser, SMOKE)
+    state_bytes = STATE_BYTES * weights_of(given)
+    if state_bytes <= given.budget * card.GIB:
+        raise SystemExit(
+            f"The state of this GPT, {show_bytes(state_bytes)}, fits into --budget {given.budget}: take more --layers."
+        )
+    if given.only:
+        print(json.dumps(CONTESTANTS[given.only](given)))
+        return
+    names = [name for name in CONTESTANTS if name != "deepspeed" or importlib.util.find_spec("deepspeed")]
+    rows = card.contest(__file__, names)
+    base = next((row["samples_per_s"] for row in rows if row["name"] == "fsdp2" and "failed" not in row), None)
+    for row in rows:
+        if base and "failed" not in row:
+            row["of_fsdp2"] = row["samples_per_s"] / base
+    columns = {
+        "samples/s": ("samples_per_s", 1.0, ".3f"),
+        "of fsdp2": ("of_fsdp2", 1.0, ".2f"),
+        "GiB copied a step": ("copied_bytes", card.GIB, ".2f"),
+        "s of copies": ("copy_s", 1.0, ".3f"),
+        "hidden": ("hidden", 0.01, ".0f"),
+        "peak GiB": ("peak_bytes", card.GIB, ".2f"),
+        "reserved GiB": ("reserved_bytes", card.GIB, ".2f"),
+        "loss": ("loss", 1.0, ".5f"),
+    }
+    head = f"state {show_bytes(state_bytes)}, of the card {show_bytes(given.budget * card.GIB)}; hidden in % of the time of copies\n\n"
+    card.show("offload", given, rows, head + card.table(rows, columns))
+
+
+def weights_of(given: argparse.Namespace) -> int:
+    """How many numbers the model has."""
+    with torch.device("meta"):
+        model = zoo.GPT(n_layer=given.layers, d_model=given.width, n_head=given.heads, seq=given.seq, tied=False)
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def job_of(given: argparse.Namespace) -> Job:
+    """The same weights and data for everybody."""
+    torch.set_float32_matmul_precision("high")
+    options = {"n_layer": given.layers, "d_model": given.width, "n_head": given.heads, "seq": given.seq, "tied": False}
+    samples = given.batch * (given.steps + 4)
+    optimizer = partial(torch.optim.Adam, lr=RATE)
+    return zoo.job("gpt", batch_size=given.batch, optimizer=optimizer, samples=samples, **options)
+
+
+def cluster_of(given: argparse.Namespace) -> Cluster:
+    """One device: what it is called decides nothing here."""
+    return Cluster("card", (Level("card", 1, 1e9),), "cpu-core" if given.smoke else "h100", sender_copies=True)
+
+
+def plan_of(given: argparse.Namespace, prefetch: int, job: Job) -> Plan:
+    """Packs of about equal weights, one device, all of it swapped as is needed."""
+    cluster = cluster_of(given)
+    profile = costed(sketch(job, (given.microbatch,)), device_type(cluster.device_type))
+    packs: list[list[str]] = [[]]
+    whole, gone = sum(layer.weights_bytes for layer in profile.layers), 0.0
+    count = given.packs or given.layers + 2
+    for layer in profile.layers:
+        if packs[-1] and gone >= whole * len(packs) / count:
+            packs.append([])
+        packs[-1].append(layer.name)
+        gone += layer.weights_bytes
+    swap = Swapping("next_use", given.share * given.budget * card.GIB, prefetch=prefetch)
+    stages = tuple(PlanStage(tuple(own), (0,), recompute=True) for own in packs)
+    plan = Plan("harmony", "gpt", given.batch, given.microbatch, stages, cluster, {"mode": "data"}, swap=swap)
+    return completed(plan, profile)
+
+
+class Losses(Unobserved):
+    """The mean of a step's."""
+
+    def __init__(self) -> None:
+        self.found: list[tuple[float, int]] = []
+
+    def loss(self, microbatch: int, value: float, samples: int) -> None:
+        """One microbatch's."""
+        self.found.append((value, samples))
+
+    def mean(self) -> float:
+        """And begin anew."""
+        found, self.found = self.found, []
+        return sum(value * samples for value, samples in found) / sum(samples for _, samples in found)
+
+
+def hocket(given: argparse.Namespace, prefetch: int) -> dict[str, Any]:
+    """Swaps by plan."""
+    device, job, heard = card.device_of(given), job_of(given), Losses()
+    plan = plan_of(given, prefetch, job)
+    captured = capture(job, given.microbatch)
+    program = plan.compile(captured)
+    with card.alone(device):
+        # Bytes of the plan are a sketch's: what the card really holds may be more, and is an error beyond the whole budget only.
+        memory = MemoryManager(0, device, given.budget * card.GIB)
+        worker = Worker(captured, plan, program, 0, device, observer=heard, record=given.smoke, memory=memory)
+
+        def step(number: int) -> float:
+            worker.run(1, number * given.batch)
+            return heard.mean()
+
+        found = measured(given, device, step)
+        before = memory.in_bytes.total() + memory.out_bytes.total()
+        step(given.steps + 3)
+        found["swapped_bytes"] = memory.in_bytes.total() + memory.out_bytes.total() - before
+        found["device_bytes"] = memory.device_peak_bytes
+        if given.smoke:
+            spans = {
+                kinds: [(r.start_s, r.end_s) for r in worker.records if r.instruction.kind in kinds]
+                for kinds in (SWAPS, (Kind.FORWARD, Kind.BACKWARD, Kind.STEP))
+            }
+            copies, works = spans.values()
+            found |= {"copied_bytes": found["swapped_bytes"], "copy_s": sum(b - a for a, b in copies)}
+            found |= {"hidden": card.hidden(copies, works), "peak_bytes": worker.peak_memory_bytes}
+        worker.close()
+    return found
+
+
+def measured(given: argparse.Namespace, device: torch.device, step: Step) -> dict[str, Any]:
+    """Two steps, then those that are timed, then one that is looked at."""
+    losses, seconds = list[float](), list[float]()
+    for number in range(given.steps + 2):
+        card.finish(device)
+        began = time.perf_counter()
+        losses.append(step(number))
+        card.finish(device)
+        seconds.append(time.perf_counter() - began)
+    found = {"samples_per_s": given.batch / statistics.median(seconds[2:]), "loss": losses[-1], "seconds": seconds}
+    found |= card.peaks(device)
+    return {**found, **card.traced(lambda: step(given.steps + 2), device)}
+
+
+def batches(given: argparse.Namespace, job: Job, device: torch.device, size: int) -> Callable[[int], Iterator[Any]]:
+    """The microbatches of a step, on the device: the samples that hocket's have."""
+    stage = PlanStage(("model",), (0,))
+    plan = Plan("data_parallel", "gpt", given.batch, given.microbatch, (stage,), cluster_of(given))
+    stream = Stream(job, plan)
+
+    def of(number: int) -> Iterator[Any]:
+        count = given.batch // given.microbatch
+        own = [stream.batch(m) for m in range(number * count, (number + 1) * count)]
+        whole = [torch.cat([batch[key] for batch in own]) for key in own[0]]
+        for pieces in zip(*(tensor.split(size) for tensor in whole), strict=True):
+            yield [piece.to(device, non_blocking=True) for piece in pieces]
+
+    return of
+
+
+def trained(
+    given: argparse.Namespace, device: torch.device, job: Job, model: nn.Module, size: int, update: Callable[[], None]
+) -> dict[str, Any]:
+    """Gradients of all microbatches added up, then an update."""
+    of = batches(given, job, device, size)
+
+    def step(number: int) -> float:
+        total = torch.zeros((), device=device)
+        for tokens, targets in of(number):
+            loss = job.loss(model(tokens), targets) * (len(tokens) / given.batch)
+            loss.backward()
+            total += loss.detach()
+        update()
+        return float(total)
+
+    return measured(given, device, step)
+
+
+def recomputed(model: nn.Module) -> None:
+    """Let each block keep its input only."""
+    for block in model.blocks:
+        block.forward = partial(checkpoint, block.forward, use_reentrant=False)
+
+
+def fsdp2(given: argparse.Namespace, whole: bool) -> dict[str, Any]:
+    """PyTorch's own way: everything lies on the host, blocks come when they are used, Adam works on the host."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import CPUOffloadPolicy, fully_shard
+
+    device, job = card.device_of(given), job_of(given)
+    with card.alone(device):
+        model, mesh = job.model, init_device_mesh(device.type, (1,))
+        policy = CPUOffloadPolicy(pin_memory=device.type == "cuda")
+        recomputed(model)
+        for part in (*model.blocks, model.head, model):
+            fully_shard(part, mesh=mesh, offload_policy=policy)
+        optimizer = torch.optim.Adam(model.parameters(), lr=RATE, fused=True)
+
+        def update() -> None:
+            optimizer.step()
+            optimizer.zero_grad()
+
+        return trained(given, device, job, model, given.batch if whole else given.microbatch, update)
+
+
+def optimizer_offload(given: argparse.Namespace) -> dict[str, Any]:
+    """Weights and gradients on the card; as a gradient of the last microbatch is whole it is copied, beside the backward, and Adam's step
+    on the host follows when all are there."""
+    device, job = card.device_of(given), job_of(given)
+    model = job.model
+    pinned = device.type == "cuda"
+    hosts = [
+        nn.Parameter(p.detach().clone().pin_memory() if pinned else p.detach().clone()) for p in model.parameters()
+    ]
+    model.to(device)
+    recomputed(model)
+    optimizer = torch.optim.Adam(hosts, lr=RATE, fused=True)
+    stream = torch.cuda.Stream(device) if pinned else None
+    arrived = dict.fromkeys(range(len(hosts)), 0)
+
+    def copied(number: int, parameter: Tensor) -> None:
+        arrived[number] += 1
+        if arrived[number] < given.batch // given.microbatch:
+            return
+        arrived[number] = 0
+        host, gradient = hosts[number], parameter.grad
+        assert gradient is not None
+        if host.grad is None:
+            host.grad = torch.empty_like(host, pin_memory=pinned)
+        if stream is None:
+            host.grad.copy_(gradient)
+        else:
+            stream.wait_stream(torch.cuda.current_stream(device))
+            with torch.cuda.stream(stream):
+                host.grad.copy_(gradient, non_blocking=True)
+            gradient.record_stream(stream)
+        parameter.grad = None
+
+    for number, parameter in enumerate(model.parameters()):
+        parameter.register_post_accumulate_grad_hook(partial(copied, number))
+
+    def update() -> None:
+        card.finish(device)
+        optimizer.step()
+        with torch.no_grad():
+            for parameter, host in zip(model.parameters(), hosts, strict=True):
+                parameter.copy_(host, non_blocking=True)
+        card.finish(device)  # the next step changes what is copied
+
+    return trained(given, device, job, model, given.microbatch, update)
+
+
+def deepspeed(given: argparse.Namespace) -> dict[str, Any]:
+    """ZeRO stage 3, everything on the host."""
+    import deepspeed as library
+
+    device, job = card.device_of(given), job_of(given)
+    recomputed(job.model)
+    offload = {"device": "cpu", "pin_memory": True}
+    config = {
+        "train_micro_batch_size_per_gpu": given.microbatch,
+        "gradient_accumulation_steps": given.batch // given.microbatch,
+        "optimizer": {"type": "Adam", "params": {"lr": RATE, "adam_w_mode": False}},
+        "zero_optimization": {"stage": 3, "offload_param": offload, "offload_optimizer": offload},
+    }
+    with card.alone(device):
+        engine, *_ = library.initialize(model=job.model, config=config)
+        of = batches(given, job, device, given.microbatch)
+
+        def step(number: int) -> float:
+            found = []
+            for tokens, targets in of(number):
+                loss = job.loss(engine(tokens), targets)
+                engine.backward(loss)
+                engine.step()
+                found.append(loss.detach())
+            return float(torch.stack(found).mean())
+
+        return measured(given, device, step)
+
+
+CONTESTANTS: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
+    **{f"hocket {ahead}": partial(hocket, prefetch=ahead) for ahead in (0, 1, 2)},
+    "fsdp2": partial(fsdp2, whole=False),
+    "fsdp2 whole": partial(fsdp2, whole=True),
+    "optimizer": optimizer_offload,
+    "deepspeed": deepspeed,
+}
+
+
+if __name__ == "__main__":
+    main()
