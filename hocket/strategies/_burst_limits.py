@@ -13,7 +13,9 @@ from hocket.errors import InputError
 from hocket.strategies._burst_cost import BurstCosts
 from hocket.strategies._burst_front import Step, fastest_within
 from hocket.strategies._burst_graph import Graph
-from hocket.strategies._burst_search import AMOUNTS, SLACK, BurstSearch, Placed
+from hocket.strategies._burst_placed import Placed, placed
+from hocket.strategies._burst_prices import AMOUNTS
+from hocket.strategies._burst_search import SLACK, BurstSearch
 from hocket.units import show_bytes
 
 
@@ -27,7 +29,7 @@ class Found:
     @cached_property
     def placed(self) -> list[Placed]:
         """Every unit's place."""
-        return self._search.placed(self._counts)
+        return placed(self._search, self._counts)
 
     def within(self, costs: BurstCosts, allowed_s: float, room: float) -> bool:
         """Whether it keeps limits of GPU-seconds and memory."""

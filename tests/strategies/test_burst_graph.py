@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hocket.strategies import _burst_search
+from hocket.strategies import _burst_prices, _burst_ways
 from hocket.strategies._burst import plan_burst
 from hocket.strategies._burst_graph import graph_of
 from tests.strategies.burst_models import flat, model, seconds
@@ -197,10 +197,10 @@ def test_limits_of_sums_are_kept_in_any_graph(profile, whole, more_bytes):
 def test_the_plan_is_the_same_however_many_sums_are_made_at_once(profile, limit, whole):
     """All groups of branches and all numbers of devices together, or each by itself."""
     plans = []
-    for most in (_burst_search._CELLS, 1):
+    for most in (_burst_prices._CELLS, 1):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(_burst_search, "_CELLS", most)
-            patch.setattr(_burst_search, "_QUICK_CELLS", most)
+            patch.setattr(_burst_prices, "_CELLS", most)
+            patch.setattr(_burst_ways, "_QUICK_CELLS", most)
             plans += [
                 plan_burst(profile, flat(6), BATCH, limit),
                 plan_burst(profile, flat(4), BATCH, None, whole_limit=whole),
