@@ -28,6 +28,14 @@ def enough_bytes(amount_bytes: float) -> str:
     return f"{ceil(amount_bytes)}B"
 
 
+def given_rate(bytes_per_s: float) -> str:
+    """Write a rate as it is given, such as '5MB/s': `read_rate` reads it."""
+    size, unit = next(
+        ((s, u) for u, s in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)) if bytes_per_s >= s), (1.0, "")
+    )
+    return f"{bytes_per_s / size:.4g}{unit}B/s"
+
+
 def show_seconds(duration_s: float) -> str:
     """Write a duration, such as '12.3 ms'."""
     size = abs(duration_s)

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from hocket.errors import InputError
 from hocket.units import (
     enough_bytes,
+    given_rate,
     read_rate,
     read_size,
     show_bytes,
@@ -86,6 +87,12 @@ def test_sizes_read_back(amount: float) -> None:
 def test_enough_is_enough(amount: float) -> None:
     """What somebody is told to write is no less than what is needed, and hardly more."""
     assert amount <= read_size(enough_bytes(amount), "") <= max(1.011 * amount, amount + 1)
+
+
+@given(st.floats(min_value=1, max_value=1e15))
+def test_a_rate_to_give_is_the_rate(rate: float) -> None:
+    """What somebody is told to give is read as what it was, to four digits."""
+    assert read_rate(given_rate(rate), "") == pytest.approx(rate, rel=1e-3)
 
 
 @given(st.floats(min_value=1e-6, max_value=119))

@@ -13,12 +13,14 @@ from hocket.report.svg import num, svg, text, ticks
 from hocket.report.window import Window, choose
 from hocket.trace.active import once
 from hocket.trace.trace import KINDS, Trace
+from hocket.trace.usage import COMPUTES
 
 WIDTH, LEFT, RIGHT, TOP, BOTTOM = 1120.0, 48.0, 990.0, 16.0, 206.0
 MOST_STEPS = 600  # more are drawn as means of so many equal stretches
 MOST_STAGES = 32  # of more the plateaus are not named
 MOST_ROWS = 9  # of the table; more numbers of devices share rows
 DIGIT = 6.8  # units that one character of a name takes
+_COMPUTES = tuple(KINDS.index(kind) for kind in COMPUTES)
 FAMILIES = ("f", "again", "b", "step")
 
 
@@ -89,7 +91,8 @@ def stairs_of(trace: Trace, window: Window) -> Stairs | None:
     compute = np.array([computes(lane) for _, lane in trace.lanes], dtype=bool)
     if not len(trace):
         return None
-    own = compute[trace.lane] & (trace.end_s > window.start_s) & (trace.start_s < window.end_s)
+    compute = compute[trace.lane] & np.isin(trace.kind, _COMPUTES)  # whose lane may also have loads, and swaps
+    own = compute & (trace.end_s > window.start_s) & (trace.start_s < window.end_s)
     own = np.flatnonzero(own & (trace.end_s > trace.start_s))
     if not len(own):
         return None

@@ -14,6 +14,7 @@ from typing import Any, TextIO
 from hocket.run.listener import Listener, Summary
 from hocket.units import show_count, show_number, show_peaks, show_seconds
 
+_THAN, _NONE = " than measured", 0.0005
 _BAR_WIDTH = range(6, 41)
 # Steps over which the pace is taken, and after how many of them it counts as warm.
 _WINDOW, _WARM = 20, 3
@@ -184,7 +185,7 @@ def spoken(summary: Summary, width: int | None = None) -> str:
         parts.append(f"{show_seconds(summary.iteration_s)} an iteration")
     if summary.predicted_iteration_s and summary.iteration_s is not None:
         off = summary.predicted_iteration_s / summary.iteration_s - 1
-        parts.append(f"{show_seconds(summary.predicted_iteration_s)} predicted ({off:+.1%})")
+        parts.append(f"{show_seconds(summary.predicted_iteration_s)} predicted ({_beside(off)})")
     if summary.samples_per_s:
         parts.append(f"{show_number(summary.samples_per_s)} samples/s")
     phrases = [f"{part};" for part in parts]
@@ -202,8 +203,15 @@ def _memory_errors(summary: Summary) -> list[str]:
     off = [predicted[d] / size - 1 for d, size in summary.peak_memory_bytes.items() if size and d in predicted]
     if not off:
         return []
-    least, most = f"{min(off):+.1%}", f"{max(off):+.1%}"
-    return [f"predicted {least}" if least == most else f"predicted {least} to {most}"]
+    least, most = _beside(min(off)), _beside(max(off))
+    if least == most:
+        return [f"predicted {least}"]
+    return [f"predicted {least.removesuffix(_THAN)} to {most}"]
+
+
+def _beside(off: float) -> str:
+    """A prediction beside the measurement, by the share of it that it is off."""
+    return "as measured" if abs(off) < _NONE else f"{abs(off):.1%} {'more' if off > 0 else 'less'}{_THAN}"
 
 
 def _lines(phrases: Sequence[str], width: int | None) -> list[str]:

@@ -6,7 +6,7 @@ of a run goes through a Listener (listener.py; display.py has two).
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import isclose
 from pathlib import Path
@@ -14,15 +14,18 @@ from typing import Any, ClassVar
 
 from hocket.errors import HocketError, InputError, ProgramError, nearest
 from hocket.files import check_folder_to_write, place_to_write
+from hocket.hardware.link_sums import LinkSums
 from hocket.plan.plan import Plan, Predicted
 from hocket.profile.job import Job, check_job_file, refuse_in_job_file
 from hocket.run.drawing import Drawing
 from hocket.run.listener import Listener, Quiet, Summary
-from hocket.units import show_seconds
+from hocket.units import given_rate, show_seconds
 
 DEVICES = ("auto", "cpu", "cuda")
 # Exit code of a run that was asked to stop, saved or not.
 INTERRUPTED = 130
+# Swaps that take less than their link lets them by this factor did not go over it.
+_QUICKER = 1.5
 # Predictions of one plan that differ by less are one prediction, written and read.
 _SAME = 1e-6
 _MAX_PORT = 2**16 - 1
@@ -125,6 +128,9 @@ def train(
     listener = listener or Quiet(on_step)
     try:
         summary = run_workers(job, plan, path.parent if path else None, given, listener)
+        told = unlike_host_link(plan, summary.swaps)
+        if told and shows_the_run():
+            listener.note(told)
         if path is not None and shows_the_run():
             _keep(plan, path, summary, listener)
             _account(plan, path, given, listener)
@@ -204,6 +210,23 @@ def _keep(plan: Plan, path: Path, summary: Summary, listener: Listener) -> None:
         listener.note(f"not kept for the next plan: {error.found}; expected {error.expected}")
         return
     listener.note(f"kept in {beside(path).name} for the next plan of this profile and cluster")
+
+
+def unlike_host_link(plan: Plan, swaps: Mapping[int, LinkSums]) -> str:
+    """That a run's swaps took less than the link which the plan's cluster says lets them, and what to give so that they wait for it.
+
+    Arguments:
+        swaps: what they took, by device of the plan.
+    """
+    link, took = plan.cluster.host_link, sum(swaps.values(), LinkSums())
+    if link is None or took.seconds * _QUICKER >= took.size_bytes / link.bandwidth_bytes_per_s:
+        return ""
+    expected = given_rate(link.bandwidth_bytes_per_s)
+    had = given_rate(took.size_bytes / took.seconds) if took.seconds > 0 else "more"
+    return (
+        f"the plan is predicted with a link to the host of {expected} (host_link of its cluster), but swaps had {had} here: "
+        f"measured and predicted are not of one machine. --host-link {expected} lets them wait as that link would"
+    )
 
 
 def _account(plan: Plan, path: Path, options: Options, listener: Listener) -> None:

@@ -18,8 +18,9 @@ from hocket.simulate.nodes import EPILOGUE, KINDS, PERIOD
 from hocket.simulate.outcome import Outcome
 from hocket.simulate.swapped import Swapped, swapped_of
 from hocket.trace.sums import Overlap
+from hocket.trace.usage import COMPUTES
 
-_BUSY = tuple(KINDS.index(kind) for kind in (Kind.FORWARD, Kind.BACKWARD, Kind.NORM, Kind.STEP))
+_BUSY = tuple(KINDS.index(kind) for kind in COMPUTES)
 
 
 @dataclass(frozen=True)

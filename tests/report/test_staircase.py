@@ -12,6 +12,7 @@ import pytest
 from hocket.hardware.cluster import Cluster, Level
 from hocket.plan.plan import Plan, PlanStage
 from hocket.plan.predict import predict
+from hocket.plan.search import search
 from hocket.profile import synthetic
 from hocket.program.instruction import COMPUTE, Kind, computes
 from hocket.report import staircase as module
@@ -47,6 +48,20 @@ def test_counts_are_those_of_the_moment(strategy: str, width: int, predicted: Ca
         assert found.mean == pytest.approx(sum(summary.utilization.values()), rel=1e-6)
     assert sum(found.shares.values()) == pytest.approx(1)
     assert sum(n * share for n, share in found.shares.items()) == pytest.approx(found.mean)
+
+
+def test_swaps_in_the_lane_of_compute_are_none() -> None:
+    """A device that waits for its host does not compute: the average is the sum of utilisations here as well."""
+    profile = synthetic.chain(
+        4, forward_s=1e-3, backward_s=2e-3, weights_bytes=1e8, activation_bytes=2e6, microbatch_sizes=(1,), device_type="v100-16gb"
+    )  # fmt: skip
+    cluster = Cluster("lab", (Level("server", 2, 1e10),), profile.device_type, memory_bytes=5e8, host_memory_bytes=9e9)
+    best = search(profile, cluster, 4, strategies=("harmony",))
+    plan = next(one.plan for one in best.candidates if one.plan.swap is not None and not one.plan.swap.prefetch)
+    trace, summary = predict(plan, profile)
+    found = stairs_of(trace, choose(trace, plan.microbatches, 1))
+    assert found is not None
+    assert found.mean == pytest.approx(sum(summary.utilization.values()), rel=1e-6)
 
 
 def test_waves_of_a_device_count_once() -> None:

@@ -2,6 +2,7 @@
 
 import io
 import json
+from dataclasses import replace
 from math import isnan
 
 import pytest
@@ -185,7 +186,11 @@ def test_spoken(iteration_s: float | None) -> None:
     """One sentence, with or without a pace, says by how much the prediction was off."""
     said = spoken(Summary(3, (), iteration_s, 16.0, 0.4, {0: 10}))
     assert said.startswith("3 steps trained")
-    assert ("(-20.0%)" in said) == (iteration_s is not None)
+    assert ("400 ms predicted (20.0% less than measured)" in said) == (iteration_s is not None)
+    memory = Summary(3, (), 0.4, 16.0, 0.4, {0: 100, 1: 100, 2: 100}, {0: 99.0, 1: 100.0, 2: 102.5})
+    assert "400 ms predicted (as measured)" in spoken(memory)
+    assert spoken(memory).endswith("predicted 1.0% less to 2.5% more than measured")
+    assert spoken(replace(memory, predicted_peak_memory_bytes={0: 103.0})).endswith("predicted 3.0% more than measured")
     assert spoken(Summary(1, (), iteration_s, 16.0, 0.4, {0: 10})).startswith("1 step trained")
 
 

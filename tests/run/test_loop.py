@@ -6,12 +6,13 @@ from pathlib import Path
 import pytest
 
 from hocket.errors import InputError
-from hocket.hardware.cluster import Cluster, Level
+from hocket.hardware.cluster import Cluster, Level, Link
+from hocket.hardware.link_sums import LinkSums
 from hocket.plan.plan import Plan, PlanStage, Predicted
 from hocket.plan.predict import predict_iteration
 from hocket.profile.synthetic import chain
 from hocket.run.listener import Quiet
-from hocket.run.loop import devices_of, predicted_now, train, worker_name
+from hocket.run.loop import devices_of, predicted_now, train, unlike_host_link, worker_name
 
 PROFILE = chain(4, forward_s=0.01, backward_s=0.02, device_type="cpu-core")
 NAMES = [layer.name for layer in PROFILE.layers]
@@ -50,6 +51,19 @@ def test_a_plan_as_it_was_predicted_keeps_its_prediction(folder: Path) -> None:
     assert predicted_now(replace(plan, predicted=now), folder, notes) == now
     assert predicted_now(plan, folder, notes) == now
     assert notes.notes == []
+
+
+@pytest.mark.parametrize(("seconds", "told"), [(1e-3, True), (0.1, False), (0.3, False)])
+def test_a_link_to_the_host_that_is_not_imitated(seconds: float, told: bool) -> None:
+    """Swaps that took less than the plan's host_link lets them: a note says which link was expected and measured, and what to give.
+    Nothing where they took as long or longer, where the cluster says no link, or where nothing was swapped."""
+    plan = cut_at(2)
+    linked = replace(plan, cluster=replace(plan.cluster, host_link=Link(5e6)))
+    swaps = {device: LinkSums.of(5e5, seconds, 10) for device in (0, 1)}
+    note = unlike_host_link(linked, swaps)
+    assert bool(note) is told
+    assert not told or ("5MB/s" in note and "500MB/s" in note and "--host-link 5MB/s" in note)
+    assert unlike_host_link(plan, swaps) == unlike_host_link(linked, {}) == ""
 
 
 def test_an_edited_plan_is_predicted_as_it_stands(folder: Path) -> None:
