@@ -133,7 +133,7 @@ def parse_yaml(text: bytes | str, place: str) -> Any:
 
 def with_amounts(data: Any, place: str) -> Any:
     """Plain data, changed in place: sizes and rates with units, such as 2GB and 11.5GiB/s, are numbers in the values of keys that end in
-    `_bytes` and `_bytes_per_s`.
+    `_bytes` and `_bytes_per_s`, and in lists there.
 
     Raises:
         InputError: one of them is another text.
@@ -142,7 +142,8 @@ def with_amounts(data: Any, place: str) -> Any:
     while waiting:
         node, path = waiting.pop()
         for key, value in node.items() if isinstance(node, dict) else enumerate(node):
-            where, name = (*path, str(key)), str(key)
+            where = (*path, str(key))
+            name = str(key) if isinstance(node, dict) else "".join(path[-1:])
             if isinstance(value, dict | list):
                 waiting.append((value, where))
             elif isinstance(value, str) and name.endswith(("_bytes", "_bytes_per_s")):

@@ -142,7 +142,7 @@ class SwappedDevice:
         return TooFewBytes(
             self._device,
             room.over(extra),
-            f"{show_bytes(self._swapping.device_bytes or 0.0)}, {show_bytes(room.over(extra))} too few: "
+            f"{show_bytes(self._swapping.budget_bytes(self._device) or 0.0)}, {show_bytes(room.over(extra))} too few: "
             f"{operation.instructions[-1].name} needs {show_bytes(room.total(operation.needs))} to be there{named} and adds "
             f"{show_bytes(room.added(operation))}",
         )

@@ -59,7 +59,8 @@ class Swapping:
 
     Attributes:
         policy: one of POLICIES.
-        device_bytes: what a device may hold at most, proved of the program; None: no limit (policy `task` alone).
+        device_bytes: what a device may hold at most, proved of the program; or of each device by its number, where they are unlike;
+            None: no limit (policy `task` alone).
         host_bytes: likewise of a device's copies on the host.
         prefetch: operations ahead of which values are swapped in, beside computation; 0: where they are missing, as by a page fault.
         writes_clean: what leaves a device is written out although the host has the same; policy lru always does.
@@ -67,7 +68,7 @@ class Swapping:
     """
 
     policy: str
-    device_bytes: float | None = None
+    device_bytes: float | tuple[float, ...] | None = None
     host_bytes: float | None = None
     prefetch: int = 0
     writes_clean: bool = False
@@ -81,13 +82,18 @@ class Swapping:
                 "policy", repr(self.policy), f"one of {', '.join(POLICIES)}", nearest(self.policy, POLICIES)
             )
         for key in ("device_bytes", "host_bytes"):
-            value = getattr(self, key)
-            if value is not None and not value > 0:
-                raise InputError(key, str(value), "> 0, or leave the key out")
+            said = getattr(self, key)
+            for value in said if isinstance(said, tuple) else (said,):
+                if value is not None and not value > 0:
+                    raise InputError(key, str(value), "> 0, or leave the key out")
         if self.device_bytes is None and self.policy != "task":
             raise InputError("device_bytes", "nothing", f"how much a device may hold, by which {self.policy} decides")
         if self.prefetch < 0:
             raise InputError("prefetch", str(self.prefetch), ">= 0 operations")
+
+    def budget_bytes(self, device: int) -> float | None:
+        """What one device may hold; None: no limit."""
+        return self.device_bytes[device] if isinstance(self.device_bytes, tuple) else self.device_bytes
 
 
 @dataclass(frozen=True)

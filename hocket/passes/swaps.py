@@ -49,8 +49,8 @@ def with_swaps(program: Program, swapping: Swapping, habits: Habits, sizes: Size
 def _fitting(program: Program, swapping: Swapping, habits: Habits, sizes: Sizes | None) -> Program:
     """Within the budget whatever the timing: messages wait, and what is swapped beside computation is there longer than it takes, so
     what is over is taken off what the device is played with, ever more of it, as a little may change nothing that leaves."""
-    budget = swapping.device_bytes
-    limits, over = dict.fromkeys(program.devices, budget), dict[int, float]()
+    limits, over = {device: swapping.budget_bytes(device) for device in program.devices}, dict[int, float]()
+    budgets = {device: budget or 0.0 for device, budget in limits.items()}
     least, steps = dict.fromkeys(program.devices, 0.0), dict.fromkeys(program.devices, 1)
     for _ in range(_ROUNDS):
         try:
@@ -61,18 +61,18 @@ def _fitting(program: Program, swapping: Swapping, habits: Habits, sizes: Sizes 
             device = missing.device  # one operation needs more than was left: no less than that is tried again
             least[device] = limits[device] = (limits[device] or 0.0) + missing.bytes
             continue
-        if sizes is None or budget is None:
+        if sizes is None or swapping.device_bytes is None:
             return found
-        over = {d: one.bytes - budget for d, one in footprints(found, sizes).items() if one.bytes > budget}
+        over = {d: one.bytes - budgets[d] for d, one in footprints(found, sizes).items() if one.bytes > budgets[d]}
         if not over:
             return found
         for device, excess in over.items():
-            less = (limits[device] or 0.0) - max(excess, budget / _LEAST_PARTS) * steps[device]
+            less = (limits[device] or 0.0) - max(excess, budgets[device] / _LEAST_PARTS) * steps[device]
             limits[device], steps[device] = max(less, least[device]), 2 * steps[device]
     device, excess = max(over.items(), key=lambda pair: pair[1])
     raise RefusedError(
         f"swap.device_bytes of device {device}",
-        f"{show_bytes(budget or 0.0)}, and whatever is swapped {show_bytes(excess)} more may be there at once; "
+        f"{show_bytes(budgets[device])}, and whatever is swapped {show_bytes(excess)} more may be there at once; "
         "take smaller stages or microbatches, or prefetch less",
     )
 

@@ -2,11 +2,11 @@
 
 Rules of this file: packs and sizes of microbatches are the tuner's (strategies/_harmony_equal.py); whether they fit, on devices and on
 hosts, is proved of the program, and how long they take is simulated (swap_candidates.py). Where the cluster file does not say how much
-memory hosts have, nothing is swapped.
+memory hosts have, nothing is swapped. Which devices they stand on is pack_places.py's.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from hocket.errors import InputError, RefusedError
@@ -14,14 +14,13 @@ from hocket.passes.swapping import Swapping
 from hocket.plan.candidates import NO_HOST, TIE, Candidate, Refused
 from hocket.plan.failing import failed
 from hocket.plan.hunt import make_plan
+from hocket.plan.pack_places import Place, places
 from hocket.plan.plan import Plan
-from hocket.plan.swap_candidates import Packs, has_hosts, tried
+from hocket.plan.swap_candidates import Packs, room_of, tried
 from hocket.plan.swapped import completed
 from hocket.strategies._choices import Choice, Situation, cut
 from hocket.strategies._harmony import HarmonyPlan, Mode
-from hocket.strategies._harmony_costs import LayerProfile, Server
 from hocket.strategies._harmony_equal import equal_plans
-from hocket.strategies._harmony_measured import layer_profile, server_of
 from hocket.units import show_bytes
 
 SWAPPING = "harmony"
@@ -40,61 +39,88 @@ def plans_of_packs(
     profile_path: str = "",
     progress: Callable[[int, int, str], None] | None = None,
     others: bool = False,
+    limited: bool = False,
 ) -> Packs:
     """Plans that swap, in the tuner's order; and the best with values swapped in ahead of their use.
 
     Arguments:
-        others: something fits without swaps: only the best of each kind is looked at.
+        others: something fits without swaps: only the best of each kind is looked at. limited: use of devices is: fewer of them, too.
     """
     found = Packs()
-    if not has_hosts(situation):
+    stands = list(places(situation.profile, situation.cluster, limited))
+    if not stands:
         if not others:
             found.refused.append(Refused(SWAPPING, "", NO_HOST, swaps=True))
         return found
     at = progress or (lambda done, total, what: None)
     at(0, 0, "packs of layers that swap")
-    try:
-        server, layers = server_of(situation.cluster), layer_profile(situation.profile, situation.cluster)
-    except (InputError, RefusedError) as error:
-        found.refused.append(Refused(SWAPPING, "", f"{error.found}; expected {error.expected}", swaps=True))
-        return found
-    try:
-        offered = list(_offered(situation, layers, server, 1 if others else EACH, found))
-    except Exception as error:
-        found.refused.append(failed(SWAPPING, "", error, swaps=True))
-        return found
-    plain, total = list[Candidate](), len(offered) + (0 if others else len(AHEAD))
-    for k, (mode, one) in enumerate(offered):
-        at(k, total, f"swapping, {mode} {len(one.backward.packs)} packs b{one.backward.size}")
+    offered = list[_Offer]()
+    for place in stands:
         try:
-            plan = _plan(situation, mode, one, profile_path)
+            own = list(_offered(situation, place, 1 if others else EACH, found))
         except Exception as error:
-            found.refused.append(failed(SWAPPING, f"{mode} {len(one.backward.packs)} packs", error, swaps=True))
+            found.refused.append(failed(SWAPPING, place.words.strip(), error, swaps=True))
             continue
-        plain += tried(situation, plan, _config(plan), found, POLICY)
-    if plain and not others:
-        best = min(plain, key=lambda c: c.iteration_s)
+        if not own and not found.refused:
+            found.refused.append(Refused(SWAPPING, place.words.strip(), _nothing(situation, place), swaps=True))
+        offered += own
+    plain, total = list[tuple[Place, Candidate]](), len(offered) + (0 if others else len(AHEAD))
+    for k, offer in enumerate(offered):
+        at(k, total, f"swapping, {offer.words}")
+        try:
+            plan = _plan(situation, offer, profile_path)
+        except Exception as error:
+            found.refused.append(failed(SWAPPING, offer.words, error, swaps=True))
+            continue
+        plain += ((offer.place, one) for one in tried(situation, plan, offer.config, found, POLICY))
+    for best in _best_of_places(plain, limited) if not others else ():
         for k, ahead in enumerate(AHEAD, len(offered)):
             at(k, total, f"swapping {ahead} ahead, {best.config}")
             _ahead(situation, best, ahead, found)
-    if not offered and not found.refused:
-        found.refused.append(Refused(SWAPPING, "", _nothing(situation, layers, server), swaps=True))
     return found
+
+
+def _best_of_places(plain: Sequence[tuple[Place, Candidate]], each: bool) -> list[Candidate]:
+    """The quickest of all, or of each place: of what use a quick plan makes of devices nothing is known before."""
+    quick = dict[tuple[int, ...], Candidate]()
+    for place, one in sorted(plain, key=lambda pair: pair[1].iteration_s):
+        quick.setdefault(place.devices if each else (), one)
+    return list(quick.values())
 
 
 def _ahead(situation: Situation, best: Candidate, ahead: int, found: Packs) -> None:
     """The quickest with values swapped in ahead of their use, where that is quicker."""
     known = Packs()
-    better = tried(situation, best.plan, f"{_config(best.plan)} ahead {ahead}", known, POLICY, ahead)
+    better = tried(situation, best.plan, f"{best.config} ahead {ahead}", known, POLICY, ahead)
     found.considered += known.considered
     found.refused += known.refused
     found.candidates += [one for one in better if one.iteration_s < best.iteration_s * (1 - TIE)]
 
 
-def _offered(
-    situation: Situation, layers: LayerProfile, server: Server, most: int, found: Packs
-) -> Iterator[tuple[Mode, HarmonyPlan]]:
-    seen = set()
+@dataclass(frozen=True)
+class _Offer:
+    """A plan of the tuner's on a place, and the devices of each pack."""
+
+    place: Place
+    one: HarmonyPlan
+    stands: tuple[tuple[int, ...], ...]
+
+    @property
+    def config(self) -> str:
+        """In a few words."""
+        count, larger = len(self.one.backward.packs), _forward(self.one)
+        words = f"{len(larger)} packs forward {count} backward" if larger else f"{count} packs"
+        turns = "" if self.stands == next(self.place.turns(self.one.mode, count)) else " by rate"
+        return f"{self.one.mode} {words}{turns}{self.place.words}"
+
+    @property
+    def words(self) -> str:
+        """With the size of microbatches."""
+        return f"{self.config} b{self.one.backward.size}"
+
+
+def _offered(situation: Situation, place: Place, most: int, found: Packs) -> Iterator[_Offer]:
+    layers, server, seen = place.layers, place.server, set()
     for mode in Mode:
         if mode is Mode.PIPELINE and server.devices == 1:
             continue
@@ -104,7 +130,12 @@ def _offered(
                 plans = equal_plans(layers, roomy, situation.batch_size, mode, situation.sizes)
             except InputError as error:
                 found.refused.append(
-                    Refused(SWAPPING, str(mode), f"{error.place} {error.found}; expected {error.expected}", swaps=True)
+                    Refused(
+                        SWAPPING,
+                        f"{mode}{place.words}",
+                        f"{error.place} {error.found}; expected {error.expected}",
+                        swaps=True,
+                    )
                 )
                 break
             tried = _few(plans, most)
@@ -114,7 +145,8 @@ def _offered(
             for one in tried:
                 if (mode, one.forward, one.backward) not in seen:
                     seen.add((mode, one.forward, one.backward))
-                    yield mode, one
+                    for stands in place.turns(mode, len(one.backward.packs)):
+                        yield _Offer(place, one, stands)
 
 
 def _forward(one: HarmonyPlan) -> tuple[int, ...]:
@@ -142,14 +174,14 @@ def _few(plans: Sequence[HarmonyPlan], most: int) -> list[HarmonyPlan]:
     return kept if finest is None or finest in kept else [*kept, finest]
 
 
-def _plan(situation: Situation, mode: Mode, one: HarmonyPlan, profile_path: str) -> Plan:
+def _plan(situation: Situation, offer: _Offer, profile_path: str) -> Plan:
     """A plan of packs whose stashes are made again, without its swaps."""
-    everywhere = tuple(range(one.devices))
+    one = offer.one
     stages = tuple(
-        cut(situation, range(*pack), everywhere if mode is Mode.DATA else (t % one.devices,), recompute=True)
-        for t, pack in enumerate(one.backward.packs)
+        cut(situation, range(*pack), devices, recompute=True)
+        for pack, devices in zip(one.backward.packs, offer.stands, strict=True)
     )
-    options: dict[str, Any] = {"mode": str(mode)}
+    options: dict[str, Any] = {"mode": str(one.mode)}
     if situation.profile.clip_grad_norm is not None:
         options["just_in_time"] = False
     if _forward(one):
@@ -158,22 +190,15 @@ def _plan(situation: Situation, mode: Mode, one: HarmonyPlan, profile_path: str)
     return make_plan(situation, SWAPPING, Choice(stages, size, situation.batch_size // size, options), profile_path)
 
 
-def _config(plan: Plan) -> str:
-    """In a few words."""
-    larger, count = plan.options.get("forward"), len(plan.stages)
-    words = f"{count} packs" if larger is None else f"{len(larger)} packs forward {count} backward"
-    return f"{plan.options['mode']} {words}"
-
-
 def smallest_packs(situation: Situation) -> Plan:
     """A plan of packs as fine as a program may be long, in pipeline mode where that is possible, as hosts then have everything once.
 
     Raises:
         RefusedError: not even these fit into the devices.
     """
-    server, layers = server_of(situation.cluster), layer_profile(situation.profile, situation.cluster)
-    roomy, refused = replace(server, memory_bytes=ROOMS[-1] * server.memory_bytes), _nothing(situation, layers, server)
-    room = min(situation.cluster.capacity_bytes(device) for device in range(server.devices))
+    place = Place(situation.profile, situation.cluster, tuple(range(situation.cluster.devices)))
+    server, layers = place.server, place.layers
+    roomy, refused = replace(server, memory_bytes=ROOMS[-1] * server.memory_bytes), _nothing(situation, place)
     for mode in reversed(Mode) if server.devices > 1 else (Mode.DATA,):
         try:
             plans = equal_plans(layers, roomy, situation.batch_size, mode, situation.sizes)
@@ -181,8 +206,9 @@ def smallest_packs(situation: Situation) -> Plan:
             continue
         short = [one for one in plans if len(one.backward.packs) <= FINEST and _forwards(one) <= MOST_FORWARDS]
         for one in sorted(short, key=lambda one: (one.backward.size, -len(one.backward.packs)))[:1]:
-            swap = Swapping(POLICY, device_bytes=room)
-            plan = completed(replace(_plan(situation, mode, one, ""), swap=swap), situation.profile)
+            plain = _plan(situation, _Offer(place, one, next(place.turns(mode, len(one.backward.packs)))), "")
+            swap = Swapping(POLICY, room_of(plain, situation.cluster))
+            plan = completed(replace(plain, swap=swap), situation.profile)
             try:
                 plan.compile(situation.profile)
             except RefusedError as error:
@@ -192,8 +218,9 @@ def smallest_packs(situation: Situation) -> Plan:
     raise RefusedError("swap", refused)
 
 
-def _nothing(situation: Situation, layers: LayerProfile, server: Server) -> str:
+def _nothing(situation: Situation, place: Place) -> str:
     """Why the tuner offers nothing: what the largest layer takes by itself."""
+    layers, server = place.layers, place.server
     held = layers.backward.bytes[0]
     k = int(held.argmax())
     name, room = situation.profile.layers[k].name, ROOMS[-1] * server.memory_bytes

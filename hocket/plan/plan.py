@@ -137,6 +137,13 @@ class Plan:
         if self.shard not in SHARDS:
             raise InputError("shard", repr(self.shard), f"one of {', '.join(SHARDS)}", nearest(self.shard, SHARDS))
         groups = self.group.cluster.devices
+        if (
+            self.swap is not None
+            and isinstance(self.swap.device_bytes, tuple)
+            and len(self.swap.device_bytes) != groups
+        ):
+            expected = f"{groups}, one for each device of the cluster, or one for all"
+            raise InputError("swap.device_bytes", f"{len(self.swap.device_bytes)} numbers", expected)
         if not self.stages:
             raise InputError("stages", "none", "at least one stage")
         for s, stage in enumerate(self.stages):

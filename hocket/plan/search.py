@@ -23,7 +23,7 @@ from hocket.plan.failing import failed
 from hocket.plan.hunt import Hunt
 from hocket.plan.packs import SWAPPING, plans_of_packs
 from hocket.plan.plan import Plan
-from hocket.plan.swap_candidates import Packs
+from hocket.plan.swap_candidates import Packs, within
 from hocket.plan.tolerance import Tolerance
 from hocket.plan.updates import considered
 from hocket.plan.virtual_memory import BASELINES, SWAPS, plans_with_virtual_memory
@@ -147,9 +147,10 @@ def _packs(
     others: bool,
 ) -> Packs:
     """Plans that swap, which are for whole devices that are kept."""
-    if situation.profile.tensor > 1 or tolerance is not None or situation.shard not in (None, "none"):
+    if situation.profile.tensor > 1 or situation.shard not in (None, "none"):
         return Packs()
-    return plans_of_packs(situation, profile_path, progress, others)
+    found = plans_of_packs(situation, profile_path, progress, others, tolerance is not None)
+    return within(found, tolerance)
 
 
 def _baselines(
@@ -166,9 +167,10 @@ def _baselines(
         raise InputError("swap", repr(policy), f"one of {', '.join(SWAPS)}", nearest(policy, SWAPS))
     if situation.shard not in (None, "none"):
         check_together("shard", Feature.SWAP, Feature(f"shard: {situation.shard}"))
-    if situation.profile.tensor > 1 or tolerance is not None:
-        raise InputError("swap", "groups of devices, or an amplification limit", "plans that swap on whole devices")
+    if situation.profile.tensor > 1:
+        raise InputError("swap", "groups of devices", "plans that swap on whole devices")
     found = plans_with_virtual_memory(situation, strategies or BASELINES, policy, profile_path, progress)
+    found = within(found, tolerance)
     return Search(tuple(ordered(found.candidates)), tuple(found.refused), seconds(), found.considered)
 
 

@@ -15,6 +15,7 @@ from hocket.plan.failing import failed
 from hocket.plan.plan import Plan
 from hocket.plan.predict import predict_iteration, program_of
 from hocket.plan.swapped import by_server, completed, host_bytes
+from hocket.plan.tolerance import Tolerance, held_s
 from hocket.plan.updates import updates_of
 from hocket.profile.model import ModelProfile
 from hocket.program.footprint import footprints
@@ -49,6 +50,30 @@ def has_hosts(situation: Situation) -> bool:
     return all(node.host_memory_bytes for node in nodes)
 
 
+def within(found: Packs, tolerance: Tolerance | None) -> Packs:
+    """What is found, with what uses too much of devices refused: a plan keeps its devices while it swaps. One device alone, with which that
+    is compared, has memory for all and swaps nothing (amplification.py). Of what is refused what uses least comes first."""
+    if tolerance is None:
+        return found
+    kept = Packs(considered=found.considered)
+    for one in sorted(found.candidates, key=lambda one: held_s(one.plan.stages, one.iteration_s)):
+        used_s = held_s(one.plan.stages, one.iteration_s)
+        text = tolerance.refusal(used_s)
+        if text:
+            config = f"{one.config} b{one.plan.microbatch_size}"
+            kept.refused.append(Refused(one.strategy, config, text, swaps=True))
+        else:
+            kept.candidates.append(replace(one, amplification=used_s / tolerance.alone_s))
+    kept.refused += found.refused
+    return kept
+
+
+def room_of(plan: Plan, cluster: Cluster) -> float | tuple[float, ...]:
+    """What devices of a plan may hold: one figure where those that it uses are alike, else one for each device of the cluster."""
+    used = {cluster.capacity_bytes(device) for stage in plan.stages for device in stage.devices}
+    return used.pop() if len(used) == 1 else tuple(cluster.capacity_bytes(d) for d in range(cluster.devices))
+
+
 def tried(situation: Situation, plan: Plan, config: str, found: Packs, policy: str, ahead: int = 0) -> list[Candidate]:
     """The candidate that a plan is with swaps, if it is one; otherwise `found.refused` has why.
 
@@ -57,10 +82,9 @@ def tried(situation: Situation, plan: Plan, config: str, found: Packs, policy: s
     """
     found.considered += 1
     cluster, profile, strategy = situation.cluster, situation.profile, plan.strategy
-    room = min(cluster.capacity_bytes(device) for device in range(cluster.devices))
     try:
         plan = completed(
-            replace(plan, predicted=None, swap=Swapping(policy, device_bytes=room, prefetch=ahead)), profile
+            replace(plan, predicted=None, swap=Swapping(policy, room_of(plan, cluster), prefetch=ahead)), profile
         )
         miss, own_bytes = _missing(plan, profile, cluster)
         if miss is None:

@@ -67,7 +67,7 @@ def claims_more(plan: Plan) -> bool:
     if swap is None:
         return False
     devices = {device for stage in plan.stages for device in stage.devices}
-    if swap.device_bytes is not None and any(swap.device_bytes > cluster.capacity_bytes(d) for d in devices):
+    if any((swap.budget_bytes(d) or 0.0) > cluster.capacity_bytes(d) for d in devices):
         return True
     if swap.host_bytes is None:
         return False
@@ -78,8 +78,8 @@ def claims_more(plan: Plan) -> bool:
 def capacity_of(plan: Plan, program: Program) -> dict[int, float]:
     """Bytes that each device of a program may hold: what its cluster says, or less where the plan says so."""
     cluster = plan.group.cluster
-    said = plan.swap.device_bytes if plan.swap is not None else None
-    return {d: min(cluster.capacity_bytes(d), said or cluster.capacity_bytes(d)) for d in program.devices}
+    own = {d: cluster.capacity_bytes(d) for d in program.devices}
+    return own if plan.swap is None else {d: min(has, plan.swap.budget_bytes(d) or has) for d, has in own.items()}
 
 
 def swap_problems(plan: Plan, program: Program, sizes: Sizes) -> tuple[Problem, ...]:

@@ -76,7 +76,7 @@ class Device:
         for replicas in {len(part.shape.devices) for part in parts if part.shape.sharded}:
             check_sharing(captured.job, replicas, way)
         if memory is None and (program.swaps or plan.swap is not None):
-            memory = MemoryManager(number, self.device, *budgets_of(plan))
+            memory = MemoryManager(number, self.device, *budgets_of(plan, number))
         self.memory = memory
         self.swapping = None if memory is None else Swapper(memory, program.swaps)
         self._swap_sizes = sizes_of(program, plan.swap) if plan.swap is not None and plan.swap.stages else None

@@ -166,9 +166,9 @@ class Swapper:
         return thing
 
 
-def budgets_of(plan: Plan) -> tuple[float, float]:
+def budgets_of(plan: Plan, number: int) -> tuple[float, float]:
     """Bytes that a device of a plan, and its host for it, may hold of its values."""
-    found = (None, None) if plan.swap is None else (plan.swap.device_bytes, plan.swap.host_bytes)
+    found = (None, None) if plan.swap is None else (plan.swap.budget_bytes(number), plan.swap.host_bytes)
     device, host = (inf if size is None else size for size in found)
     return device, host
 

@@ -101,7 +101,7 @@ def work(job: Job, plan: Plan, options: Options, seat: Seat, progress: Progress,
         memory = None
         if options.host_link_bytes_per_s is not None and plan.swap is not None:
             link = host_link(options.host_link_bytes_per_s, board, seat.local_rank)
-            memory = MemoryManager(group, device, *budgets_of(plan), pace_out=link.out, pace_in=link.back)
+            memory = MemoryManager(group, device, *budgets_of(plan, group), pace_out=link.out, pace_in=link.back)
         engine = Worker(
             captured, plan, program, group, device, observer=watched, record=record, division=division, memory=memory
         )

@@ -10,7 +10,6 @@ import numpy as np
 
 from hocket.cost.model import CostModel
 from hocket.cost.sizes import PlanSizes
-from hocket.errors import InputError
 from hocket.hardware.cluster import Cluster
 from hocket.passes.borders import StageCut, stage_shapes
 from hocket.passes.swapping import StageSwap, stages_of
@@ -20,28 +19,30 @@ from hocket.strategies._common import compile_strategy
 from hocket.strategies._harmony_costs import Array, LayerProfile, Pass, Server
 
 
-def server_of(cluster: Cluster) -> Server:
-    """A cluster as the tuner sees it.
+def server_of(cluster: Cluster, devices: tuple[int, ...] = ()) -> Server:
+    """A cluster, or some of its devices, as the tuner sees it.
 
-    Several servers are one whose link to the host is theirs together. A task is over without any freeing: memory stays with the program.
-
-    Raises:
-        InputError: devices of several types, for which the tuner has one figure.
+    Several servers are one whose link to the host is theirs together. Of unlike devices each is as the least in memory and in what its
+    link carries. A task is over without any freeing: memory stays with the program.
     """
-    types = {cluster.node_of(device).device_type for device in range(cluster.devices)}
-    if len(types) > 1:
-        raise InputError("cluster", f"devices of {', '.join(sorted(types))}", "one type, which packs are balanced for")
-    devices = cluster.devices
-    link, shared = cluster.host_link_of(0)
-    peer = min((level.bandwidth_bytes_per_s for level in cluster.levels), default=link.bandwidth_bytes_per_s)
-    swap = link.bandwidth_bytes_per_s * (-(-devices // cluster.levels[0].width) if shared else devices)
-    capacity = min(cluster.capacity_bytes(device) for device in range(devices))
-    return Server(devices, capacity, swap, peer, swap, freeing_s=cluster.instruction_s)
+    devices = devices or tuple(range(cluster.devices))
+    peer = min(level.bandwidth_bytes_per_s for level in cluster.levels)
+    swap = len(devices) * min(_link_share(cluster, device, devices) for device in devices)
+    capacity = min(cluster.capacity_bytes(device) for device in devices)
+    return Server(len(devices), capacity, swap, peer, swap, freeing_s=cluster.instruction_s)
 
 
-def layer_profile(profile: ModelProfile, cluster: Cluster) -> LayerProfile:
-    """Seconds and bytes of every layer's tasks, by the profile's sizes of microbatches."""
-    cuts = tuple(StageCut((k,), (0,), recompute=True) for k in range(len(profile.layers)))
+def _link_share(cluster: Cluster, device: int, devices: tuple[int, ...]) -> float:
+    """Bytes a second that a device's link to its host carries, beside those of these devices that share it."""
+    link, shared = cluster.host_link_of(device)
+    width = cluster.levels[0].width
+    beside = sum(other // width == device // width for other in devices) if shared else 1
+    return link.bandwidth_bytes_per_s / beside
+
+
+def layer_profile(profile: ModelProfile, cluster: Cluster, device: int = 0) -> LayerProfile:
+    """Seconds and bytes of every layer's tasks on a device, by the profile's sizes of microbatches."""
+    cuts = tuple(StageCut((k,), (device,), recompute=True) for k in range(len(profile.layers)))
     options = {"mode": "data", "just_in_time": profile.clip_grad_norm is None}
     alone = tuple(
         replace(shape, tied=()) for shape in stage_shapes(profile, cuts)

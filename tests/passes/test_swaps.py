@@ -219,14 +219,15 @@ CASES: list[tuple[str, list[tuple[int, ...]], dict[str, Any]]] = [
 @given(
     some.sampled_from(CASES), some.sampled_from(["task", "next_use", "lru"]), some.integers(0, 3), some.floats(0.2, 1.2),
     some.booleans(), some.booleans(), some.sampled_from([{}, {"skips": ((0, 2),)}, {"buckets": 2}, {"clips": True}, {"tied": ((0, 2),)}]),
-    some.lists(some.integers(0, 40), min_size=len(What), max_size=len(What)), some.integers(0, 999),
+    some.lists(some.integers(0, 40), min_size=len(What), max_size=len(What)),
+    some.sampled_from([0.0, 0.5]), some.integers(0, 999),
 )  # fmt: skip
 @settings(max_examples=20, deadline=None)
 def test_any_budget_is_kept_or_refused(
     case: tuple[str, list[tuple[int, ...]], dict[str, Any]], policy: str, prefetch: int, share: float, recompute: bool,
-    writes_clean: bool, more: dict[str, Any], amounts: list[int], seed: int,
+    writes_clean: bool, more: dict[str, Any], amounts: list[int], unlike: float, seed: int,
 ) -> None:  # fmt: skip
-    """Any strategy, policy, budget and depth of prefetching: refused, or legal, read as printed, proved to be within the
+    """Any strategy, policy, budget of all devices or of each its own, and depth of prefetching: refused, or legal, read as printed, proved to be within the
     budget whatever the timing; and played on symbols in any order it makes the weights of the rule, within the budget."""
     name, devices, options = case
     if (more.get("skips") or more.get("tied")) and len(devices) < 3:
@@ -241,18 +242,19 @@ def test_any_budget_is_kept_or_refused(
     of_kind |= {What.REDUCED: of_kind[What.ACCUMULATOR], What.NORM: of_kind[What.SQUARES]}
     sizes = Plain(lambda value: of_kind[value.what])
     budget = share * max(one.bytes for one in footprints(program, sizes).values()) + 1.0
-    swapping = Swapping(policy, budget, prefetch=prefetch, writes_clean=writes_clean)
+    budgets = tuple(budget * (1 + unlike * k) for k in range(max(program.devices) + 1))
+    swapping = Swapping(policy, budgets if unlike else budget, prefetch=prefetch, writes_clean=writes_clean)
     try:
         found = with_swaps(program, swapping, habits(name, options), sizes)
     except RefusedError:
         assert share < 1.0 or prefetch  # what everything fits into is never refused but for what is fetched ahead
         return
-    assert check(found, value_bytes=sizes, capacity_bytes=dict.fromkeys(found.devices, budget)) == ()
+    assert check(found, value_bytes=sizes, capacity_bytes=dict(enumerate(budgets))) == ()
     assert parse_program(print_program(found)) == found
     assert all(value.on_host for value in found.initial(0) + found.final(0, 2))
     run = Run(found, 1, Random(seed), Symbols(), lambda value: 0.0 if value.on_host else sizes.value(value, 0))
     run.finish()
-    assert max(run.peak_bytes.values()) <= budget
+    assert all(size <= budgets[device] for device, size in run.peak_bytes.items())
 
 
 @given(

@@ -172,6 +172,18 @@ def bad(name: str, edit: Edit, place: str, *words: str) -> Any:
             "plan: swap.device_bytes",
             "nothing",
         ),
+        bad(
+            "budgets of other devices",
+            lambda d: d.update(swap={"policy": "lru", "device_bytes": [1e9] * 17}),
+            "plan: swap.device_bytes",
+            "17 numbers",
+        ),
+        bad(
+            "a budget below zero",
+            lambda d: d.update(swap={"policy": "lru", "device_bytes": [1e9, -1.0]}),
+            "plan: swap.device_bytes",
+            "-1.0",
+        ),
         bad("no host", lambda d: d.update(swap={"policy": "task", "host_bytes": 0}), "plan: swap.host_bytes", "> 0"),
         bad("looking back", lambda d: d.update(swap={"policy": "task", "prefetch": -1}), "plan: swap.prefetch", "-1"),
         bad(
