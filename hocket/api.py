@@ -15,7 +15,7 @@ from hocket.plan.open import Opened, open_plan, opened
 from hocket.plan.plan import Plan
 from hocket.profile.companions import usual_neighbours
 from hocket.profile.job import Job, load_job, refuse_in_job_file
-from hocket.profile.model import ModelProfile
+from hocket.profile.model import CPU, ModelProfile
 from hocket.profile.transformer import Transformer
 from hocket.simulate.simulator import Summary
 from hocket.trace.trace import Trace
@@ -61,6 +61,7 @@ def profile(
             raise InputError("tensor", str(tensor), "1, where nothing is measured")
         kind = for_type if isinstance(for_type, DeviceType) else device_type_of(for_type)
         taught = Calibration.read(calibration) if isinstance(calibration, str | Path) else calibration
+        options.setdefault("foreach", kind.name != CPU)
         return costed(sketch(job, microbatch_sizes or (), **options), kind, taught)
     if calibration is not None:
         raise InputError("calibration", "given", "nothing, where the job is measured", "Give for_type as well.")

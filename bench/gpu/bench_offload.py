@@ -123,7 +123,7 @@ def cluster_of(given: argparse.Namespace) -> Cluster:
 def plan_of(given: argparse.Namespace, prefetch: int, job: Job) -> Plan:
     """Packs of about equal weights, one device, all of it swapped as is needed."""
     cluster = cluster_of(given)
-    profile = costed(sketch(job, (given.microbatch,)), device_type(cluster.device_type))
+    profile = costed(sketch(job, (given.microbatch,), foreach=not given.smoke), device_type(cluster.device_type))
     packs: list[list[str]] = [[]]
     whole, gone = sum(layer.weights_bytes for layer in profile.layers), 0.0
     count = given.packs or given.layers + 2

@@ -240,10 +240,11 @@ def _work_out(
         taught.check(kind)
 
     from hocket.cost.sketched import costed
+    from hocket.profile.model import CPU
     from hocket.profile.sketch import sketch
 
     with Progress("looking at the model", not json) as report:
-        found = costed(sketch(job, microbatch or (), progress=report), kind, taught)
+        found = costed(sketch(job, microbatch or (), progress=report, foreach=kind.name != CPU), kind, taught)
     _save(found, output, json)
 
 

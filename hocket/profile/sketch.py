@@ -38,12 +38,14 @@ def sketch(
     *,
     max_layers: int = 64,
     progress: Progress | None = None,
+    foreach: bool = False,
 ) -> Sketch:
     """Look at a job, or at the job of a job file, without computing anything.
 
     Arguments:
         microbatch_sizes: numbers of samples; by default the powers of two up to the job's batch, at most four.
         progress: called with (done, total, what), in steps.
+        foreach: torch's optimizers that can step all weights at once do so where nobody says otherwise, as they do on a GPU.
 
     Raises:
         CaptureError: the model cannot be cut into layers, or its course depends on numbers.
@@ -51,7 +53,7 @@ def sketch(
     """
     with faked() as mode:
         known = _faked(job, mode) if isinstance(job, Job) else _loaded(job, mode)
-        return _sketch(known, microbatch_sizes, max_layers, progress)
+        return _sketch(known, microbatch_sizes, max_layers, progress, foreach)
 
 
 def _loaded(path: str | Path, mode: FakeTensorMode) -> Job:
@@ -73,7 +75,7 @@ def _faked(job: Job, mode: FakeTensorMode) -> Job:
     return copied
 
 
-def _sketch(job: Job, sizes: Sequence[int], max_layers: int, progress: Progress | None) -> Sketch:
+def _sketch(job: Job, sizes: Sequence[int], max_layers: int, progress: Progress | None, foreach: bool) -> Sketch:
     for size in sizes:
         if not 1 <= size <= job.batch_size:
             raise InputError("microbatch", str(size), f"1 to {job.batch_size}, the job's batch_size")
@@ -93,7 +95,7 @@ def _sketch(job: Job, sizes: Sequence[int], max_layers: int, progress: Progress 
         work.append(_work(at, stages, batch))
         columns.append(Column(size, count_bytes(at, stages, batch)))
     tell(len(wanted) + 1, len(wanted) + 2, "optimizer step")
-    step, operators, parameters = _step(captured)
+    step, operators, parameters = _step(captured, foreach)
     source = f"worked out by hocket with torch {torch.__version__}"
     profile = assemble(job, captured, columns, step, "any", source, (*captured.notes, *notes))
     tell(len(wanted) + 2, len(wanted) + 2, "done")
@@ -134,7 +136,7 @@ def _work(captured: Captured, stages: Sequence[Stage], batch: dict[str, Tensor])
     return tuple(Work(*each) for each in zip(forward, reversed(backward), strict=True))
 
 
-def _step(captured: Captured) -> tuple[Step, tuple[Operator, ...], int]:
+def _step(captured: Captured, foreach: bool) -> tuple[Step, tuple[Operator, ...], int]:
     """The optimizer's bytes, and what a step of a warm one asks for."""
     stage = Stage(captured, range(len(captured.layers)), share=True)
     trained = {name: p for name, p in stage.parameters().items() if p.requires_grad}
@@ -148,6 +150,10 @@ def _step(captured: Captured) -> tuple[Step, tuple[Operator, ...], int]:
     optimizer.step()
     with OperatorLog() as log:
         optimizer.step()
+    for group in optimizer.param_groups if foreach else ():
+        # Bytes alone: operators stay those of single weights, of which a rate is known.
+        if "foreach" in group and group["foreach"] is None and not group.get("fused"):
+            group["foreach"] = True
     peaks, together = step_peaks(optimizer, weights, [layer.parameters for layer in captured.layers])
     step = Step(optimizer_bytes(optimizer, weights), {}, {}, 0.0, peaks, together)
     return step, log.taken(), len(weights)

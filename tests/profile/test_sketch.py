@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -109,6 +110,24 @@ def test_operations_are_those_that_torch_counts(name):
     assert sum(flops_of(work.forward) for work in found.work[0]) == forward > 0
     assert sum(flops_of(work.backward) for work in found.work[0]) == counter.get_total_flops() - forward > 0
     assert sum(layer.flops[0] for layer in found.profile.layers) == forward
+
+
+def test_on_a_gpu_adam_steps_all_weights_at_once():
+    """So torch does there: the root of second moments is of all weights. Nothing else is another, nor is a choice of the user's."""
+    one, all_at_once = (sketch(zoo.job("gpt", small=True, optimizer=adam), (2,), foreach=way) for way in (False, True))
+    assert not one.profile.step_together
+    assert all_at_once.profile.step_together
+    for layer in all_at_once.profile.layers:
+        assert layer.weights_bytes <= layer.step_bytes <= layer.weights_bytes + 1024, layer.name
+    assert without_steps(one.profile) == without_steps(all_at_once.profile)
+    assert one.step == all_at_once.step
+    chosen = zoo.job("gpt", small=True, optimizer=partial(torch.optim.Adam, foreach=False))
+    assert sketch(chosen, (2,), foreach=True).profile == one.profile
+
+
+def without_steps(profile: ModelProfile) -> ModelProfile:
+    layers = tuple(replace(layer, step_bytes=0.0) for layer in profile.layers)
+    return replace(profile, layers=layers, step_together=False)
 
 
 def test_recurrent_layers_are_products_of_all_positions_and_of_one_after_the_other():
