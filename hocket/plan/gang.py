@@ -4,7 +4,8 @@ Rules of this file: everything is simulated; a picture of it is `report/usage_pa
 Source: Wavelet (Wang et al. 2021), figures 1, 2, 5, 6 and 8.
 """
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 from hocket.errors import HocketError
 from hocket.plan.plan import Plan
@@ -25,12 +26,14 @@ class Course:
 
     Attributes:
         title: which plan. samples: that the iteration trains on. note: what else is to be said, a sentence or nothing.
+        most_bytes: by device, what it can hold in any timing, where that is told and not what it holds in this one.
     """
 
     title: str
     usage: Usage
     samples: int
     note: str = ""
+    most_bytes: Mapping[int, float] = field(default_factory=dict)
 
 
 def courses(plan: Plan, profile: ModelProfile, trace: Trace) -> tuple[Course, ...]:
@@ -41,7 +44,7 @@ def courses(plan: Plan, profile: ModelProfile, trace: Trace) -> tuple[Course, ..
     """
     if plan.group.cluster.devices > _MOST_DEVICES or plan.tensor > 1:
         return ()
-    own = Course(_title(plan), usage(trace, insides_of(plan, profile)), plan.batch_size)
+    own = _course(plan, profile, trace)
     gang = launched_at_once(plan)
     if gang is None:
         return (own,)
@@ -58,7 +61,19 @@ def courses(plan: Plan, profile: ModelProfile, trace: Trace) -> tuple[Course, ..
         return (alone,)
     waves = in_waves(gang, first.waves)
     found, _ = predict(waves, profile)
-    return (alone, Course(_title(waves), usage(found, insides_of(waves, profile)), waves.batch_size))
+    return (alone, _course(waves, profile, found))
+
+
+def _course(plan: Plan, profile: ModelProfile, trace: Trace) -> Course:
+    """Of a plan as it is predicted; of two waves on a device with what they can hold in any timing."""
+    course = Course(_title(plan), usage(trace, insides_of(plan, profile)), plan.batch_size)
+    if not any(stage.wave for stage in plan.stages):
+        return course
+    why = (
+        "drawn is what devices hold in the predicted timing; peak memory is what they can hold in any, and what the plan is held to: "
+        "nothing orders a wave's forward beside the other's backward, and one whose thread stands still keeps its stash"
+    )
+    return replace(course, note=why, most_bytes=trace.peak_memory_bytes())
 
 
 def launched_at_once(plan: Plan) -> Plan | None:

@@ -26,6 +26,7 @@ from hocket.plan.plan import Plan, Predicted
 from hocket.plan.swapped import completed
 from hocket.profile.model import ModelProfile
 from hocket.program.footprint import footprints
+from hocket.program.order import waves
 from hocket.program.program import Program, StageShape
 from hocket.simulate.apart import sums_apart
 from hocket.simulate.gain import overlap_of
@@ -66,7 +67,7 @@ def profile_of_group(plan: Plan, profile: ModelProfile) -> ModelProfile:
 
 
 def predict(plan: Plan, profile: ModelProfile) -> tuple[Trace, Summary]:
-    """What a plan does: the trace of every instruction, and a summary.
+    """What a plan does: the trace of every instruction, and a summary. Peaks of waves are those of any timing, see `_peaks`.
 
     Raises:
         InputError: the plan does not fit the profile. RefusedError: its strategy does not support it.
@@ -75,11 +76,27 @@ def predict(plan: Plan, profile: ModelProfile) -> tuple[Trace, Summary]:
     apart = sums_apart(outcome.layout)
     summary = replace(
         summarize(outcome, plan.tensor, plan.slices),
-        peak_memory_bytes=outcome.peak_memory_bytes,
+        peak_memory_bytes=_peaks(outcome),
         group_bytes=_inside_bytes(plan, profile),
         overlap=overlap_of(outcome, play(apart, outcome.costs, record=False)) if apart is not None else None,
     )
-    return outcome.trace, summary
+    trace = outcome.trace
+    if waves(outcome.program.rule):
+        peaks = {str(device): size for device, size in summary.peak_memory_bytes.items()}
+        trace = replace(trace, meta={**trace.meta, "peak_memory_bytes": peaks})
+    return trace, summary
+
+
+def _peaks(outcome: Outcome) -> dict[int, float]:
+    """The most that each device holds: in the predicted timing; of waves in any, which is what is proven.
+
+    What one wave holds when the other holds most is a matter of how quick two threads are beside each other, which nothing orders: a
+    prediction would be exceeded, and what a plan is refused by would be another number.
+    """
+    if not waves(outcome.program.rule):
+        return outcome.peak_memory_bytes
+    found = footprints(outcome.program, PlanSizes(outcome.costs, outcome.program))
+    return {device: footprint.bytes for device, footprint in found.items()}
 
 
 def host_course_of(plan: Plan, profile: ModelProfile) -> HostCourse | None:
@@ -260,7 +277,7 @@ def _simulated(asked: _Asked, repeats: int | None = None) -> Predicted:
     samples, _ = asked.batch
     alone, column = _alone(asked)
     outcome = _play(alone, record=False, repeats=repeats)
-    steady, peaks = steady_state(outcome), outcome.peak_memory_bytes
+    steady, peaks = steady_state(outcome), _peaks(outcome)
     rate = samples / steady.iteration_s if steady.iteration_s > 0 else 0.0
     found = column.everywhere(peaks) if column is not None else peaks
     return Predicted(steady.iteration_s, rate, found, steady.bubble_fraction)

@@ -30,6 +30,8 @@ PLAIN, SHARDED, TENSOR, PIPELINE, BURST, WAVES, TICK_TOCK, ALONE, SWAPPED = (
     "swapping",
 )
 
+_NOTHING = "nothing else was considered"
+
 _OTHERS = {
     PIPELINE: ("nothing without a pipeline", "the best without a pipeline"),
     ALONE: ("nothing on several devices", "the best on several devices"),
@@ -76,6 +78,8 @@ class Verdict:
     @property
     def _sentence(self) -> str:
         none, name = _OTHERS.get(self.winner, ("no pipeline", "the best pipeline"))
+        if self.why == _NOTHING:
+            return f"{self.winner}: {self.why}"
         wins = f"{self.winner} {'is quickest' if self.winner == ALONE else 'wins'}"
         if not self.other:
             return f"{wins}: {none}{f', {self.why}' if self.why else ''}"
@@ -117,7 +121,7 @@ def _of_sizes(found: SizedSearch, options: Mapping[str, Any]) -> Verdict:
         if winner == ALONE:
             return Verdict(winner, why="since there is one")
         if options.get("strategies"):
-            return Verdict(winner, why="none was considered")
+            return Verdict(winner, why=_NOTHING)
         return Verdict(winner, why="which this batch does not allow")
     miss = others.nearest
     return Verdict(winner, why=f"for {miss.mesh} needs {show_bytes(miss.bytes)} of {show_bytes(miss.capacity_bytes)}")
@@ -155,7 +159,7 @@ def of_profile(found: Search) -> Verdict:
     names = {PIPELINE: whole, ALONE: (*whole, *piped), SWAPPED: (*whole, *piped)}.get(winner, piped)
     reasons = [one for one in found.refused if one.strategy in names and not (winner == SWAPPED and one.swaps)]
     near = min(reasons, key=lambda one: (not one.missing_bytes, one.missing_bytes), default=None)
-    return Verdict(winner, why=f"for {near.strategy} {near.config}: {near.reason}" if near else "none was considered")
+    return Verdict(winner, why=f"for {near.strategy} {near.config}: {near.reason}" if near else _NOTHING)
 
 
 def with_stale(

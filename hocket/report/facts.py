@@ -12,7 +12,7 @@ from hocket.program.program import StageShape
 from hocket.report.svg import show_time
 from hocket.report.window import Window, batch_starts
 from hocket.simulate.summary import Summary
-from hocket.strategies._common import config, members, strategy
+from hocket.strategies._common import config, members, merged, strategy
 from hocket.trace.compare import Comparison, inner_gaps
 from hocket.trace.trace import Event, Trace
 from hocket.units import show_bytes, show_number, show_ranges, show_rate
@@ -39,7 +39,8 @@ class Table:
 
 def configuration(plan: Plan) -> str:
     """The plan's configuration as the papers write it, such as '15-1'."""
-    return config(tuple(StageShape(stage.devices) for stage in plan.stages))
+    stages = ((stage, merged(plan.strategy, len(stage.devices), plan.microbatches)) for stage in plan.stages)
+    return config(tuple(StageShape(stage.devices, merged=many, wave=stage.wave) for stage, many in stages))
 
 
 def plural(count: int, noun: str, ending: str = "s") -> str:
@@ -114,6 +115,7 @@ def tiles(plan: Plan, summary: Summary, measured: Trace | None) -> tuple[Tile, .
     peak = summary.peak_memory_bytes[peak_device] if peak_device is not None else 0.0
     capacity = plan.group.cluster.capacity_bytes(peak_device) if peak_device is not None else 0.0
     versions = sorted(set(summary.weight_versions))
+    how = "at most, in any timing" if any(stage.wave for stage in plan.stages) else "predicted"
     found = [
         Tile("iteration", show_time(summary.iteration_s), f"{plural(plan.batch_size, 'sample')}, predicted"),
         Tile("throughput", show_number(summary.samples_per_s), "samples/s, predicted"),
@@ -121,7 +123,7 @@ def tiles(plan: Plan, summary: Summary, measured: Trace | None) -> tuple[Tile, .
         Tile(
             "peak memory",
             show_bytes(peak),
-            f"device {peak_device}, predicted" + (f", {peak / capacity:.1%} of capacity" if capacity else ""),
+            f"device {peak_device}, {how}" + (f", {peak / capacity:.1%} of capacity" if capacity else ""),
         ),
         Tile(
             "weight versions",

@@ -158,6 +158,7 @@ def _figures(columns: Sequence[Course], shown: Sequence[int], peaks: Mapping[int
         one = course.usage
         shares = [one.compute_share(d) for d in shown if d in one.computes]
         held = [size for d in shown if (size := _peak(one, d, peaks)) is not None]
+        most = max((course.most_bytes.get(d, 0.0) for d in shown), default=0.0)
         valleys = [one.valley_share(d) for d in shown if d in one.held_bytes]
         rows.append(
             (
@@ -166,12 +167,17 @@ def _figures(columns: Sequence[Course], shown: Sequence[int], peaks: Mapping[int
                 show_time(one.period_s),
                 show_number(course.samples / one.period_s) if one.period_s > 0 else "–",
                 _range([f"{share:.0%}" for share in (min(shares), max(shares))]) if shares else "–",
-                show_bytes(max(held)) if held else "–",
+                _told(max(held), most) if held else "–",
                 _range([f"{share:.0%}" for share in (min(valleys), max(valleys))]) if valleys else "–",
             )
         )
     names = ("run", "samples", "iteration", "samples/s", "devices compute", "peak memory", "memory in its valley")
     return Table(names, tuple(rows), right=(1, 2, 3, 4, 5, 6))
+
+
+def _told(held: float, most: float) -> str:
+    """The most that is drawn, and what can be held in another timing where that is more."""
+    return f"{show_bytes(most)} ({show_bytes(held)} drawn)" if most > held else show_bytes(held)
 
 
 def _range(pair: Sequence[str]) -> str:

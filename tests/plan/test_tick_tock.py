@@ -8,12 +8,12 @@ from hocket.hardware.cluster import Cluster, Level
 from hocket.plan.amplification import work_of
 from hocket.plan.bound import Bounds
 from hocket.plan.plan import Plan
-from hocket.plan.predict import predict_choice, predict_iteration
+from hocket.plan.predict import predict_choice, predict_iteration, proven_peaks
 from hocket.plan.search import search
 from hocket.plan.verdict import of_profile, with_stale
 from hocket.profile.model import ModelProfile
 from hocket.profile.synthetic import chain
-from hocket.strategies._choices import Situation
+from hocket.strategies._choices import Choice, Situation
 from hocket.strategies.tick_tock import choices
 
 CLUSTER = Cluster("two", (Level("server", 2, 1e12),), "v100-16gb")
@@ -58,6 +58,9 @@ def test_a_plan_of_two_waves_is_what_was_searched() -> None:
     assert plan == best.plan
     assert [stage.wave for stage in plan.stages] == [0, 1]
     assert predict_iteration(plan, given).iteration_s == pytest.approx(best.iteration_s)
+    choice = Choice(plan.cuts(given), plan.microbatch_size, plan.microbatches, plan.options)
+    proven = proven_peaks(Situation(given, CLUSTER, 8), "tick_tock", choice)
+    assert best.peak_memory_bytes == proven, "one number, of any timing"
     work = work_of(plan)
     assert (
         sum(samples for (kind, _, layer), samples in work.items() if (kind, layer) == ("forward", given.layers[0].name))

@@ -63,7 +63,7 @@ def test_a_pipeline_only_where_it_is_better(batch_size: int, bandwidth_bytes_per
 
 def test_one_kind_alone() -> None:
     """Where no strategy of the other kind was asked for, that is the reason; where one was, it is compared."""
-    for strategies, why in ((("flush",), "none was considered"), (("flush", "data_parallel"), "")):
+    for strategies, why in ((("flush",), "nothing else was considered"), (("flush", "data_parallel"), "")):
         found = search_sizes(SMALL["a tiny one"], server("a100-40gb"), 64, strategies=strategies)
         verdict = of_sizes(found, {"strategies": strategies})
         assert (verdict.winner == PIPELINE, verdict.why) == (len(strategies) == 1, why)
@@ -116,7 +116,9 @@ def test_of_profiles() -> None:
     assert verdict.winner == PIPELINE
     assert verdict.text.startswith("a pipeline wins: the best without a pipeline, data_parallel ")
     only = search(heavy, slow, 32, strategies=["flush"])
-    assert of_profile(only).text.startswith("a pipeline wins: nothing without a pipeline, none was considered")
+    assert of_profile(only).text == "a pipeline: nothing else was considered"
+    waved = search(light, quick, 32, strategies=["waves"])
+    assert of_profile(waved).text == "model parallelism in waves: nothing else was considered"
 
 
 def test_one_device_of_several() -> None:
@@ -127,7 +129,7 @@ def test_one_device_of_several() -> None:
     assert (found.best.strategy, found.best.config) == ("data_parallel", "1")
     verdict = of_profile(replace(found, candidates=(found.best,)))
     assert verdict.winner == ALONE
-    assert verdict.text.startswith("one device alone is quickest: nothing on several devices, ")
+    assert verdict.text == "one device alone: nothing else was considered"
     single = search(heavy, replace(slow, levels=(Level("server", 1, 1e7, 1e-3),)), 4)
     assert of_profile(single).text == "one device alone is quickest: nothing on several devices, since there is one"
     second = search(heavy, slow, 4, strategies=("flush",)).best

@@ -28,7 +28,7 @@ def test_the_usual_ones(policy: str) -> None:
         proved(one.plan, MODEL)
     verdict = of_profile(found)
     assert verdict.winner == SWAPPED
-    assert "none was considered" in verdict.text
+    assert verdict.text == "swapping: nothing else was considered"
 
 
 def test_by_name_and_as_a_memory_that_writes_all() -> None:

@@ -15,6 +15,7 @@ from hocket.profile.synthetic import chain
 from hocket.report import report_html
 from hocket.report.usage_panel import usage_panel
 from hocket.trace.trace import Trace
+from hocket.units import show_bytes
 from tests.report import documents
 
 FOUR = Cluster("four", (Level("nvlink", 4, 25e9, 5e-6),), "v100-16gb", memory_bytes=1.5e9)
@@ -103,8 +104,15 @@ def test_a_second_wave_on_the_same_devices() -> None:
     profile = replace(chain(8, microbatch_sizes=(1, 4), device_type="v100-16gb"), layers=half)
     stage = PlanStage(tuple(NAMES), (0, 1, 2, 3))
     plan = in_waves(Plan("data_parallel", "chain", 4, 1, (stage,), FOUR), 2)
-    trace, _ = predict(plan, profile)
+    trace, summary = predict(plan, profile)
     alone, both = courses(plan, profile, trace)
+    page = " ".join(documents.check(report_html(plan, trace, summary, courses=(alone, both))).text)
+    assert "chain: tick_tock 4 x 2 waves" in page
+    held = (summary.peak_memory_bytes[0], both.usage.peak_bytes(0))
+    assert held[0] > held[1]
+    assert f"{show_bytes(held[0])} ({show_bytes(held[1])} drawn)" in page, "and why, in a sentence"
+    assert "at most, in any timing" in page
+    assert dict(both.most_bytes) == summary.peak_memory_bytes == trace.peak_memory_bytes()
     assert (alone.title, both.title) == (
         "gang-scheduled: data_parallel, 4 microbatches of 1",
         "tick_tock, 8 microbatches of 1",

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -25,6 +26,7 @@ from tests.run.starting import finish, start
 
 pytestmark = pytest.mark.workers
 
+WAVES = Case("tick_tock", (2,), 8, 2)
 CASES = (
     Case("flush", (1, 1), 8, 2),
     Case("two_bw", (1, 1), 8, 2),
@@ -35,13 +37,17 @@ CASES = (
     Case("data_parallel", (2,), 8, 2, shard="optimizer"),
     Case("fully_sharded", (2,), 8, 2, rounds=6, shard="full"),
     Case("waves", (2, 2), 8, 2),
-    Case("tick_tock", (2,), 8, 2),
+    WAVES,
+    Case("tick_tock", (2,), 8, 2, recompute=True),
+    Case("tick_tock", (2,), 8, 2, options={"align": "forwards"}),
     Case("burst_parallel", (2, 1, 2), 8, 4),
     Case("burst_parallel", (1, 2, 1), 8, 4, recompute=True),
 )
 RUNS = [*((None, case) for case in CASES), *(("bfloat16", case) for case in CASES[:4])]
 NAMES = [str(case) if precision is None else f"{case} {precision}" for precision, case in RUNS]
 LATE_S = 0.03
+STALLED_S = 0.15  # many forwards
+backward = torch.autograd.backward
 # Cases that run once more, in segments of one period each, as with a checkpoint at every step; under these numbers.
 CUT, CUT_FROM = (0, 3, 6), 1000
 
@@ -59,6 +65,13 @@ def late(work: dist.Work) -> None:
         time.sleep(LATE_S)
 
 
+def stalled(roots: Sequence[Any], gradients: Sequence[torch.Tensor]) -> None:
+    """A backward whose thread gets no core for a while when it has begun, so that the other wave's goes on alone."""
+    handle = roots[0].node.register_hook(lambda *_: time.sleep(STALLED_S))
+    backward(roots, gradients)
+    handle.remove()
+
+
 def main(arguments: Sequence[str], handles: Sequence[int], parent: int) -> None:
     """One worker: all cases, one after the other."""
     folder, rank, busy = Path(arguments[0]), int(arguments[1]), arguments[2]
@@ -73,6 +86,7 @@ def main(arguments: Sequence[str], handles: Sequence[int], parent: int) -> None:
         captured = graphs[precision]
         plan = case.plan(captured)
         worker = Worker(captured, plan, plan.compile(captured), rank)
+        torch.autograd.backward = stalled if busy == "busy" and case == WAVES else backward
         worker.run(5)
         found[number] = worker.peak_memory_bytes
         if number in CUT:
@@ -106,7 +120,7 @@ def predicted() -> tuple[Bytes, Bytes]:
         proven_peaks(
             Situation(profile, plan.cluster, plan.batch_size),
             plan.strategy,
-            Choice(plan.cuts(profile), plan.microbatch_size, tuple(plan.options.items())),
+            Choice(plan.cuts(profile), plan.microbatch_size, plan.microbatches, plan.options),
         )
         for profile, plan in plans
     ]
@@ -118,15 +132,17 @@ def test_peak_memory_is_predicted_and_never_under(
     number: int, measured: dict[tuple[int, int], int], predicted: tuple[Bytes, Bytes], request: pytest.FixtureRequest
 ) -> None:
     """On each of two workers what is predicted is at least what was measured, and at most 5 % more; what is proven is so
-    even where threads come late. Of two waves it is up to 30 % more: what a backward frees while the other wave's forward needs it is
-    not foreseen."""
+    even where threads come late. Of two waves both are one number, up to 30 % more: nothing orders a forward beside the other wave's
+    backward, and where one backward's thread stands still when it has begun there is as much, to 10 %."""
     likely, proven = predicted
-    busy = "busy" in request.node.callspec.id
+    case, busy = RUNS[number][1], "busy" in request.node.callspec.id
     for device in range(2):
         peak = measured[number, device]
         assert proven[number][device] >= peak
+        if busy and case == WAVES:
+            assert peak >= 0.9 * proven[number][device]
         if not busy:
-            assert 0 <= likely[number][device] / peak - 1 <= (0.3 if RUNS[number][1].strategy == "tick_tock" else 0.05)
+            assert 0 <= likely[number][device] / peak - 1 <= (0.3 if case.strategy == "tick_tock" else 0.05)
 
 
 @pytest.mark.parametrize("number", CUT, ids=[NAMES[number] for number in CUT])
