@@ -72,12 +72,13 @@ def report(planned: "Planned[SizedSearch]", output: Path | None, rows: int, json
 
 def sized_json(found: "SizedSearch", fits: bool = True) -> dict[str, Any]:
     """The search as plain data."""
+    from hocket.plan.limits import limits_of
     from hocket.typed import as_data
 
     meshes = found.meshes
 
     def candidate(one: "Meshed") -> dict[str, Any]:
-        mesh = one.mesh
+        mesh, limits = one.mesh, limits_of(found, one)
         sizes = ("tensor", "sequence_parallel", "depth", "width", "chunks", "microbatches", "recompute", "shard")
         return {
             "strategy": mesh.strategy,
@@ -92,8 +93,8 @@ def sized_json(found: "SizedSearch", fits: bool = True) -> dict[str, Any]:
             "peak_memory_bytes": {str(k): v for k, v in one.predicted.peak_memory_bytes.items()},
             "teraflops_per_device": found.flops_per_s(one) / 1e12,
             "share_of_peak": found.share_of_peak(one),
-            "time_by_cause": found.limits(one).shares(),
-            "memory_share": found.limits(one).memory_share,
+            "time_by_cause": limits.shares(),
+            "memory_share": limits.memory_share,
         }
 
     def miss(one: "Miss | None") -> dict[str, Any] | None:
@@ -177,8 +178,10 @@ def _on_types(best: "Meshed") -> str:
 
 def _reasons(found: "SizedSearch") -> Iterator[str]:
     """Why this one: where its time goes, what comes next, and what memory keeps away."""
+    from hocket.plan.limits import limits_of
+
     best, meshes = found.best, found.meshes
-    limits = found.limits(best)
+    limits = limits_of(found, best)
     shares = {name: share for name, share in limits.shares().items() if share >= 0.005}
     spent = ", ".join(f"{name} {share:.0%}" for name, share in sorted(shares.items(), key=lambda one: -one[1]))
     yield f"time: {spent}; memory: {limits.memory_share:.0%} of the fullest device"

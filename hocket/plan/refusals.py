@@ -13,7 +13,8 @@ from hocket.plan.candidates import Refused
 from hocket.plan.mesh import Mesh
 from hocket.plan.mesh_figures import Bound
 from hocket.plan.mesh_search import with_tailors
-from hocket.plan.sized import SIZES, SizedSearch, asked, divisors
+from hocket.plan.sized import SIZES, SizedSearch, asked
+from hocket.plan.sized_space import divisors
 from hocket.units import show_bytes, show_count, show_seconds
 
 _EACH = 6  # nearest misses of a kind

@@ -5,34 +5,28 @@ forward, without what recomputation repeats.
 """
 
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
-from itertools import pairwise
 from math import inf
 from pathlib import Path
 from typing import Any
 
-from hocket.cost.analytic import RECOMPUTE, Precision, analytic
+from hocket.cost.analytic import RECOMPUTE, Precision
 from hocket.cost.calibration import Calibration
-from hocket.cost.compute import Columns
 from hocket.errors import InputError, RefusedError, nearest
 from hocket.features import Feature, check_together
-from hocket.hardware.cluster import Cluster, DeviceType, Node
+from hocket.hardware.cluster import Cluster, Node
 from hocket.hardware.groups import grouped
 from hocket.passes.borders import stage_shapes
 from hocket.plan.buckets import AUTO, DEFAULT, Rebucketed, check_buckets, rebucketed
 from hocket.plan.hunt import make_plan
-from hocket.plan.mesh import STALE, STRATEGIES, USUAL
 from hocket.plan.mesh_search import Meshes, search_meshes
 from hocket.plan.meshed import Meshed
 from hocket.plan.plan import Plan
-from hocket.plan.plane import Plane, planes
 from hocket.plan.predict import predict_iteration
-from hocket.plan.tailor import woven
-from hocket.plan.updates import Updates, considered, updates_of
-from hocket.profile.model import ModelProfile
+from hocket.plan.sized_space import SizedSpace, considered_meshes
+from hocket.plan.updates import Updates, updates_of
 from hocket.profile.transformer import Transformer
 from hocket.program.program import SHARDS
 from hocket.units import show_bytes
@@ -41,39 +35,11 @@ SIZES = (1, 2, 4, 8, 16)  # of microbatches
 IN_16_BITS = Precision()
 
 
-@dataclass(frozen=True)
-class Limits:
-    """Where an iteration's time goes on a device, as the mean of all, and what stands in the way of quicker meshes.
-
-    Attributes:
-        compute_s: forwards and backwards; recompute_s: what is made again for backwards; reductions_s: reductions among a
-            tensor-parallel group; step_s: of the optimizer.
-        bubble_s: filling and draining the pipeline; other_s: transfers, sums of gradients, and stages that wait for slower ones.
-        memory_share: of the fullest device.
-    """
-
-    compute_s: float
-    recompute_s: float
-    reductions_s: float
-    step_s: float
-    bubble_s: float
-    other_s: float
-    memory_share: float
-
-    def shares(self) -> dict[str, float]:
-        """Parts of an iteration, by what takes them."""
-        names = ("compute", "recompute", "reductions", "step", "bubble", "other")
-        seconds = {name: float(getattr(self, f"{name}_s")) for name in names}
-        whole = sum(seconds.values())
-        return {name: value / whole for name, value in seconds.items()}
-
-
-class SizedSearch:
+class SizedSearch(SizedSpace):
     """What a search for a model by its sizes has found.
 
     Attributes:
-        model, cluster, device, batch_size, precision, calibration, buckets: what was asked. meshes: found ones, the best first.
-        search_s: that it took.
+        buckets: what was asked. meshes: found ones, the best first. search_s: that it took.
     """
 
     def __init__(
@@ -85,83 +51,10 @@ class SizedSearch:
         calibration: Calibration | None = None,
         buckets: str = AUTO,
     ) -> None:
-        self.model, self.cluster, self.batch_size, self.precision = model, cluster, batch_size, precision
-        self.calibration, self.buckets = calibration, buckets
-        self.devices = _types_of(cluster)
-        self.device = self.devices[0]
+        super().__init__(model, cluster, batch_size, precision, calibration)
+        self.buckets = buckets
         self.meshes = Meshes((), 0, 0)
         self.search_s = 0.0
-        self._profiles: dict[tuple[int, str, tuple[int, ...], bool], ModelProfile] = {}
-
-    def profile(
-        self, tensor: int, recompute: str, sizes: tuple[int, ...], sequence_parallel: bool = False
-    ) -> ModelProfile:
-        """One member's profile; each is worked out once."""
-        key = (tensor, recompute, sizes, sequence_parallel)
-        if key not in self._profiles:
-            first, *others = (
-                analytic(
-                    self.model,
-                    device,
-                    tensor=tensor,
-                    sequence_parallel=sequence_parallel,
-                    recompute=recompute,
-                    precision=self.precision,
-                    calibration=self._calibration_of(device),
-                    microbatch_sizes=sizes,
-                )
-                for device in self.devices
-            )
-            self._profiles[key] = first.knowing(others) if others else first
-        return self._profiles[key]
-
-    def _calibration_of(self, device: DeviceType) -> Calibration | None:
-        """Of unlike devices one is calibrated, the others are as they are."""
-        factors = self.calibration
-        known = factors is None or any(factors.device_type == one.name for one in self.devices)
-        return factors if not known or (factors and factors.device_type == device.name) else None
-
-    def share(self, other: "SizedSearch") -> None:
-        """Take the profiles of a search for the same model and numbers, where its devices are the same."""
-        if other.devices == self.devices:
-            self._profiles = other._profiles
-
-    def planes(
-        self,
-        cluster: Cluster,
-        sizes: tuple[int, ...],
-        tensors: Sequence[int] = (),
-        recomputes: Sequence[str] = (),
-        sequence_parallel: Sequence[bool] = (False, True),
-        shards: Sequence[str] = SHARDS,
-        strategies: Sequence[str] = (),
-        synchronous: bool | None = None,
-    ) -> Iterator[Plane]:
-        """All that a search looks at, on this cluster or on one of the same devices; arguments as of `search_sizes`."""
-        widths = tuple(tensors) or divisors(cluster.devices)
-        # In a fused kernel scores are made again in any case.
-        ways = tuple(dict.fromkeys(recomputes)) or tuple(
-            word for word in RECOMPUTE if word != "selective" or not self.model.fused_attention
-        )
-        return planes(
-            self.profile,
-            cluster,
-            widths,
-            ways,
-            sizes,
-            sequence_parallel,
-            tuple(shards),
-            _considered(strategies, synchronous),
-        )
-
-    def profile_of(self, found: Meshed) -> ModelProfile:
-        """The profile that a plan of a mesh names: of one of its tensor-parallel devices."""
-        if found.mesh.again:
-            return woven(lambda word: self._profile_of(found, word), found.mesh.again)
-        return self._profile_of(found, found.mesh.recompute)
-
-    def _profile_of(self, found: Meshed, recompute: str) -> ModelProfile:
-        return self.profile(found.mesh.tensor, recompute, found.plane.sizes, found.mesh.sequence_parallel)
 
     @cached_property
     def best(self) -> Meshed:
@@ -257,42 +150,6 @@ class SizedSearch:
         whole = sum(node.devices * rates[node.device_type] for node in nodes)
         return self.flops_per_s(found) * cluster.devices / whole
 
-    def limits(self, found: Meshed) -> Limits:
-        """Where the time goes."""
-        mesh = found.mesh
-        group, own = found.plane.profile_of(mesh), self.profile_of(found)
-        plain = self._profile_of(found, "none")
-
-        def busy_s(profile: ModelProfile) -> float:
-            columns, stands = Columns(profile), mesh.stands
-            kinds = [self.devices[kind].name for kind in found.plane.types[1].tolist()] if len(self.devices) > 1 else []
-            busy_s = 0.0
-            for s, (begin, end) in enumerate(pairwise((0, *mesh.ends))):
-                place = stands[s % mesh.depth]
-                turns = mesh.microbatches * mesh.width / len(place)
-                for name, count in (
-                    Counter(kinds[g] for g in place).items() if kinds else ((self.device.name, len(place)),)
-                ):
-                    figures = (columns.on(name) or columns).at(mesh.samples)
-                    both_s = figures.forward_s[begin:end].sum() + figures.backward_s[begin:end].sum()
-                    busy_s += float(both_s) * turns * count
-            return busy_s / sum(map(len, stands))
-
-        whole_s, alone_s, compute_s = busy_s(group), busy_s(own), busy_s(plain)
-        step_s = sum(layer.step_s for layer in own.layers) / mesh.depth / (mesh.width if mesh.sharded else 1)
-        bubble_s = 0.0 if mesh.stale else whole_s * (mesh.depth - 1) / (mesh.microbatches * mesh.chunks)
-        rest_s = max(0.0, found.iteration_s - whole_s - step_s)
-        bubble_s = min(bubble_s, rest_s)
-        return Limits(
-            compute_s,
-            alone_s - compute_s,
-            whole_s - alone_s,
-            step_s,
-            bubble_s,
-            rest_s - bubble_s,
-            found.bytes / found.room_bytes,
-        )
-
 
 def search_sizes(
     model: Transformer,
@@ -310,7 +167,7 @@ def search_sizes(
     calibration: Calibration | None = None,
     buckets: str | float = AUTO,
     ceiling_s: float = inf,
-    like: SizedSearch | None = None,
+    like: SizedSpace | None = None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> SizedSearch:
     """Search all ways to divide a cluster among tensors, stages and columns for a model.
@@ -322,7 +179,7 @@ def search_sizes(
             all of `SHARDS` when nothing is said. strategies: of `mesh.STRATEGIES`; `USUAL` when empty. synchronous: False: where none
             is named, `STALE` as well; True: refuse such a name.
         buckets: AUTO, or DEFAULT for buckets of one size in the best plan as well (hocket/plan/buckets.py).
-        ceiling_s: iterations that take longer are of no use. like: a search for the same model, whose profiles will do.
+        ceiling_s: iterations that take longer are of no use. like: a space of the same model, whose profiles will do.
 
     Raises:
         InputError: a width that does not divide the model or the cluster, an unknown word, a type without a rate for the numbers'
@@ -341,7 +198,7 @@ def search_sizes(
     for word in shards:
         if word not in SHARDS:
             raise InputError("shard", repr(word), f"one of {', '.join(SHARDS)}", nearest(word, SHARDS))
-    _considered(strategies, synchronous)
+    considered_meshes(strategies, synchronous)
     if model.tied and (set(shards) == {"full"} or set(strategies) == {"fully_sharded"}):
         check_together(
             "plan", Feature.SHARD_FULL, Feature.TIED, found=f"{model.name}, whose output has its words' weights"
@@ -366,17 +223,3 @@ def asked(options: Mapping[str, Any]) -> dict[str, Any]:
     """Of a search's options those that say which planes it looks at."""
     names = ("tensors", "recomputes", "sequence_parallel", "shards", "strategies", "synchronous")
     return {name: options[name] for name in names if name in options}
-
-
-def _considered(strategies: Sequence[str], synchronous: bool | None) -> tuple[str, ...]:
-    return considered(strategies, synchronous, STRATEGIES, (*USUAL, *STALE), "by sizes ")
-
-
-def divisors(devices: int) -> tuple[int, ...]:
-    """Widths of tensor-parallel groups; those that fit neither model nor levels are left out by `planes`."""
-    return tuple(width for width in range(1, devices + 1) if devices % width == 0)
-
-
-def _types_of(cluster: Cluster) -> tuple[DeviceType, ...]:
-    firsts = {cluster.node_of(device).device_type: device for device in reversed(range(cluster.devices))}
-    return tuple(cluster.type_of(first) for first in sorted(firsts.values()))

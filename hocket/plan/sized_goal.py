@@ -16,6 +16,7 @@ from hocket.hardware.parts import Part, parts, whole
 from hocket.plan.goal import Goal, equation_4_4_s
 from hocket.plan.parting import Planned, part_for, planned_part
 from hocket.plan.sized import IN_16_BITS, SIZES, SizedSearch, search_sizes
+from hocket.plan.sized_space import SizedSpace
 from hocket.profile.transformer import Transformer
 from hocket.units import show_count
 
@@ -69,7 +70,7 @@ class _Asks:
 
     def __init__(self, model: Transformer, batch_size: int, options: dict[str, Any]) -> None:
         self.model, self.batch_size, self.options = model, batch_size, options
-        self._last: SizedSearch | None = None
+        self._last: SizedSpace | None = None
         self._work: dict[str, float] = {}
 
     def least_s(self, part: Part) -> float:
@@ -88,7 +89,7 @@ class _Asks:
     def _work_s(self, cluster: Cluster) -> float:
         """Device seconds of a sample, at the least."""
         numbers, calibration = self.options.get("precision", IN_16_BITS), self.options.get("calibration")
-        one = SizedSearch(self.model, cluster, self.batch_size, numbers, calibration)
+        one = SizedSpace(self.model, cluster, self.batch_size, numbers, calibration)
         if self._last is not None:
             one.share(self._last)
         self._last = one

@@ -10,6 +10,7 @@ from hocket.cost.analytic import analytic
 from hocket.hardware import catalog
 from hocket.hardware.cluster import Cluster, Level, Link, Node
 from hocket.passes.borders import StageCut
+from hocket.plan.limits import limits_of
 from hocket.plan.mesh import Mesh
 from hocket.plan.meshed import proven, simulated
 from hocket.plan.mixed import alone, mixes, turned
@@ -78,7 +79,7 @@ def test_unlike_devices_have_unlike_stages() -> None:
     opened = Opened(type(plan).from_yaml(plan.to_yaml()), type(profile).from_json(profile.to_json()))
     assert opened.predicted.iteration_s == pytest.approx(best.iteration_s, rel=1e-9)
     assert problems_of(opened, opened.program) == ()
-    shares = found.limits(best).shares()
+    shares = limits_of(found, best).shares()
     assert min(shares.values()) >= -1e-12
 
 

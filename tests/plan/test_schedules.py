@@ -9,6 +9,7 @@ from hocket.cost.analytic import RECOMPUTE
 from hocket.errors import InputError
 from hocket.hardware.cluster import Cluster, Level
 from hocket.plan.candidates import TIE
+from hocket.plan.limits import limits_of
 from hocket.plan.mesh import STALE, STRATEGIES, USUAL
 from hocket.plan.meshed import proven, simulated
 from hocket.plan.mixed import mixes, turned
@@ -126,7 +127,7 @@ def test_the_plan_is_what_was_found(cluster: Cluster, memory_gb: float, options:
     assert problems_of(opened, opened.program) == ()
     assert opened.updates == found.updates(best)
     assert opened.updates.age == ("1 update old" if best.mesh.stale else "")
-    shares = found.limits(best).shares()
+    shares = limits_of(found, best).shares()
     assert (shares["bubble"] == 0) == best.mesh.stale
     assert min(shares.values()) >= -1e-12
     assert sum(shares.values()) == pytest.approx(1)

@@ -9,6 +9,7 @@ from hocket.cost.analytic import Precision
 from hocket.errors import InputError, RefusedError
 from hocket.hardware.cluster import Cluster, Level, Node
 from hocket.plan.candidates import TIE
+from hocket.plan.limits import limits_of
 from hocket.plan.long import shorter
 from hocket.plan.meshed import simulated
 from hocket.plan.open import Opened, problems_of
@@ -104,7 +105,7 @@ def test_widths_that_are_asked_for() -> None:
     for tensor in (1, 4):
         found = search_sizes(GPT, SERVERS, 16, tensors=(tensor,))
         assert {one.mesh.tensor for one in found.meshes.found} == {tensor}
-        limits = found.limits(found.best)
+        limits = limits_of(found, found.best)
         assert (limits.reductions_s > 0) == (tensor > 1)
         assert sum(limits.shares().values()) == pytest.approx(1)
         assert min(limits.shares().values()) >= -1e-12
@@ -153,8 +154,8 @@ def test_operations() -> None:
     assert found.flops_per_s(best) == pytest.approx(expected, rel=1e-6)
     assert found.share_of_peak(best) == pytest.approx(found.flops_per_s(best) / 312e12)
     slower = search_sizes(GPT, ALONE, 8, recomputes=("full",))
-    assert found.limits(best).recompute_s == 0
-    assert slower.limits(slower.best).recompute_s > 0
+    assert limits_of(found, best).recompute_s == 0
+    assert limits_of(slower, slower.best).recompute_s > 0
     assert slower.best.iteration_s > best.iteration_s
 
 

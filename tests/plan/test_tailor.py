@@ -8,6 +8,7 @@ import pytest
 
 from hocket.cost.analytic import RECOMPUTE
 from hocket.hardware.cluster import Cluster, Level
+from hocket.plan.limits import limits_of
 from hocket.plan.mesh import Mesh
 from hocket.plan.mesh_search import search_meshes
 from hocket.plan.meshed import Meshed, simulated
@@ -156,7 +157,7 @@ def test_the_search_takes_what_is_cut_to_measure() -> None:
     opened = Opened(type(plan).from_yaml(plan.to_yaml()), profile)
     assert opened.predicted.iteration_s == pytest.approx(best.iteration_s, rel=1e-9)
     assert problems_of(opened, opened.program) == ()
-    limits = found.limits(best)
+    limits = limits_of(found, best)
     assert 0 < limits.recompute_s < limits.compute_s / 3
 
 

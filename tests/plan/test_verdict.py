@@ -8,6 +8,7 @@ import pytest
 from hocket.hardware import catalog
 from hocket.hardware.cluster import Cluster, Level
 from hocket.plan.candidates import TIE
+from hocket.plan.limits import limits_of
 from hocket.plan.mesh_search import search_meshes
 from hocket.plan.open import Opened, problems_of
 from hocket.plan.search import search
@@ -176,7 +177,7 @@ def test_replicas_that_divide_everything() -> None:
     assert problems_of(opened, opened.program) == ()
     less = search_sizes(published("llama-2-7b"), server("a100-80gb"), 16, shards=("none", "optimizer"))
     assert less.best.iteration_s > found.best.iteration_s * (1 + TIE)
-    shares = found.limits(found.best).shares()
+    shares = limits_of(found, found.best).shares()
     assert sum(shares.values()) == pytest.approx(1)
 
 
