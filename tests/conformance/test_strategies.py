@@ -1,6 +1,7 @@
 """The contract of hocket/strategies, held by every member that the folder has: a new file is tested by being there."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from random import Random
@@ -159,7 +160,9 @@ def test_a_member_compiles_legal_programs_or_refuses_with_the_reason(name: str) 
                 if program is None:
                     continue
                 assert reason is None, shape
-                assert program.stages == stages
+                # What overlaps is an option's to say.
+                given = tuple(replace(stage, overlaps=False) for stage in program.stages)
+                assert given == stages
                 assert program.rule == strategy(name).rule(stages, microbatches, full)
                 hold(name, program, taken)
                 taken += 1
