@@ -122,6 +122,7 @@ def simulate(
     from hocket.cli.table import print_table
     from hocket.errors import InputError
     from hocket.files import place_to_write, write_atomic
+    from hocket.plan.largest import block_in_words
     from hocket.plan.open import open_plan
     from hocket.report.swap_panel import largest_table
     from hocket.typed import as_data
@@ -144,7 +145,7 @@ def simulate(
     lent = _lent(opened, real) if people else ""
     told = collocating.told(opened, both) if both is not None and people else None
     deep = _deepest(opened) if largest else ()
-    depths = largest_table(deep, opened.profile.dtype) if deep else None
+    depths = (largest_table(deep, opened.profile.dtype), block_in_words(opened.profile)) if deep else None
     if report:
         from hocket.plan.gang import courses
         from hocket.plan.predict import host_course_of
@@ -180,12 +181,10 @@ def simulate(
     if told is not None:
         collocating.print_told(told)
     if depths is not None:
-        print_table(
-            "how deep a model each strategy can train here",
-            depths.columns[:-1],
-            [row[:-1] for row in depths.rows],
-            depths.right,
-        )
+        table, block = depths
+        rows = [list(row[:-1]) for row in table.rows]
+        print_table("how deep a model each strategy can train here", table.columns[:-1], rows, table.right)
+        print(f"  {block}")
     for path in (trace, report):
         if path:
             print(f"wrote {path}")

@@ -1,13 +1,15 @@
-"""Largest: how deep a model the given devices can train at all, by strategy: the profile's repeated block ever more often.
+"""Largest: how deep a model the given devices can train at all, by strategy: the profile's block ever more often.
 
-Rules of this file: a depth counts when one of the strategy's choices is proved to fit, as `check` proves it; nothing is simulated. Where
-values are swapped, devices hold one operation whatever the depth: the host decides, and what it needs is proved of two depths and
-continued in a line.
+Rules of this file: a depth counts when one of the strategy's choices is proved to fit, as `check` proves it; nothing is
+simulated. Where values are swapped, devices hold one operation whatever the depth: the host decides, and what it needs
+is proved of two depths and continued in a line.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from math import inf
+from typing import NamedTuple
 
 from hocket.errors import RefusedError
 from hocket.hardware.cluster import Cluster
@@ -21,6 +23,7 @@ from hocket.profile.lengthened import LEAST, Block, lengthened, repeated_block
 from hocket.profile.model import ModelProfile
 from hocket.strategies._choices import MAX_FORWARDS, Choice, Situation, period_forwards, shared
 from hocket.strategies._common import complete, microbatches_of, refusal, searched, strategy
+from hocket.units import show_bytes, show_count
 
 MOST_LAYERS = 192  # that are looked at: what fits more is said to fit so many at least
 FIRST = 6  # depths from LEAST on at which a strategy may begin
@@ -33,7 +36,8 @@ class Largest:
 
     Attributes:
         blocks: the most; 0: not even LEAST of them. more: it may be more, which was not looked at.
-        layers, weights_bytes: of that model. config: the choice that fits. limit: what lacks for one block more; empty where not known.
+        layers, weights_bytes: of that model. config: the choice that fits.
+        limit: what lacks for one block more, or for LEAST, in bytes; empty where not known.
     """
 
     strategy: str
@@ -75,38 +79,71 @@ def largest(
     return tuple(sorted(found, key=lambda one: (-one.blocks, one.strategy)))
 
 
+def block_in_words(profile: ModelProfile) -> str:
+    """What is counted: layers and bytes of the repeated block, and how often it comes; empty where nothing repeats."""
+    block = repeated_block(profile)
+    if block is None:
+        return ""
+    own = range(block.first, block.first + block.size)
+    first, last = profile.layers[own[0]].name, profile.layers[own[-1]].name
+    layers = f"{show_count(block.size, 'layer')}, {first}{f' to {last}' if block.size > 1 else ''}"
+    weights = show_bytes(profile.weights_bytes(own))
+    seen = f"the profile has {block.times} of it, and less than {LEAST} are not looked at"
+    return f"a block: {layers}, {weights} of weights; {seen}"
+
+
 def _staying(
     name: str, profile: ModelProfile, cluster: Cluster, batch_size: int, block: Block, at: Callable[[str], None]
 ) -> Largest:
     """By doubling, then by halves."""
     most = max(LEAST, (MOST_LAYERS - len(profile.layers)) // block.size + block.times)
-    known: dict[int, str | None] = {}
+    known: dict[int, _Tried] = {}
 
     def fits(times: int) -> bool:
         if times not in known:
             at(f"{name}, {times} blocks")
             deeper = lengthened(profile, block, times)
             known[times] = _choice(name, Situation(deeper, cluster, batch_size))
-        return known[times] is not None
+        return known[times].config is not None
 
     # A strategy may need more layers than that, such as one for each chunk.
     low = high = next((times for times in range(LEAST, min(most, LEAST + FIRST) + 1) if fits(times)), 0)
     if not low:
-        return Largest(name, 0, 0, 0.0, limit=f"{LEAST} blocks do not fit")
+        return Largest(name, 0, 0, 0.0, limit=f"{LEAST} blocks: {known[LEAST].lacks}")
     while low < most and fits(high := min(2 * low, most)):
         low = high
     if low < most:
         while high - low > 1:
             middle = (low + high) // 2
             low, high = (middle, high) if fits(middle) else (low, middle)
-    return _largest(name, profile, block, low, known[low] or "", "memory of a device", low == most)
+    limit = f"{high} blocks: {known[high].lacks}"
+    return _largest(name, profile, block, low, known[low].config or "", limit, low == most)
 
 
-def _choice(name: str, situation: Situation) -> str | None:
+class _Tried(NamedTuple):
+    """The choice that is proved to fit, if there is one; otherwise what the nearest miss lacks."""
+
+    config: str | None
+    lacks: str = ""
+
+
+def _choice(name: str, situation: Situation) -> _Tried:
     """A choice that is proved to fit, if there is one among those that may."""
     bounds, cluster = Bounds(situation), situation.cluster
     capacity = {device: cluster.capacity_bytes(device) for device in range(cluster.devices)}
     waiting: list[tuple[float, int, Choice]] = []
+    near, lacks = inf, "no choice of it"
+
+    def fullest(peaks: Mapping[int, float]) -> tuple[float, int]:
+        return max((peaks[device] / capacity[device], device) for device in peaks)
+
+    def missed(peaks: Mapping[int, float], words: str) -> None:
+        nonlocal near, lacks
+        share, device = fullest(peaks)
+        if share < near:
+            near = share
+            lacks = f"device {device} needs {words}{show_bytes(peaks[device])} of {show_bytes(capacity[device])}"
+
     try:
         for choice in _variants(name, situation):
             shapes = bounds.shapes(choice)
@@ -117,18 +154,22 @@ def _choice(name: str, situation: Situation) -> str | None:
             if period_forwards(choice.stages, choice.microbatches) > MAX_FORWARDS:
                 continue
             peaks = bounds.peak_bytes(name, shapes, choice)
-            share = max(peaks[device] / capacity[device] for device in peaks)
+            share, _ = fullest(peaks)
             if share <= 1:
                 waiting.append((share, len(waiting), choice))
-    except RefusedError:
-        return None
+            else:
+                missed(peaks, "at least ")
+    except RefusedError as error:
+        return _Tried(None, f"{error.found}; expected {error.expected}" if error.expected else str(error))
     for _, _, choice in sorted(waiting, key=lambda one: one[:2])[:TRIED]:
-        if all(size <= capacity[device] for device, size in proven_peaks(situation, name, choice).items()):
+        peaks = proven_peaks(situation, name, choice)
+        if fullest(peaks)[0] <= 1:
             shards = {stage.shard for stage in choice.stages} - {"none"}
             words = (f"{len(choice.stages)} stages b{choice.microbatch_size}", *(f"shard={one}" for one in shards))
             again = ("recompute",) if any(stage.recompute for stage in choice.stages) else ()
-            return " ".join((*words, *again))
-    return None
+            return _Tried(" ".join((*words, *again)))
+        missed(peaks, "up to ")
+    return _Tried(None, lacks)
 
 
 def _variants(name: str, situation: Situation) -> Iterator[Choice]:
@@ -155,16 +196,22 @@ def _swapped(
         except RefusedError as error:
             return Largest(name, 0, 0, 0.0, limit=f"{error.place}: {error.found}")
         needs.append(by_server(on_hosts(plan, deeper, cluster), cluster))
-        config = f"{plan.options['mode']}, packs of {len(deeper.layers) / len(plan.stages):.2g} layers b{plan.microbatch_size}"
+        each = len(deeper.layers) / len(plan.stages)
+        packs = "packs of one layer" if each == 1 else f"packs of {each:.2g} layers"
+        config = f"{plan.options['mode']}, {packs} b{plan.microbatch_size}"
     width, most = cluster.levels[0].width, []
     for server, first in needs[0].items():
         has = cluster.node_of(server * width).host_memory_bytes or 0.0
         slope = (needs[1][server] - first) / (depths[1] - depths[0])
-        most.append(depths[0] + (has - first) / slope)
-    times = int(min(most))
+        most.append((depths[0] + (has - first) / slope, server, first, slope, has))
+    deepest, server, first, slope, has = min(most)
+    times = int(deepest)
+    more = max(times + 1, LEAST)
+    needed = show_bytes(first + slope * (more - depths[0]))
+    limit = f"{more} blocks: the host of server {server} needs {needed} of {show_bytes(has)}"
     if times < LEAST:
-        return Largest(name, 0, 0, 0.0, limit=f"{LEAST} blocks do not fit into the host")
-    return _largest(name, profile, block, times, config, "memory of the host", False)
+        return Largest(name, 0, 0, 0.0, limit=limit)
+    return _largest(name, profile, block, times, config, limit, False)
 
 
 def _largest(

@@ -56,7 +56,7 @@ def report_html(
     together: Together | None = None,
     courses: Sequence[Course] = (),
     swapped: HostCourse | None = None,
-    largest: facts.Table | None = None,
+    largest: tuple[facts.Table, str] | None = None,
 ) -> str:
     """The report of one plan.
 
@@ -65,7 +65,8 @@ def report_html(
         measured: what happened, to be laid beside it.
         amplification: what a plan that lends devices uses of them, in words (plan/amplification.py).
         together: the plan with a background job.
-        swapped: what is on hosts and on its way, of a plan that swaps. largest: how deep models may be (swap_panel.py).
+        swapped: what is on hosts and on its way, of a plan that swaps.
+        largest: how deep models may be (swap_panel.py), and what a block of them is, in words.
         courses: of one iteration of it, and of the same job launched at once or in waves (plan/gang.py).
 
     Returns:

@@ -1,16 +1,19 @@
 """How deep models may be: what is said to fit does, and one block more does not."""
 
+import re
+
 import pytest
 
 from hocket.errors import RefusedError
 from hocket.hardware.cluster import Cluster, Level
-from hocket.plan.largest import largest
+from hocket.plan.largest import block_in_words, largest
 from hocket.plan.packs import smallest_packs
 from hocket.plan.search import search
 from hocket.plan.swap_candidates import by_server, on_hosts
 from hocket.profile.lengthened import lengthened, repeated_block
 from hocket.profile.synthetic import chain
 from hocket.strategies._choices import Situation
+from hocket.units import show_bytes
 
 MODEL = chain(5, weights_bytes=100e6, activation_bytes=2e6, microbatch_sizes=(1,), device_type="v100-16gb")
 ROOM = Cluster("one", (Level("server", 2, 10e9),), "v100-16gb", memory_bytes=1.5e9, host_memory_bytes=2.5e9)
@@ -29,15 +32,26 @@ def test_the_deepest_fit_and_one_block_more_does_not() -> None:
             assert bool(fitting) == (more == 0), (name, more)
         assert found[name].layers == found[name].blocks
         assert found[name].weights_bytes == found[name].blocks * 100e6
+        assert re.fullmatch(rf"{found[name].blocks + 1} blocks: device \d needs .* of 1\.40 GiB", found[name].limit)
     for more in (0, 1):
         deeper = lengthened(MODEL, block, found["harmony"].blocks + more)
         needs = by_server(on_hosts(smallest_packs(Situation(deeper, ROOM, 4)), deeper, ROOM), ROOM)
         assert (needs[0] <= 2.5e9) == (more == 0)
+    lacks = f"the host of server 0 needs {show_bytes(needs[0])} of 2.33 GiB"
+    assert found["harmony"].limit == f"{found['harmony'].blocks + 1} blocks: {lacks}"
 
 
 def test_what_cannot_be_deeper() -> None:
     """Without a block there is no answer; with too little memory the answer is none."""
     with pytest.raises(RefusedError, match="comes three times"):
         largest(chain(2), ROOM, 4)
+    assert block_in_words(chain(2)) == ""
+    assert block_in_words(MODEL).startswith("a block: 1 layer, layer0, 95.37 MiB of weights; the profile has 5 of it")
     small = Cluster("one", (Level("server", 2, 10e9),), "v100-16gb", memory_bytes=1e8, host_memory_bytes=2.5e9)
-    assert {one.blocks for one in largest(MODEL, small, 4, ("flush",))} == {0}
+    found = largest(MODEL, small, 4, ("flush",))
+    assert {one.blocks for one in found} == {0}
+    assert all(" of 95.37 MiB" in one.limit for one in found)
+    assert next(one.limit for one in found if one.strategy == "flush").startswith("3 blocks: device ")
+    host = Cluster("one", (Level("server", 2, 10e9),), "v100-16gb", memory_bytes=1.5e9, host_memory_bytes=1e8)
+    (none,) = (one for one in largest(MODEL, host, 4, ("flush",)) if one.strategy == "harmony")
+    assert re.fullmatch(r"3 blocks: the host of server 0 needs .* of 95\.37 MiB", none.limit)

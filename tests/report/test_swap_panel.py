@@ -11,23 +11,31 @@ from tests.report import documents
 
 MODEL = chain(4, weights_bytes=100e6, activation_bytes=2e6, microbatch_sizes=(1,), device_type="v100-16gb")
 FOUND = (
-    Largest("harmony", 277, 277, 27.7e9, "packs of 1 layers b1", "memory of the host"),
+    Largest(
+        "harmony",
+        277,
+        277,
+        27.7e9,
+        "pipeline, packs of one layer b1",
+        "278 blocks: the host of server 0 needs 60 GiB of 59 GiB",
+    ),
     Largest("flush", 6, 6, 6e8, "2 stages b1", "", True),
-    Largest("fully_sharded", 0, 0, 0.0, "", "3 blocks do not fit"),
+    Largest("fully_sharded", 0, 0, 0.0, "", "3 blocks: device 0 needs 2 GiB of 1 GiB"),
 )
 
 
 def test_a_plan_that_swaps() -> None:
-    """A drawing of each device's host with its peak, and of what moves; without swaps there is no such section."""
+    """A drawing of each device's host with its peak, and of what moves; without swaps there is no such section. Depths where asked for."""
+    depths = (largest_table(FOUND, "float32"), "a block: 1 layer")
     for room, swaps in ((5e8, True), (16e9, False)):
         cluster = Cluster("one", (Level("server", 2, 10e9),), "v100-16gb", memory_bytes=room, host_memory_bytes=9e9)
         plan = search(MODEL, cluster, 4).best.plan
         trace, summary = predict(plan, MODEL)
-        page = report_html(plan, trace, summary, swapped=host_course_of(plan, MODEL))
+        page = report_html(plan, trace, summary, swapped=host_course_of(plan, MODEL), largest=None if swaps else depths)
         text = " ".join(documents.check(page).text)
         assert ("Memory of hosts, and values on their way" in text) == swaps
         assert page.count("on its host, at most") == page.count("on its way, at most") == 2 * swaps
-        assert "How deep a model" not in text
+        assert ("How deep a model" in text) == ("Here a block: 1 layer." in text) == (not swaps)
 
 
 def test_the_deepest_models() -> None:
