@@ -7,13 +7,15 @@ memory hosts have, nothing is swapped. Which devices they stand on is pack_place
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from typing import Any
 
 from hocket.errors import InputError, RefusedError
 from hocket.passes.swapping import Swapping
-from hocket.plan.candidates import NO_HOST, TIE, Candidate, Refused
+from hocket.plan.candidates import NO_HOST, Candidate, Refused
 from hocket.plan.failing import failed
 from hocket.plan.hunt import make_plan
+from hocket.plan.improving import FINE, POLICY, finalists_of, improve
 from hocket.plan.pack_places import Place, places
 from hocket.plan.plan import Plan
 from hocket.plan.swap_candidates import Packs, room_of, tried
@@ -25,12 +27,10 @@ from hocket.units import show_bytes
 
 SWAPPING = "harmony"
 """The strategy whose plans these are."""
-POLICY = "next_use"
 EACH = 2  # of each mode and room that are simulated, and the finest; where something fits without swaps, one
-FINE = 1.1  # what the finest may take of the quickest by the tuner's clock, which does not fetch ahead: many small packs gain most by it
 ROOMS = (1.0, 1.5)  # of a device's memory: what the tuner adds up is more than what a program holds
-AHEAD = (2, 1)  # operations ahead of which values are swapped in, of the best
 FINEST = 48  # packs of which it is asked what they need at least
+REACH = 1.5  # times what stays on the devices takes: what kept stashes and values ahead have made up for, at most, wherever it was looked at
 MOST_FORWARDS = 2048  # in one iteration
 
 
@@ -38,15 +38,17 @@ def plans_of_packs(
     situation: Situation,
     profile_path: str = "",
     progress: Callable[[int, int, str], None] | None = None,
-    others: bool = False,
+    others_s: float = inf,
     limited: bool = False,
 ) -> Packs:
-    """Plans that swap, in the tuner's order; and the best with values swapped in ahead of their use.
+    """Plans that swap, in the tuner's order; and the best with stashes kept and with values swapped in ahead of their use.
 
     Arguments:
-        others: something fits without swaps: only the best of each kind is looked at. limited: use of devices is: fewer of them, too.
+        others_s: of an iteration of what fits without swaps, where something does: only the best of each kind is looked at then, and more
+            is tried only where that may be quicker.
+        limited: use of devices is: fewer of them, too.
     """
-    found = Packs()
+    found, others = Packs(), others_s < inf
     stands = list(places(situation.profile, situation.cluster, limited))
     if not stands:
         if not others:
@@ -64,37 +66,30 @@ def plans_of_packs(
         if not own and not found.refused:
             found.refused.append(Refused(SWAPPING, place.words.strip(), _nothing(situation, place), swaps=True))
         offered += own
-    plain, total = list[tuple[Place, Candidate]](), len(offered) + (0 if others else len(AHEAD))
+    plain = list[tuple[Place, Candidate]]()
     for k, offer in enumerate(offered):
-        at(k, total, f"swapping, {offer.words}")
+        at(k, len(offered), f"swapping, {offer.words}")
         try:
             plan = _plan(situation, offer, profile_path)
         except Exception as error:
             found.refused.append(failed(SWAPPING, offer.words, error, swaps=True))
             continue
         plain += ((offer.place, one) for one in tried(situation, plan, offer.config, found, POLICY))
-    for best in _best_of_places(plain, limited) if not others else ():
-        for k, ahead in enumerate(AHEAD, len(offered)):
-            at(k, total, f"swapping {ahead} ahead, {best.config}")
-            _ahead(situation, best, ahead, found)
+    last = [one for one in _finalists(plain, limited) if one.iteration_s < REACH * others_s]
+    for k, one in enumerate(last, len(offered)):
+        at(k, len(offered) + len(last), f"swapping, {one.config}: stashes kept, values ahead")
+        improve(situation, one, found)
     return found
 
 
-def _best_of_places(plain: Sequence[tuple[Place, Candidate]], each: bool) -> list[Candidate]:
-    """The quickest of all, or of each place: of what use a quick plan makes of devices nothing is known before."""
+def _finalists(plain: Sequence[tuple[Place, Candidate]], each: bool) -> list[Candidate]:
+    """Of all, or the quickest of each place: of what use a quick plan makes of devices nothing is known before."""
+    if not each:
+        return finalists_of([one for _, one in plain])
     quick = dict[tuple[int, ...], Candidate]()
     for place, one in sorted(plain, key=lambda pair: pair[1].iteration_s):
-        quick.setdefault(place.devices if each else (), one)
+        quick.setdefault(place.devices, one)
     return list(quick.values())
-
-
-def _ahead(situation: Situation, best: Candidate, ahead: int, found: Packs) -> None:
-    """The quickest with values swapped in ahead of their use, where that is quicker."""
-    known = Packs()
-    better = tried(situation, best.plan, f"{best.config} ahead {ahead}", known, POLICY, ahead)
-    found.considered += known.considered
-    found.refused += known.refused
-    found.candidates += [one for one in better if one.iteration_s < best.iteration_s * (1 - TIE)]
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ tolerance.
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from math import inf
 from typing import Any
 
 from hocket.cost.group import of_group
@@ -123,7 +124,8 @@ def search(
         notes.append(told(found[0].plan, profile))
     packs = Packs()
     if (not strategies or SWAPPING in strategies) and any(one.missing_bytes for one in hunt.refused):
-        packs = _packs(situation, profile_path, tolerance, progress, bool(found))
+        others_s = min((one.iteration_s for one in found), default=inf)
+        packs = _packs(situation, profile_path, tolerance, progress, others_s)
     found = ordered([*found, *packs.candidates])
     considered_in_all = hunt.considered + packs.considered
     refused = (*hunt.refused, *packs.refused)
@@ -144,12 +146,12 @@ def _packs(
     profile_path: str,
     tolerance: Tolerance | None,
     progress: Callable[[int, int, str], None] | None,
-    others: bool,
+    others_s: float,
 ) -> Packs:
     """Plans that swap, which are for whole devices that are kept."""
     if situation.profile.tensor > 1 or situation.shard not in (None, "none"):
         return Packs()
-    found = plans_of_packs(situation, profile_path, progress, others, tolerance is not None)
+    found = plans_of_packs(situation, profile_path, progress, others_s, tolerance is not None)
     return within(found, tolerance)
 
 

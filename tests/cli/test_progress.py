@@ -94,7 +94,7 @@ def test_a_search_says_what_it_is_at_to_its_end() -> None:
     words = [one[-1] for one in said]
     assert words.index("buckets of gradients") < words.index("packs of layers that swap")
     assert words[0].startswith("choices of ")
-    assert words[-1].startswith("swapping 1 ahead, ")
+    assert words[-1].endswith(": stashes kept, values ahead")
     assert any(one.startswith("swapping, pipeline ") and " packs b" in one for one in words)
     assert all(done < total or not total for done, total, _ in said)
     said.clear()

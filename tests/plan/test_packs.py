@@ -71,15 +71,32 @@ def test_what_fits_nowhere_swaps() -> None:
     assert verdict.text.startswith("swapping wins: nothing that stays on the devices, for ")
 
 
-def test_what_fits_and_is_quicker_is_taken() -> None:
-    """And the verdict says how much longer swapping takes, which is simulated as well."""
-    found = search(MODEL, cluster(1.4e9), 4)
-    swapping = [one for one in found.candidates if one.plan.swap is not None]
-    staying = [one for one in found.candidates if one.plan.swap is None]
-    assert swapping
-    assert found.best.plan.swap is None
-    assert min(one.iteration_s for one in staying) < min(one.iteration_s for one in swapping)
-    assert "; swapping, harmony " in of_profile(found).text
+def test_what_is_quicker_is_taken() -> None:
+    """And the verdict says how much longer the other takes, which is simulated as well: with less room what stays is the slower one."""
+    for memory_bytes, swaps in ((1.6e9, False), (1.4e9, True)):
+        found = search(MODEL, cluster(memory_bytes), 4)
+        swapping = [one for one in found.candidates if one.plan.swap is not None]
+        staying = [one for one in found.candidates if one.plan.swap is None]
+        assert (found.best.plan.swap is not None) == swaps
+        least = [min(one.iteration_s for one in own) for own in (swapping, staying)]
+        assert (least[0] < least[1]) == swaps
+        assert ("; swapping, harmony " if not swaps else "swapping wins: ") in of_profile(found).text
+
+
+def test_stashes_are_kept_where_that_is_quicker() -> None:
+    """With the same memory, in the same packs; large ones, which would be swapped, are made again."""
+    found = search(MODEL, cluster(700e6), 4, strategies=("harmony",))
+    again = [one for one in found.candidates if all(stage.recompute for stage in one.plan.stages)]
+    assert not any(stage.recompute for stage in found.best.plan.stages)
+    assert " packs all kept ahead 2 " in found.best.label
+    assert found.best.iteration_s < 0.75 * min(one.iteration_s for one in again)
+    proved(found.best.plan, MODEL)
+    large = chain(
+        6, forward_s=0.01, backward_s=0.02, weights_bytes=100e6, activation_bytes=2e6, stash_bytes=300e6,
+        microbatch_sizes=(1, 2), device_type="v100-16gb",
+    )  # fmt: skip
+    best = search(large, cluster(1e9), 4, strategies=("harmony",)).best.plan
+    assert all(stage.recompute for stage in best.stages)
 
 
 def test_with_room_for_all_nothing_is_swapped() -> None:

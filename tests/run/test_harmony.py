@@ -63,7 +63,15 @@ class Setting:
             self._free[key] = run_inline(self.graph, free, free.compile(self.graph), steps)
         return self._free[key]
 
-    def plan(self, mode: str, swap: Swapping, workers: int = WORKERS, pairs: bool = False, **options: bool) -> Plan:
+    def plan(
+        self,
+        mode: str,
+        swap: Swapping,
+        workers: int = WORKERS,
+        pairs: bool = False,
+        recompute: bool = True,
+        **options: bool,
+    ) -> Plan:
         """Packs of at most the largest layer's weights, on both devices or in turn; their forward tasks in pairs, or not."""
         packs: list[list[str]] = [[]]
         size, most = 0.0, max(layer.weights_bytes for layer in self.profile.layers)
@@ -74,7 +82,7 @@ class Setting:
             packs[-1].append(layer.name)
             size += layer.weights_bytes
         devices = [tuple(range(workers)) if mode == "data" else (k % workers,) for k in range(len(packs))]
-        stages = tuple(PlanStage(tuple(own), where, True) for own, where in zip(packs, devices, strict=True))
+        stages = tuple(PlanStage(tuple(own), where, recompute) for own, where in zip(packs, devices, strict=True))
         forward = {"forward": [2] * (len(packs) // 2) + [1] * (len(packs) % 2)} if pairs else {}
         plan = Plan("harmony", "gpt", 4, 1, stages, CLUSTER, {"mode": mode, **options, **forward}, swap=swap)
         return completed(plan, self.profile)
@@ -134,11 +142,19 @@ def test_packs_of_one_device_may_share_weights():
     trains_as_if_it_fitted(made(True, 4.0), "data", "next_use", 0)
 
 
-def trains_as_if_it_fitted(setting: Setting, mode: str, policy: str, prefetch: int, peer: bool = True) -> None:
+def test_stashes_that_are_kept_are_swapped(setting):
+    """So it does where nothing is computed again and stashes come and go as well."""
+    trains_as_if_it_fitted(setting, "pipeline", "next_use", 1, recompute=False)
+
+
+def trains_as_if_it_fitted(
+    setting: Setting, mode: str, policy: str, prefetch: int, peer: bool = True, recompute: bool = True
+) -> None:
     """See above."""
     each = tuple(setting.budget_bytes * (1 if peer else 1 + 0.3 * k) for k in range(CLUSTER.devices))
     budgets, budget = each[:WORKERS], each[0] if peer else each
-    plan = setting.plan(mode, Swapping(policy, device_bytes=budget, prefetch=prefetch), peer=peer)
+    swap = Swapping(policy, device_bytes=budget, prefetch=prefetch)
+    plan = setting.plan(mode, swap, recompute=recompute, peer=peer)
     program = plan.compile(setting.graph)
     expected = setting.unlimited(plan, 2)
     with DeviceTracker() as tracker:
