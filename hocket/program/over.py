@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from hocket.program.footprint import unlike_parts
 from hocket.program.instruction import COMPUTE, Kind
+from hocket.program.moments import unlike_parts
 from hocket.program.program import Program
 from hocket.program.untimed import Untimed
 

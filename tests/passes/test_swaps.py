@@ -25,7 +25,7 @@ from hocket.cost.swaps import (
 from hocket.errors import RefusedError
 from hocket.passes.swapping import Swapping, stages_of
 from hocket.passes.swaps import sizes_of, with_swaps
-from hocket.program import footprint
+from hocket.program import moments
 from hocket.program.check import check
 from hocket.program.footprint import Plain, footprints
 from hocket.program.instruction import SWAPS, Kind, What
@@ -278,8 +278,8 @@ def test_few_periods_stand_for_all(
         return
     with pytest.MonkeyPatch.context() as patched:
         quick = [footprints(found, sizes, host) for host in (False, True)]
-        patched.setattr(footprint, "_few_periods", lambda program: None)
-        patched.setattr(footprint, "_last", None)
+        patched.setattr(moments, "_few_periods", lambda program: None)
+        patched.setattr(moments, "_last", None)
         assert [footprints(found, sizes, host) for host in (False, True)] == quick
 
 

@@ -4,8 +4,8 @@ from collections import Counter
 
 import pytest
 
-from hocket.program.footprint import clocks
 from hocket.program.instruction import COMPUTE, Kind
+from hocket.program.moments import clocks
 from hocket.program.over import Spot, surely_over
 from hocket.program.untimed import Untimed
 from tests.program.programs import CASES, Case
