@@ -61,7 +61,7 @@ Step = Callable[[int], float]
 def main() -> None:
     """One table, with ratios to the last row of this very run."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--layers", type=int, default=36)
+    parser.add_argument("--layers", type=int, default=30)
     parser.add_argument("--width", type=int, default=2048)
     parser.add_argument("--heads", type=int, default=16)
     parser.add_argument("--seq", type=int, default=1024)
@@ -322,7 +322,7 @@ def deepspeed(given: argparse.Namespace) -> dict[str, Any]:
         "zero_optimization": {"stage": 3, "offload_param": offload, "offload_optimizer": offload},
     }
     with card.alone(device):
-        engine, *_ = library.initialize(model=job.model, config=config)
+        engine, *_ = library.initialize(model=job.model, model_parameters=job.model.parameters(), config=config)
         of = batches(given, job, device, given.microbatch)
 
         def step(number: int) -> float:

@@ -2,6 +2,7 @@
 still uses (tests/run/fake_cuda.py). Where any one of the things that order them is left out, this finds it."""
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from hocket.run.engines._handover import Handover
 from hocket.run.engines._shelf import Shelf
 from hocket.run.streams import Streams
 from hocket.run.swap_extents import extents_of
+from hocket.run.swap_memory import MemoryManager
 from hocket.run.swapping import Store
 from tests.run.fake_cuda import FakeCuda, Work
 from tests.run.plans import Case, adam, captured
@@ -87,9 +89,9 @@ def _storages(things: list[Any]) -> list[torch.UntypedStorage]:
     return [extent.storage for thing in things for extent in extents_of(thing, CPU) if extent.alive]
 
 
-def swaps(setting: Setting, fake: FakeCuda) -> int:
+def swaps(setting: Setting, fake: FakeCuda, prefetch: int = 2) -> int:
     """Two iterations with swaps in lanes of their own; how many compute has in its own."""
-    plan = setting.plan("data", Swapping("next_use", device_bytes=setting.budget_bytes, prefetch=2), workers=1)
+    plan = setting.plan("data", Swapping("next_use", device_bytes=setting.budget_bytes, prefetch=prefetch), workers=1)
     program = plan.compile(setting.graph)
     worker = torch_dist.Worker(setting.graph, plan, program, 0)
     fake.waits.clear()
@@ -146,6 +148,27 @@ def test_state_that_a_lane_writes_out_waits_for_nobody(setting, cuda, monkeypatc
     swaps(setting, cuda)
     assert cuda.wrong == []
     assert cuda.held_back > 0
+
+
+@pytest.mark.parametrize("prefetch", [2, 4])
+def test_what_each_stream_keeps_for_itself_is_about_the_budget(setting, cuda, monkeypatch, prefetch):
+    """An allocator keeps memory for the stream that asked for it. Were the whole budget now compute's, now the lane's, it would keep twice
+    the budget; the most that each ever had is together little more than it. (Holes are not played.)"""
+    live, most, makers = Counter[int](), Counter[int](), dict[int, int]()
+    changed = MemoryManager._changed
+
+    def noted(self: MemoryManager, block: Any, there_bytes: int) -> None:
+        if there_bytes > block.there_bytes:
+            makers[id(block)] = cuda.current.number
+        maker = makers[id(block)]
+        live[maker] += there_bytes - block.there_bytes
+        most[maker] = max(most[maker], live[maker])
+        changed(self, block, there_bytes)
+
+    monkeypatch.setattr(MemoryManager, "_changed", noted)
+    swaps(setting, cuda, prefetch)
+    assert len(most) == 2
+    assert 0.75 * setting.budget_bytes < sum(most.values()) < 1.15 * setting.budget_bytes
 
 
 def test_a_part_of_a_scattered_sum_is_used_by_those_who_take_it(cuda):
