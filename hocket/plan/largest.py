@@ -195,7 +195,7 @@ def _swapped(
             plan = smallest_packs(Situation(deeper, cluster, batch_size))
         except RefusedError as error:
             return Largest(name, 0, 0, 0.0, limit=f"{error.place}: {error.found}")
-        needs.append(by_server(on_hosts(plan, deeper, cluster), cluster))
+        needs.append(by_server(on_hosts(plan, deeper), cluster))
         each = len(deeper.layers) / len(plan.stages)
         packs = "packs of one layer" if each == 1 else f"packs of {each:.2g} layers"
         config = f"{plan.options['mode']}, {packs} b{plan.microbatch_size}"

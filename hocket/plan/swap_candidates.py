@@ -6,10 +6,9 @@ Rules of this file: hosts must have the memory that the cluster file says they h
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from hocket.cost.model import CostModel
-from hocket.cost.sizes import PlanSizes
 from hocket.hardware.cluster import Cluster
 from hocket.passes.swapping import Swapping
+from hocket.passes.swaps import sizes_of
 from hocket.plan.candidates import Candidate, Refused
 from hocket.plan.failing import failed
 from hocket.plan.plan import Plan
@@ -125,7 +124,7 @@ def _missing(plan: Plan, profile: ModelProfile, cluster: Cluster) -> tuple[Miss 
     Raises:
         RefusedError: the devices have no room for one of its operations: the pass that swaps has proved that they have for all others.
     """
-    own = on_hosts(plan, profile, cluster)
+    own = on_hosts(plan, profile)
     for server, size in sorted(by_server(own, cluster).items(), key=lambda pair: -pair[1]):
         has = cluster.node_of(server * cluster.levels[0].width).host_memory_bytes or 0.0
         if size > has:
@@ -134,13 +133,16 @@ def _missing(plan: Plan, profile: ModelProfile, cluster: Cluster) -> tuple[Miss 
     return None, max(own.values())
 
 
-def on_hosts(plan: Plan, profile: ModelProfile, cluster: Cluster) -> dict[int, float]:
+def on_hosts(plan: Plan, profile: ModelProfile) -> dict[int, float]:
     """The most that each device of a plan that swaps has on its host, whatever the timing.
+
+    By the plan's own figures, to which it is held wherever it is compiled: some are above the cost model's (passes/swapping.py).
 
     Raises:
         RefusedError: the devices have no room for one of its operations.
     """
     program = program_of(plan, profile)
-    costs = CostModel(profile, cluster, plan.cuts(profile), plan.batches.sizes, swaps=True)
-    found = footprints(program, PlanSizes(costs, program), host=True)
+    sizes = sizes_of(program, plan.swap) if plan.swap is not None else None
+    assert sizes is not None, "a plan that swaps within a limit has its own figures (`completed`)"
+    found = footprints(program, sizes, host=True)
     return {device: there.bytes for device, there in found.items()}

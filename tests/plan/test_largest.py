@@ -35,7 +35,7 @@ def test_the_deepest_fit_and_one_block_more_does_not() -> None:
         assert re.fullmatch(rf"{found[name].blocks + 1} blocks: device \d needs .* of 1\.40 GiB", found[name].limit)
     for more in (0, 1):
         deeper = lengthened(MODEL, block, found["harmony"].blocks + more)
-        needs = by_server(on_hosts(smallest_packs(Situation(deeper, ROOM, 4)), deeper, ROOM), ROOM)
+        needs = by_server(on_hosts(smallest_packs(Situation(deeper, ROOM, 4)), deeper), ROOM)
         assert (needs[0] <= 2.5e9) == (more == 0)
     lacks = f"the host of server 0 needs {show_bytes(needs[0])} of 2.33 GiB"
     assert found["harmony"].limit == f"{found['harmony'].blocks + 1} blocks: {lacks}"

@@ -14,6 +14,7 @@ from hocket.hardware.cluster import Cluster, Level
 from hocket.plan.plan import Plan
 from hocket.plan.predict import predict_iteration
 from hocket.plan.search import search
+from hocket.plan.swap_candidates import on_hosts
 from hocket.plan.verdict import SWAPPED, of_profile
 from hocket.profile.model import ModelProfile
 from hocket.profile.synthetic import chain
@@ -129,6 +130,27 @@ def test_a_host_of_what_is_asked_for_is_enough() -> None:
     with pytest.raises(RefusedError) as caught:
         _ = search(MODEL, cluster(700e6, None), 4).best
     assert "host_memory_bytes" in caught.value.next_step
+
+
+def test_what_is_proved_of_a_host_is_what_plans_are_held_to() -> None:
+    """A plan may say that it has just that on its host, where several tensors come in one message as well."""
+    profile = chain(
+        8,
+        forward_s=0.01,
+        backward_s=0.02,
+        weights_bytes=20e6,
+        activation_bytes=5e6,
+        microbatch_sizes=(1, 2),
+        skips=[(k, k + 2) for k in range(6)],
+        device_type="v100-16gb",
+    )
+    room = cluster(250e6)
+    found = [one.plan for one in search(profile, room, 8, strategies=("harmony",)).candidates]
+    assert any(len(stage.layers) > 1 for plan in found for stage in plan.stages)
+    for plan in found:
+        assert plan.swap is not None
+        most = max(on_hosts(plan, profile).values())
+        replace(plan, swap=replace(plan.swap, host_bytes=most)).compile(profile)
 
 
 def test_a_plan_with_too_little_of_its_host() -> None:
