@@ -96,6 +96,17 @@ class Swapping:
         return self.device_bytes[device] if isinstance(self.device_bytes, tuple) else self.device_bytes
 
 
+# Which figure of a stage is that of an instruction while it runs, and of a value.
+_HELD = {
+    Kind.LOAD: "load_bytes", Kind.FORWARD: "forward_bytes", Kind.BACKWARD: "backward_bytes", Kind.NORM: "norm_bytes",
+    Kind.STEP: "step_bytes",
+}  # fmt: skip
+_PLAIN = {
+    What.WEIGHTS: "weights_bytes", What.OPTIMIZER: "optimizer_bytes", What.STASH: "stash_bytes", What.INPUT: "input_bytes",
+    What.SQUARES: "norm_bytes", What.NORM: "norm_bytes",
+}  # fmt: skip
+
+
 @dataclass(frozen=True)
 class StageSizes:
     """What hocket/program/footprint.py asks of sizes, of a plan's own figures."""
@@ -107,39 +118,23 @@ class StageSizes:
     def value(self, value: Value, device: int) -> float:
         """Of a value on a device, or on its host."""
         stage = self.stages[value.stage]
+        if plain := _PLAIN.get(value.what):
+            plain_bytes: float = getattr(stage, plain)
+            return plain_bytes
         match value.what:
-            case What.WEIGHTS:
-                return stage.weights_bytes
-            case What.OPTIMIZER:
-                return stage.optimizer_bytes
             case What.ACCUMULATOR | What.REDUCED:
                 return stage.gradients_bytes[value.part]
-            case What.STASH:
-                return stage.stash_bytes
-            case What.INPUT:
-                return stage.input_bytes
             case What.ACTIVATION:
                 return stage.activations_bytes[self.targets[value.stage].index(value.part)]
             case What.GRADIENT:
                 return stage.activation_gradients_bytes[self.targets[value.stage].index(value.part)]
-            case What.SQUARES | What.NORM:
-                return stage.norm_bytes
         return 0.0
 
     def held(self, instruction: Instruction) -> float:
         """The most that an instruction adds while it runs."""
-        stage = self.stages[instruction.stage]
-        match instruction.kind:
-            case Kind.LOAD:
-                return stage.load_bytes
-            case Kind.FORWARD:
-                return stage.forward_bytes
-            case Kind.BACKWARD:
-                return stage.backward_bytes
-            case Kind.NORM:
-                return stage.norm_bytes
-            case Kind.STEP:
-                return stage.step_bytes
+        if held := _HELD.get(instruction.kind):
+            held_bytes: float = getattr(self.stages[instruction.stage], held)
+            return held_bytes
         new = (v for v in instruction.writes if not v.on_host)
         return sum(self.value(v, instruction.device) for v in new)
 
@@ -152,16 +147,6 @@ class StageSizes:
         return sum(
             stage.buffers_bytes for stage, devices in zip(self.stages, self.hosted, strict=True) if device in devices
         )
-
-
-_HELD = {
-    Kind.LOAD: "load_bytes", Kind.FORWARD: "forward_bytes", Kind.BACKWARD: "backward_bytes", Kind.NORM: "norm_bytes",
-    Kind.STEP: "step_bytes",
-}  # fmt: skip
-_PLAIN = {
-    What.WEIGHTS: "weights_bytes", What.OPTIMIZER: "optimizer_bytes", What.STASH: "stash_bytes", What.INPUT: "input_bytes",
-    What.SQUARES: "norm_bytes", What.NORM: "norm_bytes",
-}  # fmt: skip
 
 
 def stages_of(program: Program, sizes: Sizes) -> tuple[StageSwap, ...]:
