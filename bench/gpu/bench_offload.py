@@ -173,7 +173,7 @@ def hocket(given: argparse.Namespace, prefetch: int) -> dict[str, Any]:
         before = memory.in_bytes.total() + memory.out_bytes.total()
         step(given.steps + 3)
         found["swapped_bytes"] = memory.in_bytes.total() + memory.out_bytes.total() - before
-        found["device_bytes"] = memory.device_peak_bytes
+        found["device_bytes"] = memory.storages.peak_bytes
         if given.smoke:
             spans = {
                 kinds: [(r.start_s, r.end_s) for r in worker.records if r.instruction.kind in kinds]

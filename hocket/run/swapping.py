@@ -54,7 +54,7 @@ class Swapper:
         Raises:
             MemoryExceeded: not even one stage's weights fit.
         """
-        self.memory.keep(runner.fixed())
+        self.memory.storages.keep(runner.fixed())
         for what in _STATE if self._rests else ():
             value = Value(what, stage, 0)
             self.memory.wrote(value, _thing(runner, what))

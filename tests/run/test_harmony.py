@@ -170,7 +170,7 @@ def trains_as_if_it_fitted(
     assert {key: after[key] - before[key] for key in after} == foreseen(setting, plan, program)
     for number, device in second.devices.items():
         assert device.swapping is not None
-        assert device.swapping.memory.device_peak_bytes <= budgets[number]
+        assert device.swapping.memory.storages.peak_bytes <= budgets[number]
         took = device.swapping.took()
         assert took.count == 2 * sum(one.kind in SWAPS and one.device == number for _, one in program.instructions())
         assert took.size_bytes == sum(sum(after[number, kind].values()) for kind in SWAPS)

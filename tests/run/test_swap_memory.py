@@ -43,11 +43,11 @@ def test_a_value_goes_out_and_comes_back_in_the_same_storage():
     assert memory.state(ACT) is State.DEVICE
     copy = out(memory, ACT)
     assert memory.state(ACT) is State.HOST
-    assert (memory.device_bytes, memory.host.used_bytes) == (0, KIB)
+    assert (memory.storages.there_bytes, memory.host.used_bytes) == (0, KIB)
     assert thing[0].untyped_storage().nbytes() == 0
     value = back(memory, copy)
     assert memory.state(ACT) is State.DEVICE
-    assert (memory.device_bytes, memory.host.used_bytes) == (KIB, 0)
+    assert (memory.storages.there_bytes, memory.host.used_bytes) == (KIB, 0)
     assert torch.equal(alias.t().reshape(-1).view(torch.int32), expected.view(torch.int32))
     memory.freed(value)
     assert memory.state(ACT) is State.DROPPED
@@ -101,11 +101,11 @@ def test_a_storage_stays_until_the_last_value_in_it_is_out():
         y = x.exp()
     memory.wrote(STASH, stash)
     memory.wrote(ACT, (y.detach(),))
-    assert memory.device_bytes == y.nbytes
+    assert memory.storages.there_bytes == y.nbytes
     one = out(memory, ACT)
-    assert memory.device_bytes == y.nbytes
+    assert memory.storages.there_bytes == y.nbytes
     two = out(memory, STASH)
-    assert memory.device_bytes == 0
+    assert memory.storages.there_bytes == 0
     back(memory, two)
     y.sum().backward()
     assert x.grad is not None
@@ -120,9 +120,9 @@ def test_a_storage_to_which_a_value_comes_back_is_emptied_when_the_last_one_is_d
     memory.wrote(ACT, thing)
     memory.wrote(OTHER, thing)
     copy = out(memory, ACT)
-    assert memory.device_bytes == KIB
+    assert memory.storages.there_bytes == KIB
     memory.freed(OTHER)
-    assert memory.device_bytes == 0
+    assert memory.storages.there_bytes == 0
     back(memory, copy)
     assert torch.equal(thing[0], expected)
 
@@ -139,12 +139,12 @@ def test_what_goes_from_host_to_host_takes_no_device_memory_until_it_comes_in():
     assert all(map(torch.equal, message, expected))
     reader.received(sent, message)
     maker.freed(sent)
-    assert (maker.host.used_bytes, maker.device_bytes, reader.device_bytes) == (0, 0, 0)
+    assert (maker.host.used_bytes, maker.storages.there_bytes, reader.storages.there_bytes) == (0, 0, 0)
     assert reader.host.used_bytes == 512 + 48
     found = reader.swap_in(sent, ACT._replace(copy=2), (sent,))
     assert all(map(torch.equal, found, expected))
     assert found[0].stride() == thing[0].stride()
-    assert (reader.device_bytes, reader.host.used_bytes) == (552, 0)
+    assert (reader.storages.there_bytes, reader.host.used_bytes) == (552, 0)
     large = OTHER._replace(copy=1)
     reader.received(large, border(512))
     with pytest.raises(MemoryExceeded, match=r"device 1: act\.0>1#1: found 2\.00 KiB"):
@@ -172,7 +172,7 @@ def test_a_graph_that_was_out_gives_the_same_gradients(first):
             memory.wrote(STASH, stash)
             memory.wrote(ACT, (loss.detach(),))
             copies = [out(memory, STASH), out(memory, ACT)]
-            assert memory.device_bytes == 0
+            assert memory.storages.there_bytes == 0
             assert memory.out_bytes[What.STASH] > 500
             for copy in copies if first else reversed(copies):
                 back(memory, copy)
@@ -187,7 +187,7 @@ def test_a_graph_that_was_out_gives_the_same_gradients(first):
 def test_what_stays_is_never_emptied():
     """A constant that a stage hands on is a value and a buffer."""
     memory, constant = MemoryManager(0, "cpu"), torch.arange(8.0)
-    memory.keep([constant])
+    memory.storages.keep([constant])
     memory.wrote(ACT, (constant[2:4],))
     out(memory, ACT)
     assert torch.equal(constant, torch.arange(8.0))
@@ -236,10 +236,10 @@ def test_memory_counts_until_nobody_holds_it():
     memory, thing = MemoryManager(0, "cpu"), border()
     memory.wrote(ACT, thing)
     memory.freed(ACT)
-    assert (memory.state(ACT), memory.device_bytes) == (State.DROPPED, KIB)
+    assert (memory.state(ACT), memory.storages.there_bytes) == (State.DROPPED, KIB)
     del thing
-    assert memory.device_bytes == 0
-    assert memory.device_peak_bytes == KIB
+    assert memory.storages.there_bytes == 0
+    assert memory.storages.peak_bytes == KIB
 
 
 def test_host_buffers_are_used_again_by_size_and_go_when_others_need_room():

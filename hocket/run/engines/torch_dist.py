@@ -118,7 +118,7 @@ class Worker:
             self.device.clipping.join(division.divided, plan.tensor, self._groups.total)
         self._memory = Memory(self.device, clock if record else None)
         if self.device.memory is not None:
-            self.device.memory.resized = self._memory.made
+            self.device.memory.storages.resized = self._memory.made
         self._windows = {lane: window for (d, lane), window in windows(program).items() if d == number}
         self._ends = Ends(program, number)
 

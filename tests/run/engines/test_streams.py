@@ -16,7 +16,7 @@ from hocket.passes.swapping import Swapping
 from hocket.profile.capture import capture
 from hocket.profile.measure import measure
 from hocket.program.instruction import COMPUTE, SWAPS, Instruction, Value, What
-from hocket.run import buckets, microbatches, streams, swap_memory
+from hocket.run import buckets, microbatches, streams, swap_memory, swap_storages
 from hocket.run.buckets import Bucket
 from hocket.run.device import Device
 from hocket.run.engines import _handover, torch_dist
@@ -24,7 +24,7 @@ from hocket.run.engines._handover import Handover
 from hocket.run.engines._shelf import Shelf
 from hocket.run.streams import Streams
 from hocket.run.swap_extents import extents_of
-from hocket.run.swap_memory import MemoryManager
+from hocket.run.swap_storages import Storages
 from hocket.run.swapping import Store
 from tests.run.fake_cuda import FakeCuda, Work
 from tests.run.plans import Case, adam, captured
@@ -144,7 +144,7 @@ def test_whatever_orders_them_is_needed(setting, cuda, monkeypatch, run, place, 
 
 def test_state_that_a_lane_writes_out_waits_for_nobody(setting, cuda, monkeypatch):
     """Were it told to the allocator as compute's when it comes, it would be free only behind what compute does when it has gone."""
-    monkeypatch.setattr(swap_memory, "_STATE", ())
+    monkeypatch.setattr(swap_storages, "_STATE", ())
     swaps(setting, cuda)
     assert cuda.wrong == []
     assert cuda.held_back > 0
@@ -155,9 +155,9 @@ def test_what_each_stream_keeps_for_itself_is_about_the_budget(setting, cuda, mo
     """An allocator keeps memory for the stream that asked for it. Were the whole budget now compute's, now the lane's, it would keep twice
     the budget; the most that each ever had is together little more than it. (Holes are not played.)"""
     live, most, makers = Counter[int](), Counter[int](), dict[int, int]()
-    changed = MemoryManager._changed
+    changed = Storages._changed
 
-    def noted(self: MemoryManager, block: Any, there_bytes: int) -> None:
+    def noted(self: Storages, block: Any, there_bytes: int) -> None:
         if there_bytes > block.there_bytes:
             makers[id(block)] = cuda.current.number
         maker = makers[id(block)]
@@ -165,7 +165,7 @@ def test_what_each_stream_keeps_for_itself_is_about_the_budget(setting, cuda, mo
         most[maker] = max(most[maker], live[maker])
         changed(self, block, there_bytes)
 
-    monkeypatch.setattr(MemoryManager, "_changed", noted)
+    monkeypatch.setattr(Storages, "_changed", noted)
     swaps(setting, cuda, prefetch)
     assert len(most) == 2
     assert 0.75 * setting.budget_bytes < sum(most.values()) < 1.15 * setting.budget_bytes
