@@ -22,7 +22,7 @@ from hocket.plan.plan import Plan, PlanStage
 from hocket.plan.predict import played
 from hocket.simulate.background import background_of, collocate
 from hocket.simulate.outcome import Outcome
-from hocket.simulate.summary import steady_state
+from hocket.simulate.steady import steady_state
 from hocket.strategies._burst import plan_burst
 from hocket.strategies._choices import Situation, cut
 

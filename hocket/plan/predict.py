@@ -33,7 +33,8 @@ from hocket.simulate.gain import overlap_of
 from hocket.simulate.host_course import HostCourse, host_course
 from hocket.simulate.path import PathSeconds, critical_seconds
 from hocket.simulate.simulator import Outcome, enough_repeats, lay_out, play
-from hocket.simulate.summary import Summary, steady_state, summarize
+from hocket.simulate.steady import steady_state
+from hocket.simulate.summary import Summary, summarize
 from hocket.simulate.tables import Layout
 from hocket.strategies._choices import MAX_FORWARDS, Choice, Situation
 from hocket.strategies._common import compile_strategy, complete, habits, microbatches_of

@@ -17,7 +17,7 @@ from hocket.cost.contention import Collocation
 from hocket.errors import InputError
 from hocket.simulate.outcome import Outcome
 from hocket.simulate.replay import SOON_S, Operator, Replay
-from hocket.simulate.summary import Steady, steady_state
+from hocket.simulate.steady import Steady, steady_state
 from hocket.simulate.unrolled import Unrolled
 from hocket.trace.trace import Trace
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from hocket.program.instruction import Kind, Value, What
 from hocket.simulate.nodes import EPILOGUE, KINDS, PERIOD, Part
 from hocket.simulate.outcome import Outcome
-from hocket.simulate.summary import steady_state
+from hocket.simulate.steady import steady_state
 from hocket.trace.sums import (
     DeviceOverlap,
     GradientSum,

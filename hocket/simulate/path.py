@@ -11,7 +11,8 @@ from typing import TypeVar
 from hocket.program.instruction import COLLECTIVES, SWAPS, Instruction, Kind, computes
 from hocket.simulate.nodes import PERIOD
 from hocket.simulate.outcome import Outcome
-from hocket.simulate.summary import critical_nodes, steady_state
+from hocket.simulate.steady import steady_state
+from hocket.simulate.summary import critical_nodes
 
 K = TypeVar("K")
 

@@ -14,7 +14,7 @@ from hocket.program.instruction import Kind
 from hocket.simulate.background import background_of, collocate
 from hocket.simulate.replay import Replay
 from hocket.simulate.simulator import play
-from hocket.simulate.summary import steady_state
+from hocket.simulate.steady import steady_state
 from hocket.simulate.unrolled import Unrolled
 from hocket.trace.trace import Trace
 from tests.simulate.chains import Chain

@@ -11,7 +11,8 @@ from hocket.passes.borders import StageCut, stage_shapes
 from hocket.profile.synthetic import chain
 from hocket.program.footprint import footprints
 from hocket.simulate.simulator import Outcome, play
-from hocket.simulate.summary import steady_state, summarize
+from hocket.simulate.steady import steady_state
+from hocket.simulate.summary import summarize
 from hocket.strategies._common import compile_strategy
 
 FORWARD_S, BACKWARD_S = 1.0, 2.0
