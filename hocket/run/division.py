@@ -125,16 +125,12 @@ class Division:
             parts = gather(_evened(part.detach(), self._cuts[name], self.split.width))
             return whole_of(list(parts), self._cuts[name]) if keeps else None
 
-        weights = dict(state["weights"])
-        optimizer = {name: dict(entries) for name, entries in state["optimizer"].items()}
-        for name in self._divided(state["weights"]):
-            for key, value in self._alike(optimizer.get(name, {}), weights[name]):
-                optimizer[name][key] = together(name, value)
-            weights[name] = together(name, weights[name])
-            if not keeps:
-                del weights[name]
-                optimizer.pop(name, None)
-        return {"weights": weights, "buffers": dict(state["buffers"]), "optimizer": optimizer}
+        found = self._turned(state, together)
+        if not keeps:
+            for name in self._divided(state["weights"]):
+                del found["weights"][name]
+                found["optimizer"].pop(name, None)
+        return found
 
     def part(self, state: State) -> dict[str, dict[str, Any]]:
         """Of a whole state what is this member's."""
@@ -142,12 +138,16 @@ class Division:
         def own(name: str, whole: Tensor) -> Tensor:
             return part_of(whole, self._cuts[name], self.split.width, self.member)
 
+        return self._turned(state, own)
+
+    def _turned(self, state: State, turn: Callable[[str, Tensor], Tensor | None]) -> dict[str, dict[str, Any]]:
+        """A state with everything that is divided turned into something else, one tensor at a time, with its weight's name."""
         weights = dict(state["weights"])
         optimizer = {name: dict(entries) for name, entries in state["optimizer"].items()}
         for name in self._divided(state["weights"]):
             for key, value in self._alike(optimizer.get(name, {}), weights[name]):
-                optimizer[name][key] = own(name, value)
-            weights[name] = own(name, weights[name])
+                optimizer[name][key] = turn(name, value)
+            weights[name] = turn(name, weights[name])
         return {"weights": weights, "buffers": dict(state["buffers"]), "optimizer": optimizer}
 
     @property
