@@ -8,7 +8,7 @@ from markupsafe import Markup
 
 from hocket.program.instruction import computes
 from hocket.report.palette import CURVES, MEANINGS, class_of, family_of
-from hocket.report.svg import box, log_ticks, num, show_time, svg, text, ticks
+from hocket.report.svg import box, log_ticks, num, show_time, svg, text, through, ticks
 from hocket.report.window import Window
 from hocket.trace.active import once
 from hocket.trace.trace import Event
@@ -133,7 +133,7 @@ def loss_curves(curves: Mapping[str, Sequence[float]], log_axis: bool = False, x
     for k, (name, line) in enumerate(points.items()):
         colour, dash = CURVES[k % len(CURVES)]
         style = f'stroke="{colour}"' + (f' stroke-dasharray="{dash}"' if dash else "")
-        path = "M" + "L".join(f"{num(x(step))} {num(y(value))}" for step, value in _thinned(line))
+        path = through((x(step), y(value)) for step, value in _thinned(line))
         told = f"{name}: {line[0][1]:.4g} at the first step, {line[-1][1]:.4g} at step {line[-1][0]}"
         parts.append(f'<path class="loss" {style} d="{path}">{_title(told)}</path>')
         end_x, label_y = x(line[-1][0]), ends[name]

@@ -61,7 +61,7 @@ def distribution(
         half = float(np.median(rising))
         about = f"{sample.name}: {len(rising):,} of {sample.of:,} jobs, half of them up to {_shown(half, unit)}"
         told.append(about)
-        parts.append(_line(_risers(rising, part, across, up), sample.look, about))
+        parts.append(curve(_risers(rising, part, across, up), sample.look, about))
     return svg(WIDTH, HEIGHT, parts, title, "; ".join(told), cls="chart")
 
 
@@ -87,11 +87,12 @@ def over_time(
         mean, peak = float(course.values @ weights / weights.sum()), float(course.values.max())
         about = f"{course.name}: {_shown(mean, unit)} on average, {_shown(peak, unit)} at most"
         told.append(about)
-        parts.append(_line(stairs(across.at, up.at, course.edges_s, course.values), course.look, about))
+        parts.append(curve(stairs(across.at, up.at, course.edges_s, course.values), course.look, about))
     return svg(WIDTH, HEIGHT, parts, title, "; ".join(told), cls="chart")
 
 
-def _line(path: str, look: Look, about: str) -> str:
+def curve(path: str, look: Look, about: str) -> str:
+    """A line of a chart; `about` is said where one points at it."""
     return f'<path class="loss" {look.stroke} d="{path}"><title>{escape(about)}</title></path>'
 
 

@@ -9,11 +9,11 @@ from markupsafe import Markup, escape
 from hocket.cluster.sustained import course, sustained
 from hocket.errors import InputError
 from hocket.report.cluster_axis import Axis, lattice, show_long, span_of
-from hocket.report.cluster_lines import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Sample, distribution
+from hocket.report.cluster_lines import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Sample, curve, distribution
 from hocket.report.cluster_looks import Look, legend, line_look
 from hocket.report.facts import Tile
 from hocket.report.page import render
-from hocket.report.svg import num, svg
+from hocket.report.svg import num, svg, through
 
 LoadRow = tuple[str, float, float]  # policy, jobs an hour, average JCT in seconds; nan where nothing is finished
 Times = tuple[str, np.ndarray, int]  # policy, JCT in seconds of the jobs that finished, how many there are
@@ -111,8 +111,7 @@ def _line(
     places = [(across.at(rate), up.at(_mean(seen))) for rate, seen in points]
     parts = []
     if len(places) > 1:
-        path = "L".join(f"{num(x)} {num(y)}" for x, y in places)
-        parts.append(f'<path class="loss" {look.stroke} d="M{path}"><title>{escape(name)}</title></path>')
+        parts.append(curve(through(places), look, name))
     for (x, y), (rate, seen) in zip(places, points, strict=True):
         about = f"{name}: {show_long(_mean(seen))} at {rate:g} jobs an hour"
         if max(seen) > min(seen):

@@ -6,11 +6,11 @@ from markupsafe import Markup, escape
 
 from hocket.plan.scaling import OPTIMAL, WAYS, Scaled, Scaling
 from hocket.report.cluster_axis import Axis, lattice, span_of
-from hocket.report.cluster_lines import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH
+from hocket.report.cluster_lines import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, curve
 from hocket.report.cluster_looks import Look, legend, line_look
 from hocket.report.facts import Tile
 from hocket.report.page import render
-from hocket.report.svg import num, svg
+from hocket.report.svg import num, svg, through
 from hocket.units import show_days
 
 Line = tuple[str, Look, Sequence[tuple[float, float]]]  # name, look, points
@@ -109,14 +109,13 @@ def chart(
     up = Axis(*span_of((y for _, y in seen), log=True), BOTTOM, TOP, log=True)
     parts = lattice(across, up, label, y_title)
     if linear:
-        path = "L".join(f"{num(across.at(x))} {num(up.at(y))}" for x, y in linear)
-        parts.append(f'<path class="limit" d="M{path}"><title>twice as quick on twice as many</title></path>')
+        path = through((across.at(x), up.at(y)) for x, y in linear)
+        parts.append(f'<path class="limit" d="{path}"><title>twice as quick on twice as many</title></path>')
     told = []
     for name, look, points in lines:
         places = [(across.at(x), up.at(y)) for x, y in points]
         if len(places) > 1:
-            path = "L".join(f"{num(x)} {num(y)}" for x, y in places)
-            parts.append(f'<path class="loss" {look.stroke} d="M{path}"><title>{escape(name)}</title></path>')
+            parts.append(curve(through(places), look, name))
         for (x, y), (at, value) in zip(places, points, strict=True):
             about = f"{name}: {value:.4g} at {at:,.4g}"
             dot = f'<circle cx="{num(x)}" cy="{num(y)}" r="3" fill="{look.colour}">'

@@ -32,6 +32,11 @@ def box(x: float, y: float, width: float, height: float) -> str:
     return f"M{num(x)} {num(y)}h{num(width)}v{num(height)}h{num(-width)}z"
 
 
+def through(places: Iterable[tuple[float, float]]) -> str:
+    """The path of a line from place to place."""
+    return "M" + "L".join(f"{num(x)} {num(y)}" for x, y in places)
+
+
 def svg(
     width: float, height: float, parts: Iterable[str], title: str, desc: str = "", cls: str = "", stretch: bool = False
 ) -> Markup:
