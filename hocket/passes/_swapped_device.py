@@ -22,15 +22,18 @@ from hocket.units import show_bytes
 _STATE = frozenset({What.WEIGHTS, What.OPTIMIZER})
 
 
+_LESS = "Take smaller stages or microbatches, or give the device more memory."
+
+
 class TooFewBytes(RefusedError):
-    """One operation needs more than there is.
+    """One operation needs more than there is: it stays inside of the passes, which may try again.
 
     Attributes:
         device: where; bytes: how many are missing.
     """
 
     def __init__(self, device: int, missing_bytes: float, found: str) -> None:
-        super().__init__(f"swap.device_bytes of device {device}", found)
+        super().__init__(f"swap.device_bytes of device {device}", found, next_step=_LESS)
         self.device, self.bytes = device, missing_bytes
 
 

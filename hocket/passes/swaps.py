@@ -57,7 +57,7 @@ def _fitting(program: Program, swapping: Swapping, habits: Habits, sizes: Sizes 
             found = _swapped(program, swapping, habits, sizes, limits)
         except TooFewBytes as missing:
             if not over:
-                raise
+                raise RefusedError(missing.place, missing.found, next_step=missing.next_step) from None
             device = missing.device  # one operation needs more than was left: no less than that is tried again
             least[device] = limits[device] = (limits[device] or 0.0) + missing.bytes
             continue

@@ -1,7 +1,8 @@
 """Plans that swap: the bytes by which a plan decides what is swapped, worked out from its profile; and what devices and hosts may hold.
 
-Rules of this file: a plan's own limits are what a run is held to; its cluster says what there is. Limits above that are asked of the
-program: whether what can be there at once, whatever the timing, is there to be had.
+Rules of this file: a plan's own limits are what a run is held to; its cluster says what there is, and how much each device has of its
+host where the plan does not. Limits above that are asked of the program: whether what can be there at once, whatever the timing, is
+there to be had.
 """
 
 from collections.abc import Mapping
@@ -94,12 +95,13 @@ def swap_problems(plan: Plan, program: Program, sizes: Sizes) -> tuple[Problem, 
 
 
 def prove_limits(plan: Plan, program: Program) -> None:
-    """Refuse a program by the bytes that stand in its plan, where the plan's limits are above what its cluster says that there is.
+    """Refuse a program that swaps by the bytes that stand in its plan: what its devices and hosts may hold, by its limits or its cluster.
 
     Raises:
         ProgramError: it may need more than that, as `hocket check` says it.
     """
-    sizes = sizes_of(program, plan.swap) if plan.swap is not None and claims_more(plan) else None
+    limited = plan.swap is not None and (claims_more(plan) or bool(host_bytes(plan, plan.group.cluster)))
+    sizes = sizes_of(program, plan.swap) if plan.swap is not None and limited else None
     problems = swap_problems(plan, program, sizes) if sizes is not None else ()
     if problems:
         raise ProgramError(f"program {program.name}", report(program, problems), "a legal program")

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from hocket.hardware.link_sums import LinkSums
 from hocket.plan.plan import Plan
+from hocket.plan.swapped import host_bytes
 from hocket.program.instruction import Instruction, Kind, Value, What
 from hocket.program.order import heir_of
 from hocket.run.stage_runner import StageRunner
@@ -167,10 +168,11 @@ class Swapper:
 
 
 def budgets_of(plan: Plan, number: int) -> tuple[float, float]:
-    """Bytes that a device of a plan, and its host for it, may hold of its values."""
-    found = (None, None) if plan.swap is None else (plan.swap.budget_bytes(number), plan.swap.host_bytes)
-    device, host = (inf if size is None else size for size in found)
-    return device, host
+    """Bytes that a device of a plan, and its host for it, may hold of its values; inf where neither plan nor cluster says it."""
+    if plan.swap is None:
+        return inf, inf
+    device = plan.swap.budget_bytes(number)
+    return inf if device is None else device, host_bytes(plan, plan.group.cluster).get(number, inf)
 
 
 def _moved(values: Iterable[Value]) -> list[Value]:

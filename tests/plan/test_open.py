@@ -6,13 +6,14 @@ from typing import Any
 
 import pytest
 
-from hocket.errors import InputError, ProgramError
+from hocket.errors import InputError, ProgramError, RefusedError
 from hocket.hardware.cluster import Cluster, Level
 from hocket.plan.open import Opened, open_plan, problems_of
 from hocket.plan.plan import Plan, PlanStage
 from hocket.plan.search import search
-from hocket.plan.swapped import claims_more, prove_limits
+from hocket.plan.swapped import claims_more, host_bytes, prove_limits
 from hocket.profile.synthetic import chain
+from hocket.run.swapping import budgets_of
 
 PROFILE = chain(4, forward_s=0.01, backward_s=0.02, device_type="cpu-core")
 CLUSTER = Cluster("two", (Level("server", 2, 1e9, 1e-5),), "cpu-core")
@@ -46,11 +47,12 @@ def test_limits_above_what_the_cluster_has() -> None:
     within = replace(best.swap, host_bytes=6e9)  # of each device, which both together do not need
     roomy = replace(best.swap, device_bytes=5e9)
     full = replace(best, swap=within, cluster=replace(cluster, host_memory_bytes=1e9))
-    plans = (best, replace(best, swap=within), replace(best, swap=roomy), full)
-    assert [claims_more(plan) for plan in plans] == [False, True, True, True]
-    for plan, words in zip(
-        plans, (None, None, "device 0 holds up to", "the host of server 0 may hold up"), strict=True
-    ):
+    other = replace(best, cluster=replace(cluster, host_memory_bytes=1e9))  # another host than it was made for
+    plans = (best, replace(best, swap=within), replace(best, swap=roomy), full, other)
+    assert [claims_more(plan) for plan in plans] == [False, True, True, True, False]
+    messages = ("device 0 holds up to", "the host of server 0 may hold up", "the host of device 0 holds up to")
+    for plan, words in zip(plans, (None, None, *messages), strict=True):
+        assert all(budgets_of(plan, d)[1] == host_bytes(plan, plan.cluster)[d] for d in range(2))
         opened = Opened(plan, model)
         found = problems_of(opened, opened.program)
         assert [one.code for one in found] == ([] if words is None else ["memory"] * len(found))
@@ -60,6 +62,19 @@ def test_limits_above_what_the_cluster_has() -> None:
         else:
             with pytest.raises(ProgramError, match=words):
                 prove_limits(plan, opened.program)
+
+
+def test_a_limit_that_is_too_low_for_an_operation() -> None:
+    """It is refused with the plan's place, the operation and what lacks."""
+    model = chain(6, weights_bytes=100e6, activation_bytes=2e6, device_type="v100-16gb")
+    cluster = Cluster("one", (Level("server", 2, 10e9),), "v100-16gb", memory_bytes=700e6, host_memory_bytes=6e9)
+    best = search(model, cluster, 4, strategies=("harmony",)).best.plan
+    assert best.swap is not None
+    opened = Opened(replace(best, swap=replace(best.swap, device_bytes=1e8)), model, "plan.yaml")
+    with pytest.raises(
+        RefusedError, match=r"^plan\.yaml: swap\.device_bytes of device \d: found 95\.37 MiB, .* too few: "
+    ):
+        _ = opened.program
 
 
 def test_the_profile_is_looked_for_beside_the_plan(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
