@@ -91,8 +91,11 @@ class Explained:
 
     def _spent(self) -> str:
         """What the plan and the runner-up use of devices, in a sentence."""
+        from hocket.plan.tolerance import alone_words
+
         best, other = self.amplification["best"], self.amplification["runner_up"]
-        limit = f"amplification {best:.2f} of {self.amplification['limit']:g}: device-seconds of an iteration by the seconds of one alone"
+        alone = f"by the seconds of {alone_words(self.plan.cluster)}"
+        limit = f"amplification {best:.2f} of {self.amplification['limit']:g}: device-seconds of an iteration {alone}"
         return limit if other is None else f"{limit}; {other:.2f} of the runner-up"
 
     def print(self) -> None:

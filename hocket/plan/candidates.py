@@ -50,6 +50,7 @@ class Refused:
         missing_bytes: by how much the fullest device is too small; 0 when memory is not the reason.
         swaps: it is of plans that swap; what is missing is missing on a host then. host_bytes: what that host needs.
         bug: it is none because something of ours failed (failing.py).
+        too_much: it would be one, if its amplification were allowed.
     """
 
     strategy: str
@@ -59,8 +60,10 @@ class Refused:
     swaps: bool = False
     host_bytes: float = 0.0
     bug: bool = False
+    too_much: bool = False
 
 
+_ALLOW = "Allow a larger amplification"
 NO_HOST = "the cluster file does not say host_memory_bytes: how much there is to swap to"
 """Reason to refuse plans that swap."""
 
@@ -100,6 +103,10 @@ class Search:
             miss = "; ".join(f"{self.named(r)}{f' {r.config}' * bool(r.config)}: {r.reason}" for r in near)
             miss = "; ".join((miss, *self.bugs))
             raise RefusedError("plan", f"nothing that fits; nearest is {miss}", "a plan that fits", self._step())
+        least = next((r for r in self.refused if r.too_much), None)
+        if least is not None:
+            miss = "; ".join((f"{self.named(least)} {least.config}: {least.reason}", *self.bugs))
+            raise RefusedError("plan", miss, "a plan within the limit", f"{_ALLOW}.")
         reasons = list(dict.fromkeys(f"{r.strategy}: {r.reason}" for r in self.refused if not r.bug))[:3]
         reasons += self.bugs
         step = "Allow other strategies, microbatch sizes or more devices."
@@ -115,6 +122,8 @@ class Search:
     def _step(self) -> str:
         """What to do where nothing fits."""
         others = "more devices, devices of more memory, a smaller microbatch or a smaller batch."
+        if any(r.too_much for r in self.refused):
+            return f"{_ALLOW}, or give {others}"
         needed = min((r.host_bytes for r in self.refused if r.host_bytes), default=0.0)
         if needed:
             return f"Give hosts more memory (host_memory_bytes: {enough_bytes(needed)} or more), {others}"

@@ -90,6 +90,15 @@ class Place:
             yield self.devices[k]
 
 
+def left_out(cluster: Cluster) -> str:
+    """Of which devices no plan that swaps makes use, and why; empty where of all or of none."""
+    others = [node.device_type for node in map(cluster.node_of, range(cluster.devices)) if not node.host_memory_bytes]
+    if not 0 < len(others) < cluster.devices:
+        return ""
+    kinds = " and ".join(sorted(set(others)))
+    return f"plans that swap leave out {len(others)} {kinds}: the cluster file does not say host_memory_bytes of their nodes"
+
+
 def places(profile: ModelProfile, cluster: Cluster, limited: bool) -> Iterator[Place]:
     """All places that have hosts to swap to.
 

@@ -59,13 +59,14 @@ def plans_of_packs(
     offered = list[_Offer]()
     for place in stands:
         try:
-            own = list(_offered(situation, place, 1 if others else EACH, found))
+            offered += list(_offered(situation, place, 1 if others else EACH, found))
         except Exception as error:
             found.refused.append(failed(SWAPPING, place.words.strip(), error, swaps=True))
-            continue
-        if not own and not found.refused:
-            found.refused.append(Refused(SWAPPING, place.words.strip(), _nothing(situation, place), swaps=True))
-        offered += own
+    if not offered and not found.refused:
+        widest = max(
+            stands, key=lambda place: place.server.memory_bytes
+        )  # what is too large for its devices is so for all
+        found.refused.append(Refused(SWAPPING, widest.words.strip(), _nothing(situation, widest), swaps=True))
     plain = list[tuple[Place, Candidate]]()
     for k, offer in enumerate(offered):
         at(k, len(offered), f"swapping, {offer.words}")

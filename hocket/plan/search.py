@@ -22,10 +22,11 @@ from hocket.plan.candidates import Candidate, Refused, Search, joined, ordered
 from hocket.plan.compiling import compiled, told
 from hocket.plan.failing import failed
 from hocket.plan.hunt import Hunt
+from hocket.plan.pack_places import left_out
 from hocket.plan.packs import SWAPPING, plans_of_packs
 from hocket.plan.plan import Plan
 from hocket.plan.swap_candidates import Packs, within
-from hocket.plan.tolerance import Tolerance
+from hocket.plan.tolerance import Tolerance, alone_words
 from hocket.plan.updates import considered
 from hocket.plan.virtual_memory import BASELINES, SWAPS, plans_with_virtual_memory
 from hocket.profile.costs import BATCH_STATISTICS
@@ -96,7 +97,7 @@ def search(
     tolerance = None
     if amplification_limit is not None:
         alone_s = alone_of((profile,), cluster, batch_size) if alone_s is None else alone_s
-        tolerance = Tolerance(amplification_limit, alone_s, profile.tensor)
+        tolerance = Tolerance(amplification_limit, alone_s, profile.tensor, alone_words(cluster))
         own_s = alone_of((situation.profile,), situation.cluster, batch_size)
         situation = replace(situation, amplification_limit=amplification_limit * alone_s / own_s)
 
@@ -126,6 +127,7 @@ def search(
     if (not strategies or SWAPPING in strategies) and any(one.missing_bytes for one in hunt.refused):
         others_s = min((one.iteration_s for one in found), default=inf)
         packs = _packs(situation, profile_path, tolerance, progress, others_s)
+        notes += [left_out(situation.cluster)] * bool(packs.considered and left_out(situation.cluster))
     found = ordered([*found, *packs.candidates])
     considered_in_all = hunt.considered + packs.considered
     refused = (*hunt.refused, *packs.refused)

@@ -60,7 +60,7 @@ def within(found: Packs, tolerance: Tolerance | None) -> Packs:
         text = tolerance.refusal(used_s)
         if text:
             config = f"{one.config} b{one.plan.microbatch_size}"
-            kept.refused.append(Refused(one.strategy, config, text, swaps=True))
+            kept.refused.append(Refused(one.strategy, config, text, swaps=True, too_much=True))
         else:
             kept.candidates.append(replace(one, amplification=used_s / tolerance.alone_s))
     kept.refused += found.refused

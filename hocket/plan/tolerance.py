@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from hocket.errors import InputError
+from hocket.hardware.cluster import Cluster
 from hocket.passes.borders import StageCut
 from hocket.plan.plan import PlanStage
 from hocket.units import show_seconds
@@ -20,17 +21,25 @@ def held_s(stages: Iterable[StageCut | PlanStage], iteration_s: float, members: 
     return iteration_s * members * len({device for stage in stages for device in stage.devices})
 
 
+def alone_words(cluster: Cluster) -> str:
+    """What one device alone is called: the first one, with its type where there are others."""
+    kinds = {cluster.node_of(device).device_type for device in range(cluster.devices)}
+    return f"one {cluster.node_of(0).device_type} alone" if len(kinds) > 1 else "one alone"
+
+
 @dataclass(frozen=True)
 class Tolerance:
     """What may be used.
 
     Attributes:
         limit: of device-seconds over the seconds of one device. alone_s: these. members: devices of a tensor-parallel group.
+        alone: what one device alone is called: with its type where there are others.
     """
 
     limit: float
     alone_s: float
     members: int = 1
+    alone: str = "one alone"
 
     def __post_init__(self) -> None:
         if not self.limit >= 1:
@@ -42,5 +51,5 @@ class Tolerance:
         amplification = used_s / self.alone_s
         if amplification <= self.limit * _ROUNDING:
             return ""
-        seconds = f"{show_seconds(used_s)} of devices, {show_seconds(self.alone_s)} of one alone"
+        seconds = f"{show_seconds(used_s)} of devices, {show_seconds(self.alone_s)} of {self.alone}"
         return f"amplification of {how}{amplification:.3g}, above the limit of {self.limit:g}: {seconds}"

@@ -66,6 +66,27 @@ def test_only_who_has_a_host_swaps() -> None:
     found = search(MODEL, replace(MIXED, nodes=(replace(OLD, host_memory_bytes=None), NEW)), 8)
     assert found.candidates
     assert all(" on 2 a100-40gb" in one.config for one in found.candidates)
+    note = "plans that swap leave out 2 v100-16gb: the cluster file does not say host_memory_bytes of their nodes"
+    assert note in found.notes
+    assert not any("leave out" in one for one in search(MODEL, MIXED, 8).notes)
+
+
+def test_what_is_too_large_is_said_of_the_largest_devices() -> None:
+    """A layer for which all are too small: what the V100s lack would not help."""
+    small = replace(MIXED, nodes=(replace(OLD, memory_bytes=100e6), replace(NEW, memory_bytes=200e6)))
+    with pytest.raises(RefusedError, match=r"on 2 a100-40gb: layer \S+ alone needs [\d.]+ MiB of 190\.73 MiB"):
+        _ = search(MODEL, small, 8).best
+
+
+def test_one_device_alone_is_named_where_others_are_unlike() -> None:
+    """An A100 may use less than the first device alone, a V100, would: whose seconds these are is said."""
+    found = search(MODEL, MIXED, 8, amplification_limit=1.0)
+    texts = [one.reason for one in found.refused if one.too_much]
+    assert texts
+    assert found.candidates
+    assert all(one.endswith(" of one v100-16gb alone") for one in texts)
+    assert all(one.amplification is not None and one.amplification < 1 for one in found.candidates)
+    assert {d for one in found.candidates for stage in one.plan.stages for d in stage.devices} <= {2, 3}
 
 
 def test_turns_are_as_even_as_rates() -> None:
@@ -104,7 +125,8 @@ def test_plans_that_swap_keep_an_amplification_limit() -> None:
     assert all(one.amplification <= used - 0.01 for one in tight.candidates if one.amplification)
     with pytest.raises(
         RefusedError,
-        match=r"harmony with swaps data 6 packs on 1 v100-16gb all kept ahead 2 b1: amplification of 1\.\d+, above the limit",
+        match=r"harmony with swaps data 6 packs on 1 v100-16gb all kept ahead 2 b1: amplification of 1\.\d+, above the limit"
+        r".*Allow a larger amplification, or give more devices",
     ):
         _ = search(MODEL, ALIKE, 8, amplification_limit=1.0).best
 
@@ -114,5 +136,7 @@ def test_virtual_memory_keeps_it_too() -> None:
     found = search(MODEL, ALIKE, 8, swap="lru", amplification_limit=100.0)
     assert found.candidates
     assert all(one.amplification for one in found.candidates)
-    with pytest.raises(RefusedError, match="above the limit of 1"):
+    with pytest.raises(
+        RefusedError, match=r"found harmony with swaps .*above the limit of 1: .*\. Allow a larger amplification\.$"
+    ):
         _ = search(MODEL, ALIKE, 8, swap="lru", amplification_limit=1.0).best
