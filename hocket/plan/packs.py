@@ -7,6 +7,7 @@ memory hosts have, nothing is swapped. Which devices they stand on is pack_place
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from math import inf
 from typing import Any
 
@@ -29,6 +30,7 @@ SWAPPING = "harmony"
 """The strategy whose plans these are."""
 EACH = 2  # of each mode and room that are simulated, and the finest; where something fits without swaps, one
 ROOMS = (1.0, 1.5)  # of a device's memory: what the tuner adds up is more than what a program holds
+AMPLE = 10.0  # likewise, where it offers nothing: whether the finest packs fit, and what they lack, is proved
 FINEST = 48  # packs of which it is asked what they need at least
 REACH = 1.5  # times what stays on the devices takes: what kept stashes and values ahead have made up for, at most, wherever it was looked at
 MOST_FORWARDS = 2048  # in one iteration
@@ -120,7 +122,9 @@ def _offered(situation: Situation, place: Place, most: int, found: Packs) -> Ite
     for mode in Mode:
         if mode is Mode.PIPELINE and server.devices == 1:
             continue
-        for room in ROOMS:
+        for room in (*ROOMS, AMPLE):
+            if room == AMPLE and (_too_large(situation, place) or any(mode is known for known, *_ in seen)):
+                break
             roomy = replace(server, memory_bytes=room * server.memory_bytes)
             try:
                 plans = equal_plans(layers, roomy, situation.batch_size, mode, situation.sizes)
@@ -134,8 +138,8 @@ def _offered(situation: Situation, place: Place, most: int, found: Packs) -> Ite
                     )
                 )
                 break
-            tried = _few(plans, most)
-            if mode is Mode.DATA:  # and the quickest whose forward packs are larger
+            tried = _few(plans, most) if room != AMPLE else _finest(plans)
+            if mode is Mode.DATA and room != AMPLE:  # and the quickest whose forward packs are larger
                 plans = equal_plans(layers, roomy, situation.batch_size, mode, situation.sizes, nested=True)
                 tried += _few([p for p in plans if _forward(p)], 1)[:1]
             for one in tried:
@@ -170,6 +174,12 @@ def _few(plans: Sequence[HarmonyPlan], most: int) -> list[HarmonyPlan]:
     return kept if finest is None or finest in kept else [*kept, finest]
 
 
+def _finest(plans: Sequence[HarmonyPlan]) -> list[HarmonyPlan]:
+    """The one of the smallest microbatches with most packs, as many as a program may be long; if there is one."""
+    short = [one for one in plans if len(one.backward.packs) <= FINEST and _forwards(one) <= MOST_FORWARDS]
+    return sorted(short, key=lambda one: (one.backward.size, -len(one.backward.packs)))[:1]
+
+
 def _plan(situation: Situation, offer: _Offer, profile_path: str) -> Plan:
     """A plan of packs whose stashes are made again, without its swaps."""
     one = offer.one
@@ -194,14 +204,15 @@ def smallest_packs(situation: Situation) -> Plan:
     """
     place = Place(situation.profile, situation.cluster, tuple(range(situation.cluster.devices)))
     server, layers = place.server, place.layers
-    roomy, refused = replace(server, memory_bytes=ROOMS[-1] * server.memory_bytes), _nothing(situation, place)
-    for mode in reversed(Mode) if server.devices > 1 else (Mode.DATA,):
+    refused, rooms = _nothing(situation, place), ROOMS[-1:] if _too_large(situation, place) else (ROOMS[-1], AMPLE)
+    modes = tuple(reversed(Mode)) if server.devices > 1 else (Mode.DATA,)
+    for room, mode in product(rooms, modes):
+        roomy = replace(server, memory_bytes=room * server.memory_bytes)
         try:
             plans = equal_plans(layers, roomy, situation.batch_size, mode, situation.sizes)
         except InputError:
             continue
-        short = [one for one in plans if len(one.backward.packs) <= FINEST and _forwards(one) <= MOST_FORWARDS]
-        for one in sorted(short, key=lambda one: (one.backward.size, -len(one.backward.packs)))[:1]:
+        for one in _finest(plans):
             plain = _plan(situation, _Offer(place, one, next(place.turns(mode, len(one.backward.packs)))), "")
             swap = Swapping(POLICY, room_of(plain, situation.cluster))
             plan = completed(replace(plain, swap=swap), situation.profile)
@@ -216,11 +227,14 @@ def smallest_packs(situation: Situation) -> Plan:
 
 def _nothing(situation: Situation, place: Place) -> str:
     """Why the tuner offers nothing: what the largest layer takes by itself."""
-    layers, server = place.layers, place.server
-    held = layers.backward.bytes[0]
+    return _too_large(situation, place) or f"no size of microbatches divides a batch of {situation.batch_size}"
+
+
+def _too_large(situation: Situation, place: Place) -> str:
+    """What the largest layer takes by itself, if that is more than there is; otherwise nothing."""
+    held, has = place.layers.backward.bytes[0], place.server.memory_bytes
     k = int(held.argmax())
-    name, room = situation.profile.layers[k].name, ROOMS[-1] * server.memory_bytes
-    if held[k] <= room:
-        return f"no size of microbatches divides a batch of {situation.batch_size}"
+    if held[k] <= ROOMS[-1] * has:
+        return ""
     hint = "a linear layer can be cut with subtask_bytes in its job (docs/training.md)"
-    return f"layer {name} alone needs {show_bytes(float(held[k]))} of {show_bytes(server.memory_bytes)}; {hint}"
+    return f"layer {situation.profile.layers[k].name} alone needs {show_bytes(float(held[k]))} of {show_bytes(has)}; {hint}"

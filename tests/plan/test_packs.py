@@ -153,6 +153,29 @@ def test_what_is_proved_of_a_host_is_what_plans_are_held_to() -> None:
         replace(plan, swap=replace(plan.swap, host_bytes=most)).compile(profile)
 
 
+@pytest.mark.parametrize(("memory_bytes", "fits"), [(560e6, False), (700e6, True)])
+def test_where_the_tuner_counts_too_much(memory_bytes: float, fits: bool) -> None:
+    """Of large activations its sum says that not even one layer fits: the finest packs are proved, and what they lack is said."""
+    profile = chain(
+        5,
+        forward_s=0.01,
+        backward_s=0.02,
+        weights_bytes=100e6,
+        activation_bytes=50e6,
+        microbatch_sizes=(1, 2),
+        skips=[(k, k + 2) for k in range(3)],
+        device_type="v100-16gb",
+    )
+    found = search(profile, cluster(memory_bytes), 8, strategies=("harmony",))
+    swapping = [one for one in found.candidates if one.plan.swap is not None]
+    assert bool(swapping) == fits
+    for one in swapping:
+        proved(one.plan, profile)
+    reasons = {one.reason for one in found.refused if one.swaps}
+    assert fits or any("too few: " in reason for reason in reasons)
+    assert not any("divides a batch" in reason for reason in reasons)
+
+
 def test_a_plan_with_too_little_of_its_host() -> None:
     """It is told how much it needs there, and no more than that is enough."""
     best = search(MODEL, cluster(700e6), 4, strategies=("harmony",)).best.plan
