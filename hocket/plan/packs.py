@@ -22,7 +22,7 @@ from hocket.plan.plan import Plan
 from hocket.plan.swap_candidates import Packs, room_of, tried
 from hocket.plan.swapped import completed
 from hocket.strategies._choices import Choice, Situation, cut
-from hocket.strategies._harmony import HarmonyPlan, Mode
+from hocket.strategies._harmony import HarmonyPlan, Mode, Tasks
 from hocket.strategies._harmony_equal import equal_plans
 from hocket.units import show_bytes
 
@@ -118,7 +118,7 @@ class _Offer:
 
 
 def _offered(situation: Situation, place: Place, most: int, found: Packs) -> Iterator[_Offer]:
-    layers, server, seen = place.layers, place.server, set()
+    layers, server, seen = place.layers, place.server, set[tuple[Mode, Tasks, Tasks]]()
     for mode in Mode:
         if mode is Mode.PIPELINE and server.devices == 1:
             continue
