@@ -97,6 +97,7 @@ def stairs_of(trace: Trace, window: Window) -> Stairs | None:
     if not len(own):
         return None
     begun_s, some = once(trace.device[own], trace.start_s[own], trace.end_s[own])  # a device of several waves is one
+    some &= begun_s < window.end_s  # what another wave of the device leaves of it may begin behind the window
     own, begun_s = own[some], begun_s[some]
     start_s = np.maximum(begun_s, window.start_s) - window.start_s
     end_s = np.minimum(trace.end_s[own], window.end_s) - window.start_s

@@ -18,7 +18,7 @@ from hocket.program.instruction import COMPUTE, Kind, computes
 from hocket.report import staircase as module
 from hocket.report.charts import utilization
 from hocket.report.staircase import staircase, stairs_of
-from hocket.report.window import choose
+from hocket.report.window import Window, choose
 from hocket.trace.trace import Event, Trace
 
 
@@ -85,6 +85,22 @@ def test_waves_of_a_device_count_once() -> None:
     assert several
     bars = re.findall(r"Device \d: busy ([\d.]+)%", utilization(window.events(trace), window, (0, 1)))
     assert sum(map(float, bars)) / 100 == pytest.approx(found.mean, abs=0.002)
+
+
+def test_what_a_wave_leaves_of_another_may_begin_behind_the_window() -> None:
+    """One wave's backward lasts beyond the end of the window, and the other's that began beside it still longer."""
+    spans = (
+        (COMPUTE, Kind.FORWARD, 0, 0.0, 1.0),
+        (COMPUTE, Kind.BACKWARD, 0, 1.0, 4.0),
+        (f"{COMPUTE}.1", Kind.BACKWARD, 1, 2.0, 5.0),
+    )
+    trace = Trace.of([Event(0, lane, f"{kind} {s}", kind, s, 0, a, b) for lane, kind, s, a, b in spans])
+    assert all(computes(lane) for _, lane in trace.lanes)
+    found = stairs_of(trace, Window(0.0, 3.0, 0, 1, 2))
+    assert found is not None
+    assert found.edges_s.tolist() == [0.0, 1.0, 3.0]
+    assert found.counts.sum(axis=0).tolist() == [1, 1]
+    assert found.shares == {1: 1.0}
 
 
 def test_many_steps_become_means_and_keep_the_average(
