@@ -30,7 +30,7 @@ SWAPPING = "harmony"
 """The strategy whose plans these are."""
 EACH = 2  # of each mode and room that are simulated, and the finest; where something fits without swaps, one
 ROOMS = (1.0, 1.5)  # of a device's memory: what the tuner adds up is more than what a program holds
-AMPLE = 10.0  # likewise, where it offers nothing: whether the finest packs fit, and what they lack, is proved
+AMPLE = 10.0  # likewise, where nothing fits that it offers: whether the finest packs do, and what they lack, is proved
 FINEST = 48  # packs of which it is asked what they need at least
 REACH = 1.5  # times what stays on the devices takes: what kept stashes and values ahead have made up for, at most, wherever it was looked at
 MOST_FORWARDS = 2048  # in one iteration
@@ -64,20 +64,27 @@ def plans_of_packs(
             offered += list(_offered(situation, place, 1 if others else EACH, found))
         except Exception as error:
             found.refused.append(failed(SWAPPING, place.words.strip(), error, swaps=True))
-    if not offered and not found.refused:
-        widest = max(
-            stands, key=lambda place: place.server.memory_bytes
-        )  # what is too large for its devices is so for all
+    plain, known = list[tuple[Place, Candidate]](), set[str]()
+
+    def look_at(offers: Sequence[_Offer]) -> None:
+        for k, offer in enumerate(offers):
+            at(k, len(offers), f"swapping, {offer.words}")
+            if offer.words in known:
+                continue
+            known.add(offer.words)
+            try:
+                plan = _plan(situation, offer, profile_path)
+            except Exception as error:
+                found.refused.append(failed(SWAPPING, offer.words, error, swaps=True))
+                continue
+            plain.extend((offer.place, one) for one in tried(situation, plan, offer.config, found, POLICY))
+
+    look_at(offered)
+    if not plain and not others:  # what needs least, however slow
+        look_at([one for place in stands for one in _finest_offers(situation, place)])
+    if not plain and not found.refused:  # what is too large for the widest devices is so for all
+        widest = max(stands, key=lambda place: place.server.memory_bytes)
         found.refused.append(Refused(SWAPPING, widest.words.strip(), _nothing(situation, widest), swaps=True))
-    plain = list[tuple[Place, Candidate]]()
-    for k, offer in enumerate(offered):
-        at(k, len(offered), f"swapping, {offer.words}")
-        try:
-            plan = _plan(situation, offer, profile_path)
-        except Exception as error:
-            found.refused.append(failed(SWAPPING, offer.words, error, swaps=True))
-            continue
-        plain += ((offer.place, one) for one in tried(situation, plan, offer.config, found, POLICY))
     last = [one for one in _finalists(plain, limited) if one.iteration_s < REACH * others_s]
     for k, one in enumerate(last, len(offered)):
         at(k, len(offered) + len(last), f"swapping, {one.config}: stashes kept, values ahead")
@@ -122,9 +129,7 @@ def _offered(situation: Situation, place: Place, most: int, found: Packs) -> Ite
     for mode in Mode:
         if mode is Mode.PIPELINE and server.devices == 1:
             continue
-        for room in (*ROOMS, AMPLE):
-            if room == AMPLE and (_too_large(situation, place) or any(mode is known for known, *_ in seen)):
-                break
+        for room in ROOMS:
             roomy = replace(server, memory_bytes=room * server.memory_bytes)
             try:
                 plans = equal_plans(layers, roomy, situation.batch_size, mode, situation.sizes)
@@ -138,8 +143,8 @@ def _offered(situation: Situation, place: Place, most: int, found: Packs) -> Ite
                     )
                 )
                 break
-            tried = _few(plans, most) if room != AMPLE else _finest(plans)
-            if mode is Mode.DATA and room != AMPLE:  # and the quickest whose forward packs are larger
+            tried = _few(plans, most)
+            if mode is Mode.DATA:  # and the quickest whose forward packs are larger
                 plans = equal_plans(layers, roomy, situation.batch_size, mode, situation.sizes, nested=True)
                 tried += _few([p for p in plans if _forward(p)], 1)[:1]
             for one in tried:
@@ -174,12 +179,6 @@ def _few(plans: Sequence[HarmonyPlan], most: int) -> list[HarmonyPlan]:
     return kept if finest is None or finest in kept else [*kept, finest]
 
 
-def _finest(plans: Sequence[HarmonyPlan]) -> list[HarmonyPlan]:
-    """The one of the smallest microbatches with most packs, as many as a program may be long; if there is one."""
-    short = [one for one in plans if len(one.backward.packs) <= FINEST and _forwards(one) <= MOST_FORWARDS]
-    return sorted(short, key=lambda one: (one.backward.size, -len(one.backward.packs)))[:1]
-
-
 def _plan(situation: Situation, offer: _Offer, profile_path: str) -> Plan:
     """A plan of packs whose stashes are made again, without its swaps."""
     one = offer.one
@@ -196,6 +195,22 @@ def _plan(situation: Situation, offer: _Offer, profile_path: str) -> Plan:
     return make_plan(situation, SWAPPING, Choice(stages, size, situation.batch_size // size, options), profile_path)
 
 
+def _finest_offers(situation: Situation, place: Place) -> Iterator[_Offer]:
+    """Packs as fine as a program may be long: in pipeline mode first, where hosts have everything once; likeliest by the tuner first."""
+    server = place.server
+    rooms = ROOMS[-1:] if _too_large(situation, place) else (ROOMS[-1], AMPLE)
+    modes = tuple(reversed(Mode)) if server.devices > 1 else (Mode.DATA,)
+    for room, mode in product(rooms, modes):
+        roomy = replace(server, memory_bytes=room * server.memory_bytes)
+        try:
+            plans = equal_plans(place.layers, roomy, situation.batch_size, mode, situation.sizes)
+        except InputError:
+            continue
+        short = [one for one in plans if len(one.backward.packs) <= FINEST and _forwards(one) <= MOST_FORWARDS]
+        for one in sorted(short, key=lambda one: (one.backward.size, -len(one.backward.packs)))[:1]:
+            yield _Offer(place, one, next(place.turns(mode, len(one.backward.packs))))
+
+
 def smallest_packs(situation: Situation) -> Plan:
     """A plan of packs as fine as a program may be long, in pipeline mode where that is possible, as hosts then have everything once.
 
@@ -203,25 +218,17 @@ def smallest_packs(situation: Situation) -> Plan:
         RefusedError: not even these fit into the devices.
     """
     place = Place(situation.profile, situation.cluster, tuple(range(situation.cluster.devices)))
-    server, layers = place.server, place.layers
-    refused, rooms = _nothing(situation, place), ROOMS[-1:] if _too_large(situation, place) else (ROOMS[-1], AMPLE)
-    modes = tuple(reversed(Mode)) if server.devices > 1 else (Mode.DATA,)
-    for room, mode in product(rooms, modes):
-        roomy = replace(server, memory_bytes=room * server.memory_bytes)
+    refused = _nothing(situation, place)
+    for offer in _finest_offers(situation, place):
+        plain = _plan(situation, offer, "")
+        swap = Swapping(POLICY, room_of(plain, situation.cluster))
+        plan = completed(replace(plain, swap=swap), situation.profile)
         try:
-            plans = equal_plans(layers, roomy, situation.batch_size, mode, situation.sizes)
-        except InputError:
+            plan.compile(situation.profile)
+        except RefusedError as error:
+            refused = error.found
             continue
-        for one in _finest(plans):
-            plain = _plan(situation, _Offer(place, one, next(place.turns(mode, len(one.backward.packs)))), "")
-            swap = Swapping(POLICY, room_of(plain, situation.cluster))
-            plan = completed(replace(plain, swap=swap), situation.profile)
-            try:
-                plan.compile(situation.profile)
-            except RefusedError as error:
-                refused = error.found
-                continue
-            return plan
+        return plan
     raise RefusedError("swap", refused)
 
 

@@ -11,6 +11,7 @@ from hocket.cost.model import CostModel
 from hocket.cost.sizes import PlanSizes
 from hocket.errors import RefusedError
 from hocket.hardware.cluster import Cluster, Level
+from hocket.plan import packs
 from hocket.plan.plan import Plan
 from hocket.plan.predict import predict_iteration
 from hocket.plan.search import search
@@ -174,6 +175,16 @@ def test_where_the_tuner_counts_too_much(memory_bytes: float, fits: bool) -> Non
     reasons = {one.reason for one in found.refused if one.swaps}
     assert fits or any("too few: " in reason for reason in reasons)
     assert not any("divides a batch" in reason for reason in reasons)
+
+
+def test_what_needs_least_is_looked_at_before_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where none of the quickest by the tuner's clock fits, here of the fewest packs, the finest packs do."""
+    monkeypatch.setattr(packs, "_few", lambda plans, most: sorted(plans, key=lambda one: len(one.backward.packs))[:1])
+    monkeypatch.setattr(packs, "ROOMS", (1.5,))
+    found = search(MODEL, cluster(600e6), 4, strategies=("harmony",))
+    assert any(one.swaps and "too few" in one.reason for one in found.refused)
+    assert {len(one.plan.stages) for one in found.candidates} == {6}
+    proved(found.best.plan, MODEL)
 
 
 def test_a_plan_with_too_little_of_its_host() -> None:
