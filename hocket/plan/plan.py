@@ -4,6 +4,7 @@ Rules of this file: a plan says nothing that can be derived (borders, ties and t
 the strategy), but for `predicted`, which is what the planner believed when it wrote the plan.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -232,7 +233,7 @@ class Plan:
         for s, stage in enumerate(self.stages):
             for name in stage.layers:
                 if name not in index:
-                    hint = nearest(name, index) or "The plan may belong to another model."
+                    hint = _parts(name, index) or nearest(name, index) or "The plan may belong to another model."
                     raise InputError(f"stages.{s}.layers", f"unknown layer {name!r}", "a layer of the model", hint)
             cuts.append(
                 StageCut(
@@ -303,3 +304,13 @@ class Plan:
     def save(self, path: str | Path) -> None:
         """Write the text form whole or not at all."""
         write_atomic(path, self.to_yaml())
+
+
+def _parts(name: str, known: Collection[str]) -> str:
+    """What to do where a layer and its parts are taken for each other; empty where it is something else."""
+    whole, _, part = name.rpartition(".")
+    if whole in known and part.isdigit():
+        return f"It is a part of {whole}, which this job does not cut: give it the subtask_bytes that was profiled."
+    if f"{name}.0" in known:
+        return "This job cuts it by its subtask_bytes: profile the job and plan again, or leave subtask_bytes out."
+    return ""
