@@ -10,14 +10,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from hocket.cost.analytic import Precision, analytic
-from hocket.cost.sizes import PlanSizes
 from hocket.errors import HocketError
 from hocket.hardware.catalog import device_type
 from hocket.hardware.cluster import Cluster, Level
-from hocket.passes.swapping import Swapping, stages_of
+from hocket.passes.swapping import Swapping
 from hocket.plan.hunt import make_plan
 from hocket.plan.plan import Plan
-from hocket.plan.predict import played, predict
+from hocket.plan.predict import predict
+from hocket.plan.swapped import completed
 from hocket.profile.model import ModelProfile
 from hocket.profile.sizes import published
 from hocket.strategies._balance import Balancer, runs
@@ -62,13 +62,9 @@ def plans(found: ModelProfile, cluster: Cluster, samples: int) -> Iterator[tuple
     whole = plan("waves", count)
     yield f"waves, {count}", whole
     yield f"waves, {count}, shard: full", plan("waves", count, "full")
-    outcome = played(whole, found)
-    sizes = stages_of(outcome.program, PlanSizes(outcome.costs, outcome.program))
-    budget = 0.5 * max(outcome.peak_memory_bytes.values())
-    yield (
-        f"waves, {count}, swapped into half",
-        replace(whole, swap=Swapping("next_use", budget, prefetch=2, stages=sizes)),
-    )
+    budget = 0.5 * max(predict(whole, found)[1].peak_memory_bytes.values())
+    halved = replace(whole, swap=Swapping("next_use", budget, prefetch=2))
+    yield f"waves, {count}, swapped into half", completed(halved, found)
     alone = cut(situation, range(len(found.layers)), everything)
     yield "data_parallel", make_plan(situation, "data_parallel", Choice((alone,), samples, count))
     units = tuple(replace(cut(situation, own, everything), shard="full") for own in parts)
