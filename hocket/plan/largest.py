@@ -132,7 +132,7 @@ def _choice(name: str, situation: Situation) -> _Tried:
     bounds, cluster = Bounds(situation), situation.cluster
     capacity = {device: cluster.capacity_bytes(device) for device in range(cluster.devices)}
     waiting: list[tuple[float, int, Choice]] = []
-    near, lacks = inf, "no choice of it"
+    near, lacks = inf, ""
 
     def fullest(peaks: Mapping[int, float]) -> tuple[float, int]:
         return max((peaks[device] / capacity[device], device) for device in peaks)
@@ -149,7 +149,9 @@ def _choice(name: str, situation: Situation) -> _Tried:
             shapes = bounds.shapes(choice)
             widths = (len(stage.devices) for stage in choice.stages)
             batches = microbatches_of(name, situation.batch_size, choice.microbatch_size, widths)
-            if refusal(name, shapes, batches.count, complete(name, choice.options)):
+            refused = refusal(name, shapes, batches.count, complete(name, choice.options))
+            if refused:
+                lacks = lacks or refused
                 continue
             if period_forwards(choice.stages, choice.microbatches) > MAX_FORWARDS:
                 continue
@@ -165,11 +167,14 @@ def _choice(name: str, situation: Situation) -> _Tried:
         peaks = proven_peaks(situation, name, choice)
         if fullest(peaks)[0] <= 1:
             shards = {stage.shard for stage in choice.stages} - {"none"}
-            words = (f"{len(choice.stages)} stages b{choice.microbatch_size}", *(f"shard={one}" for one in shards))
+            words = (
+                f"{show_count(len(choice.stages), 'stage')} b{choice.microbatch_size}",
+                *(f"shard={one}" for one in shards),
+            )
             again = ("recompute",) if any(stage.recompute for stage in choice.stages) else ()
             return _Tried(" ".join((*words, *again)))
         missed(peaks, "up to ")
-    return _Tried(None, lacks)
+    return _Tried(None, lacks or "this strategy has no choice here")
 
 
 def _variants(name: str, situation: Situation) -> Iterator[Choice]:
