@@ -98,6 +98,7 @@ def launched_at_once(plan: Plan) -> Plan | None:
         return replace(
             plan,
             strategy="data_parallel",
+            options={},  # tick_tock's, such as align, are none of its
             stages=plan.stages[:1],
             batch_size=plan.microbatch_size * len(devices[0]),
             predicted=None,

@@ -95,15 +95,17 @@ def test_many_devices_are_counted_and_not_drawn() -> None:
     assert usage_panel((), None, 12, {}) is None
 
 
-def test_a_second_wave_on_the_same_devices() -> None:
-    """Tick-tock stands beside data parallelism (figures 1 and 2): the same device computes more, and holds more."""
+@pytest.mark.parametrize("options", [{}, {"align": "both"}, {"align": "forwards"}], ids=str)
+def test_a_second_wave_on_the_same_devices(options: dict[str, str]) -> None:
+    """Tick-tock stands beside data parallelism (figures 1 and 2), with the options that a search gives it as well: the same device
+    computes more, and holds more."""
     half = tuple(
         replace(one, forward_s=(1e-2, 2e-2), backward_s=(2e-2, 4e-2))
         for one in chain(8, microbatch_sizes=(1, 4)).layers
     )
     profile = replace(chain(8, microbatch_sizes=(1, 4), device_type="v100-16gb"), layers=half)
     stage = PlanStage(tuple(NAMES), (0, 1, 2, 3))
-    plan = in_waves(Plan("data_parallel", "chain", 4, 1, (stage,), FOUR), 2)
+    plan = replace(in_waves(Plan("data_parallel", "chain", 4, 1, (stage,), FOUR), 2), options=dict(options))
     trace, summary = predict(plan, profile)
     alone, both = courses(plan, profile, trace)
     page = " ".join(documents.check(report_html(plan, trace, summary, courses=(alone, both))).text)
