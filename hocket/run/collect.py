@@ -6,8 +6,8 @@ Rules of this file: no torch, no I/O. A report is a small dictionary that came a
     loss    step, sum, samples          one microbatch: its mean loss times its samples; from whoever has the last stage
     note    text                        from worker 0
     saved   step, path                  from worker 0
-    done    steps, iteration_s, warm_steps, optimizer, dtype, device_type, peak_memory_bytes, stopped; swaps; collectives of tensor-parallel
-            groups inside forwards, backwards
+    done    steps, iteration_s, queued_share, warm_steps, optimizer, dtype, device_type, peak_memory_bytes, stopped; swaps; collectives of
+            tensor-parallel groups inside forwards, backwards
     error   see failure.py
 """
 
@@ -116,6 +116,7 @@ class Collector:
             peak_memory_bytes={devices[rank]: int(e["peak_memory_bytes"]) for rank, e in sorted(self.done.items())},
             stopped=any(event["stopped"] for event in self.done.values()),
             warm_steps=min((float(event.get("warm_steps", 0)) for event in self.done.values()), default=0.0),
+            queued_share=max((float(event.get("queued_share", 0)) for event in self.done.values()), default=0.0),
             optimizer=next((name for name in self._told("optimizer") if name), ""),
             dtype=next(self._told("dtype"), ""),
             device_types=tuple(dict.fromkeys(self._told("device_type"))),

@@ -20,6 +20,7 @@ class Summary:
             nothing was trained, or no such period. samples_per_s: at that pace. predicted_iteration_s: what the plan says.
         peak_memory_bytes: by device of the plan; predicted_peak_memory_bytes: what the plan says, where it says it.
         stopped: whether it ended early because it was asked to; checkpoint: the newest one, if any.
+        queued_share: share of that time for which the worker that waited longest for a core had none.
         warm_steps: what `iteration_s` is the median of; optimizer, dtype, device_types: names of what trained, of the type that it
             computed in and of devices, as a profile has them. swaps: what they took, by device of the plan.
     """
@@ -34,6 +35,7 @@ class Summary:
     stopped: bool = False
     checkpoint: str | None = None
     warm_steps: float = 0.0
+    queued_share: float = 0.0
     optimizer: str = ""
     dtype: str = ""
     device_types: tuple[str, ...] = ()
@@ -41,7 +43,8 @@ class Summary:
 
     def line(self) -> dict[str, Any]:
         """The last line for machines."""
-        names = ("iteration_s", "samples_per_s", "predicted_iteration_s", "steps", "stopped", "checkpoint")
+        paces = ("iteration_s", "samples_per_s", "predicted_iteration_s", "queued_share")
+        names = (*paces, "steps", "stopped", "checkpoint")
         by_device = {
             name: {str(device): size for device, size in sorted(getattr(self, name).items())}
             for name in ("peak_memory_bytes", "predicted_peak_memory_bytes")

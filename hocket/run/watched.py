@@ -12,6 +12,7 @@ from typing import Any
 
 from hocket.program.instruction import COMPUTE, SWAPS, Instruction
 from hocket.program.program import Program
+from hocket.run.cores import queued_s
 from hocket.run.progress import Progress, State
 from hocket.run.steps import Pace, Segment, stop_in
 
@@ -36,9 +37,11 @@ class Watched:
         number: int,
         pace: Pace,
         clock: Callable[[], float] = time.perf_counter,
+        queued: Callable[[], float] = queued_s,
     ) -> None:
         """Watch device `number` of a program."""
         self._progress, self._report, self._clock, self._pace = progress, report, clock, pace
+        self._queued = queued
         self._batch = program.rule.batch
         self._segment = Segment(0, 0, 0, 0)
         self._stop_at: int | None = None
@@ -50,8 +53,9 @@ class Watched:
         self._mark_index = first.index if first else 0
         self._mark_stride = program.shifted(first, 1).index - first.index if first else 1
         self._begun: int | None = None
-        self._last_s = 0.0
+        self._last_s = self._queued_s = 0.0
         self._period_s: deque[float] = deque(maxlen=_KEPT_PERIODS)
+        self._waited_s: deque[float] = deque(maxlen=_KEPT_PERIODS)  # of each period, for a core
         self._measured = 0
 
     def begin(self, segment: Segment) -> None:
@@ -102,10 +106,18 @@ class Watched:
     @property
     def iteration_s(self) -> float | None:
         """Median seconds for the microbatches of one step over warm periods; over all, when there were few."""
-        times = list(self._period_s)
-        cold = max(0, _COLD_PERIODS - (self._measured - len(times)))
-        found = times[cold:] or times
+        found = self._warm(self._period_s)
         return median(found) * self._pace.microbatches / self._pace.stride if found else None
+
+    @property
+    def queued_share(self) -> float:
+        """Share of the time of the same periods for which the thread that computes could have gone on, but had no core."""
+        took_s = sum(self._warm(self._period_s))
+        return min(1.0, sum(self._warm(self._waited_s)) / took_s) if took_s else 0.0
+
+    def _warm(self, times: deque[float]) -> list[float]:
+        found = list(times)
+        return found[max(0, _COLD_PERIODS - (self._measured - len(found))) :] or found
 
     def _stop(self, stop_at: int) -> None:
         segment = self._segment
@@ -119,11 +131,12 @@ class Watched:
                 self._period(period)
 
     def _period(self, number: int) -> None:
-        now_s = self._clock()
+        now_s, queued_s = self._clock(), self._queued()
         if self._begun is not None:
             self._period_s.append(now_s - self._last_s)
+            self._waited_s.append(max(0.0, queued_s - self._queued_s))
             self._measured += 1
-        self._begun, self._last_s = number, now_s
+        self._begun, self._last_s, self._queued_s = number, now_s, queued_s
 
     def _step(self, instruction: Instruction) -> int:
         microbatch = instruction.index

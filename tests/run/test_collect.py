@@ -75,6 +75,7 @@ def test_summary() -> None:
                 "peak_memory_bytes": rank,
                 "stopped": False,
                 "warm_steps": 4 - rank,
+                "queued_share": 0.125 * rank,
                 "optimizer": "SGD" if rank == 1 else "",
                 "dtype": "float32",
                 "device_type": "cpu-core",
@@ -84,6 +85,7 @@ def test_summary() -> None:
     summary = collector.summary((0, 2, 5))
     assert (summary.warm_steps, summary.optimizer, summary.dtype) == (2.0, "SGD", "float32")
     assert summary.device_types == ("cpu-core",)
+    assert summary.queued_share == 0.25
     assert (summary.iteration_s, summary.samples_per_s, summary.checkpoint) == (2.0, 4.0, "there")
     assert summary.peak_memory_bytes == {0: 0, 2: 1, 5: 2}
 
@@ -192,6 +194,9 @@ def test_spoken(iteration_s: float | None) -> None:
     assert spoken(memory).endswith("predicted 1.0% less to 2.5% more than measured")
     assert spoken(replace(memory, predicted_peak_memory_bytes={0: 103.0})).endswith("predicted 3.0% more than measured")
     assert spoken(Summary(1, (), iteration_s, 16.0, 0.4, {0: 10})).startswith("1 step trained")
+    waited = "up to 31% of it a worker waited for a core that others had"
+    assert (waited in spoken(Summary(3, (), iteration_s, queued_share=0.31))) == (iteration_s is not None)
+    assert "waited" not in spoken(replace(memory, queued_share=0.1))
 
 
 def test_prediction_is_handed_on() -> None:

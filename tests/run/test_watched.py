@@ -138,3 +138,21 @@ def test_the_pace_of_a_program_that_swaps(prefetch: int) -> None:
     watched.end()
     assert watched.iteration_s == len(program.period[0, "compute"])
     assert watched.warm_steps == 3
+
+
+def test_what_was_waited_for_a_core_is_a_share_of_warm_periods() -> None:
+    """Cold periods, in which others often compute, do not count; a queue's seconds in them neither."""
+    program = compile_strategy("flush", STAGES, 4, {})
+    clock, queue = Clock(), Clock()
+    pace = Pace(program.admitted, program.stride, 4)
+    watched = Watched(Progress.private(), lambda _: None, program, 0, pace, clock, lambda: queue.now_s)
+    watched.begin(Segment(0, 6, 0, 6))
+    first = program.period[0, "compute"][0]
+    for period, (took_s, waited_s) in enumerate(
+        [(9.0, 9.0), (9.0, 9.0), (2.0, 1.0), (2.0, 0.0), (4.0, 1.0), (0.0, 0.0)]
+    ):
+        watched.runs(program.shifted(first, period))
+        clock.now_s += took_s
+        queue.now_s += waited_s
+    assert watched.queued_share == pytest.approx(0.25)
+    assert Watched(Progress.private(), lambda _: None, program, 0, pace, clock).queued_share == 0.0
