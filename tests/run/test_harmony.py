@@ -35,6 +35,7 @@ from tests.run.plans import CLUSTER, adam
 
 TIMES = 4.5  # so many times all devices' memory
 WORKERS = 2
+LINK = 20e6  # bytes a second to the host and back, for all workers together: far fewer than copies here go at
 BATCH_BYTES = 2 * 4 * 8 * 8  # of words and targets, which the data's stream keeps on the host until the next batch
 SUM_BYTES = 4 * (256 * 64 + 256 + 64)  # the inline engine adds gradients of two devices up in a third place
 
@@ -280,16 +281,20 @@ def peaks(folder: Path) -> Iterator[int]:
 def test_two_workers_train_what_fits_nowhere(setting, mode, prefetch, kind, tmp_path):
     """`hocket train` of such a plan in real processes: the losses of the unconstrained run, as means of steps, to the bit (two
     replicas' gradients have one sum, whoever adds), also where forward tasks are of two stages; each process within the budget,
-    seen from outside and by the engine's own tracker."""
+    seen from outside and by the engine's own tracker; and swaps take at least as long as a link that they share lets them."""
     plan = setting.plan(mode, Swapping("next_use", device_bytes=setting.budget_bytes, prefetch=prefetch), **kind)
     expected = setting.unlimited(plan, 2)
     (tmp_path / "job.py").write_text(JOB)
     plan.save(tmp_path / "plan.yaml")
-    summary = train(tmp_path / "job.py", tmp_path / "plan.yaml", steps=2, trace=str(tmp_path / "run.json"))
+    trace_path = str(tmp_path / "run.json")
+    summary = train(tmp_path / "job.py", tmp_path / "plan.yaml", steps=2, trace=trace_path, host_link_bytes_per_s=LINK)
     steps = [sum(loss for _, loss, _ in expected.losses[k : k + 4]) / 4 for k in range(0, 8, 4)]
     assert list(summary.losses) == steps
     assert 0.5 * setting.budget_bytes < max(peaks(tmp_path)) <= setting.budget_bytes + BATCH_BYTES
     assert max(summary.peak_memory_bytes.values()) <= setting.budget_bytes + BATCH_BYTES
+    for swaps in summary.swaps.values():
+        assert swaps.count > 0
+        assert swaps.mean_s >= 0.95 * swaps.size_bytes / swaps.count / LINK
     trace = Trace.read(tmp_path / "run.json")
     beside = {event.lane for event in trace.events if event.kind in SWAPS}
     assert beside == ({COMPUTE, *SWAP_LANES.values()} if prefetch else {COMPUTE})

@@ -70,6 +70,15 @@ def test_a_clean_value_is_dropped_and_comes_back_from_the_same_copy():
     assert (memory.out_bytes[What.ACTIVATION], memory.in_bytes[What.ACTIVATION]) == (KIB, 2 * KIB)
 
 
+def test_every_byte_waits_for_the_link():
+    """Out and in, in parts of at most 1 MiB, so that others who share the link are not kept waiting for all of a large value."""
+    parts: dict[str, list[int]] = {"out": [], "in": []}
+    memory = MemoryManager(0, "cpu", pace_out=parts["out"].append, pace_in=parts["in"].append)
+    memory.wrote(ACT, border(KIB * KIB // 2 + 1))
+    back(memory, out(memory, ACT))
+    assert parts["out"] == parts["in"] == [KIB * KIB, KIB * KIB, 4]
+
+
 def test_illegal_changes_name_the_value_and_where_it_is():
     """Twice in, what is out is out again, what was freed, what has an heir in its memory."""
     memory, thing = MemoryManager(0, "cpu"), border()
