@@ -18,7 +18,6 @@ from hocket.plan.packs import SWAPPING, smallest_packs
 from hocket.plan.predict import proven_peaks
 from hocket.plan.swap_candidates import on_hosts
 from hocket.plan.swapped import by_server
-from hocket.plan.updates import synchronous_strategies
 from hocket.profile.lengthened import LEAST, Block, lengthened, repeated_block
 from hocket.profile.model import ModelProfile
 from hocket.strategies._choices import MAX_FORWARDS, Choice, Situation, period_forwards, shared
@@ -59,7 +58,7 @@ def largest(
     """Of each strategy the deepest model, the deepest of all first.
 
     Arguments:
-        strategies: names; those with the mathematics of one process when empty.
+        strategies: names; all that a search knows when empty, those that compute with old weights or in two waves among them.
 
     Raises:
         RefusedError: nothing in the profile comes LEAST times.
@@ -69,8 +68,7 @@ def largest(
         raise RefusedError(
             "profile", "no run of layers that comes three times", "a repeated block, by which a model can be deeper"
         )
-    names = strategies or [name for name in searched() if name in synchronous_strategies()]
-    names = list(dict.fromkeys((*names, SWAPPING)))
+    names = list(dict.fromkeys((*(strategies or searched()), SWAPPING)))
     found = []
     for k, name in enumerate(names):
         at = partial(progress, k, len(names)) if progress else (lambda what: None)

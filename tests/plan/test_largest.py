@@ -13,6 +13,7 @@ from hocket.plan.swap_candidates import by_server, on_hosts
 from hocket.profile.lengthened import lengthened, repeated_block
 from hocket.profile.synthetic import chain
 from hocket.strategies._choices import Situation
+from hocket.strategies._common import searched
 from hocket.units import show_bytes
 
 MODEL = chain(5, weights_bytes=100e6, activation_bytes=2e6, microbatch_sizes=(1,), device_type="v100-16gb")
@@ -52,6 +53,9 @@ def test_what_cannot_be_deeper() -> None:
     assert {one.blocks for one in found} == {0}
     assert all(" of 95.37 MiB" in one.limit for one in found)
     assert next(one.limit for one in found if one.strategy == "flush").startswith("3 blocks: device ")
+    every = {one.strategy for one in largest(MODEL, small, 4)}
+    assert every == {*searched(), "harmony"}
+    assert {"tick_tock", "waves", "pipedream"} < every, "of other mathematics than one process, too"
     host = Cluster("one", (Level("server", 2, 10e9),), "v100-16gb", memory_bytes=1.5e9, host_memory_bytes=1e8)
     (none,) = (one for one in largest(MODEL, host, 4, ("flush",)) if one.strategy == "harmony")
     assert re.fullmatch(r"3 blocks: the host of server 0 needs .* of 95\.37 MiB", none.limit)

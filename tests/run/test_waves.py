@@ -34,6 +34,7 @@ CASES = [
     Case("tick_tock", (2,), batch_size=15),  # the second wave has a sample less
     Case("tick_tock", (2,), batch_size=16),
     Case("tick_tock", (3,), batch_size=12),
+    Case("tick_tock", (4,), batch_size=16),
     Case("tick_tock", (2,), batch_size=16, options={"align": "forwards"}),
     Case("tick_tock", (2,), batch_size=15, recompute=True),
 ]

@@ -63,6 +63,7 @@ RUNS: dict[int, list[Run]] = {
         (Case("two_bw", (1, 2), batch_size=7, shard="optimizer"), "gpt", "adam", 6, None),
         (Case("burst_parallel", (3, 2, 1, 3), 12, 2), "gpt plain untied", "adam", 4, 2),
         (Case("waves", (2, 2, 2)), "inception", "momentum", 3, None),
+        (Case("tick_tock", (3,), 12, 2), "gpt", "adam", 3, None),
     ],
     4: [
         (Case("flush", (2, 2), recompute=True, shard="optimizer"), "gpt clipped", "adam", 4, None),
@@ -70,6 +71,7 @@ RUNS: dict[int, list[Run]] = {
         (Case("flush", (2, 2), shard="full"), "gpt untied", "adam", 4, None),
         (Case("burst_parallel", (4, 2, 1, 2, 4), 9, 3), "gpt plain untied", "adam", 4, None),
         (Case("waves", (4, 4, 4, 4), recompute=True), "gpt untied", "adam", 4, None),
+        (Case("tick_tock", (4,), 16, 2), "lstm", "momentum", 3, None),
         (Case("burst_parallel", (4, 2, 1, 2, 4), 16, 4, recompute=True), "inception plain", "momentum", 4, None),
     ],
 }
