@@ -116,6 +116,7 @@ SWAP_LANES = {Kind.SWAP_IN: "swap_in", Kind.SWAP_OUT: "swap_out"}
 REDUCE = "reduce"
 GATHER = "gather"
 RECEIVE = "receive"
+_SEND = "send>"
 
 
 def compute_lane(wave: int) -> str:
@@ -130,7 +131,12 @@ def computes(lane: str) -> bool:
 
 def send_lane(peer: int) -> str:
     """Lane for everything sent to one peer. One network lane a device would deadlock 1F1B: lanes are part of the meaning."""
-    return f"send>{peer}"
+    return f"{_SEND}{peer}"
+
+
+def sends(lane: str) -> bool:
+    """Whether a lane is that of everything sent to some peer."""
+    return lane.startswith(_SEND)
 
 
 def receive_lane(peer: int) -> str:

@@ -160,14 +160,18 @@ class Device:
         return self.memory.carried(thing) if self.memory is not None and isinstance(thing, HostCopy) else thing
 
     def sent(self, value: Value) -> None:
-        """A message is over: a copy on the host that it was made of is not needed any more."""
-        if self.memory is not None and value.on_host:
-            self.memory.freed(value)
+        """A message is over: what it was made of is not needed any more."""
+        if self.memory is not None:
+            (self.memory.freed if value.on_host else self.memory.sent)(value)
 
-    def gave(self, value: Value) -> None:
-        """A value was handed to a transfer, and is not in the store any more."""
+    def gave(self, value: Value, sending: bool) -> None:
+        """A value was handed to a transfer, and is not in the store any more.
+
+        Arguments:
+            sending: it is told when that is over (`sent`).
+        """
         if self.memory is not None and not value.on_host:  # which is there until it is sent
-            self.memory.left(value)
+            self.memory.left(value, sending)
 
     def free(self, instruction: Instruction, store: Store) -> None:
         """Remove what an instruction frees, and hand its memory on where nobody inherited it (rule 5).

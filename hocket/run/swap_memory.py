@@ -63,6 +63,7 @@ class MemoryManager:
         self._pace_out, self._pace_in = pace_out, pace_in
         self.host = HostBuffers(has_streams(self._device), host_budget_bytes)
         self._held: dict[Value, Held] = {}
+        self._leaving: dict[Value, Held] = {}  # their memory only: what they were is gone
         self._lock = threading.RLock()
         self.storages = Storages(self.streams, self._device, device_budget_bytes, self._lock)
         self.out_bytes: Counter[What] = Counter()
@@ -110,13 +111,25 @@ class MemoryManager:
             raise InternalError(f"{held.value} is sent from the host, and not all of it is there")
         return tuple(tensor for tensor in found if tensor is not None)
 
-    def left(self, value: Value) -> None:
-        """A value now belongs to a transfer: what becomes of it is no business of this device's compute."""
+    def left(self, value: Value, sending: bool = False) -> None:
+        """A value now belongs to a transfer: what becomes of it is no business of this device's compute.
+
+        Arguments:
+            sending: until `sent` the transfer reads its memory, in which values may lie that are swapped out meanwhile.
+        """
         with self._lock:
             held = self._known(value)
-            self.storages.leave(held)
+            self.storages.leave(held, sending)
             held.turn(State.DROPPED)
+            held.thing = None
             del self._held[value.plain]
+            if sending:
+                self._leaving[value.plain] = held
+
+    def sent(self, value: Value) -> None:
+        """The message that was made of a value is over: memory to which others come back is emptied."""
+        with self._lock:
+            self.storages.empty(self.storages.expected(self.storages.sent(self._leaving.pop(value.plain))))
 
     def freed(self, value: Value, inherited: bool = False) -> None:
         """A copy is not needed any more; the device's memory of a value that is on the host as well is emptied with the last.

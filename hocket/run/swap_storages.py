@@ -27,12 +27,13 @@ _PATIENCE_S, _LOOK_S = 0.5, 5e-4
 
 @dataclass
 class Block:
-    """One storage: its bytes when it is whole, and those that it has now; the values that need it on the device, and those that are
-    on the host and will come back to it."""
+    """One storage: its bytes when it is whole, and those that it has now; the values that need it on the device, those of which a message
+    is made that is on its way, and those that are on the host and will come back to it."""
 
     whole_bytes: int
     there_bytes: int = 0
     users: set[Value] = field(default_factory=set)
+    leaving: set[Value] = field(default_factory=set)
     waiting: set[Held] = field(default_factory=set)
     fixed: bool = False
 
@@ -70,27 +71,33 @@ class Storages:
         for extent in held.extents:
             self._of(extent).users.add(held.value)
 
-    def leave(self, held: Held) -> list[Extent]:
-        """A value does not need its storages any more; returns those that no value needs."""
-        alone = {}
-        for extent in (extent for extent in held.extents if extent.alive):
-            block = self._of(extent)
+    def leave(self, held: Held, sending: bool = False) -> list[Extent]:
+        """A value does not need its storages any more; returns those that nobody needs.
+
+        Arguments:
+            sending: a message is made of it, which needs them until `sent`.
+        """
+        for block in self._alive(held):
             block.users.discard(held.value)
-            if not block.users and not block.fixed:
-                alone[extent.key] = extent
-        return list(alone.values())
+            if sending:
+                block.leaving.add(held.value)
+        return self._alone(held)
+
+    def sent(self, held: Held) -> list[Extent]:
+        """The message is over; returns storages that nobody needs."""
+        for block in self._alive(held):
+            block.leaving.discard(held.value)
+        return self._alone(held)
 
     def expect(self, held: Held) -> None:
         """A value is on the host, and will come back to its storages."""
-        for extent in held.extents:
-            if extent.alive:
-                self._of(extent).waiting.add(held)
+        for block in self._alive(held):
+            block.waiting.add(held)
 
     def forget(self, held: Held) -> None:
         """A value will not come back."""
-        for extent in held.extents:
-            if extent.alive:
-                self._of(extent).waiting.discard(held)
+        for block in self._alive(held):
+            block.waiting.discard(held)
 
     def expected(self, extents: Iterable[Extent]) -> Iterator[Extent]:
         """Those to which values will come back."""
@@ -156,6 +163,17 @@ class Storages:
             time.sleep(_LOOK_S)
             self._lock.acquire()
             self._bury()
+
+    def _alive(self, held: Held) -> Iterator[Block]:
+        return (self._of(extent) for extent in held.extents if extent.alive)
+
+    def _alone(self, held: Held) -> list[Extent]:
+        alone = {}
+        for extent in (extent for extent in held.extents if extent.alive):
+            block = self._of(extent)
+            if not block.users and not block.leaving and not block.fixed:
+                alone[extent.key] = extent
+        return list(alone.values())
 
     def _of(self, extent: Extent) -> Block:
         self._bury()

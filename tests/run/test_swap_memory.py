@@ -251,6 +251,39 @@ def test_memory_counts_until_nobody_holds_it():
     assert memory.storages.peak_bytes == KIB
 
 
+def test_memory_that_a_message_is_made_of_stays_until_it_is_sent():
+    """A border whose memory its stage's stash holds as well, as behind a ReLU: the stash goes to the host while the border is on its way."""
+    for goes_first in (True, False):
+        memory, border_sent = MemoryManager(0, "cpu"), border()
+        expected = border_sent[0].clone()
+        memory.wrote(ACT, border_sent)
+        memory.wrote(OTHER, (border_sent[0].view(16, 16),))
+        message = border_sent[0].view(torch.uint8)
+        memory.left(ACT, sending=True)
+        copy = out(memory, OTHER) if goes_first else OTHER
+        assert memory.storages.there_bytes == KIB
+        assert torch.equal(message.view(torch.float32), expected)
+        memory.sent(ACT)
+        copy = copy if goes_first else out(memory, OTHER)
+        assert memory.storages.there_bytes == 0
+        assert message.untyped_storage().nbytes() == 0
+        back(memory, copy)
+        assert torch.equal(border_sent[0], expected)
+
+
+def test_what_has_come_back_stays_when_the_message_is_over():
+    """The stash was out and is in again before its border was sent."""
+    memory, both = MemoryManager(0, "cpu"), border()
+    expected = both[0].clone()
+    memory.wrote(ACT, both)
+    memory.wrote(OTHER, both)
+    memory.left(ACT, sending=True)
+    back(memory, out(memory, OTHER))
+    memory.sent(ACT)
+    assert memory.storages.there_bytes == KIB
+    assert torch.equal(both[0], expected)
+
+
 def test_host_buffers_are_used_again_by_size_and_go_when_others_need_room():
     """Nothing is allocated in the steady state; what waits is let go for another size."""
 

@@ -7,7 +7,7 @@ it writes for others is handed on as soon as it is made. What it means is device
 from collections.abc import Callable
 from typing import Any
 
-from hocket.program.instruction import SWAPS, Instruction, Kind, Value, What, computes
+from hocket.program.instruction import SWAPS, Instruction, Kind, Value, What, computes, sends
 from hocket.run.device import Device
 from hocket.run.engines._groups import TransferError
 from hocket.run.engines._handover import Handover
@@ -110,7 +110,7 @@ class Execution:
             keeps = value.what is What.SHARD and self._device.program.stages[value.stage].gathers
             thing = store[value] if keeps else store.pop(value)
             if not keeps:
-                self._device.gave(value)
+                self._device.gave(value, sending=sends(lane))
             if computes(lane):
                 self._exchange.give(value, self._handover.given(thing))
             elif value not in early:
