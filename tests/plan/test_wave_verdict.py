@@ -14,6 +14,7 @@ from hocket.plan.wave_verdict import why_not
 from hocket.profile.model import ModelProfile
 from hocket.profile.readers import pipedream
 from hocket.profile.synthetic import chain
+from tests.plan.test_waves import VGG16, ethernet, half_used
 
 FOUR = Cluster("four", (Level("nvlink", 4, 25e9, 5e-6),), "v100-16gb")
 NAMES = ("data_parallel", "model_parallel", "gpipe", "flush", "waves")
@@ -43,7 +44,7 @@ def test_data_parallelism_leaves_nothing_to_fill() -> None:
 
 def test_a_slow_network() -> None:
     """VGG-16 on servers of one GPU and 1 Gb/s: what is summed costs more than what is gained. A pipeline of two sends less."""
-    vgg16 = pipedream.read("hocket/profile/examples/vgg16.graph.txt")
+    vgg16 = pipedream.read(VGG16)
     slow = Cluster("slow", (Level("ethernet", 4, 1e9 / 8, 2e-5, shared=True),), "v100-16gb")
     found, (line,) = told(vgg16, slow, 512)
     assert found.best.strategy == "flush"
@@ -57,8 +58,38 @@ def test_too_little_memory() -> None:
     found, (line,) = told(LIGHT, heavy, 4, microbatch_sizes=(1,))
     assert found.best.strategy in ("flush", "model_parallel", "gpipe")
     assert line.startswith("waves: ")
-    if "waves" not in {one.strategy for one in found.candidates}:
-        assert " needs " in line
+    assert "waves" not in {one.strategy for one in found.candidates}
+    assert line.startswith("waves: refused, ")
+    assert " needs " in line
+
+
+def test_two_waves_on_a_device_that_is_full() -> None:
+    """VGG-16 with samples that use all of a device: data parallelism is taken, and why is told."""
+    vgg16 = pipedream.read(VGG16)
+    samples, room = vgg16.microbatch_sizes[0], replace(ethernet(1, 4), memory_bytes=1e12)
+    names = ("data_parallel", "tick_tock")
+    found, (line,) = told(vgg16, room, 8 * samples, strategies=names, microbatch_sizes=(samples,))
+    assert found.best.strategy == "data_parallel"
+    assert line.startswith("tick_tock: 4 x 2 waves ")
+    assert "on every device, which leaves waves nothing to fill, and it sends " in line
+
+
+def test_two_waves_over_a_slow_network() -> None:
+    """Section 4.1.2: of samples that use half of a device, two waves on 4 + 4 GPUs over 25 Gb/s are slower than data parallelism on the
+    same, for a second sum; inside of one server they are quicker than both, and taken."""
+    profile, both = half_used(pipedream.read(VGG16), 32), ethernet(2, 4)
+    found, _ = told(profile, both, 512, strategies=("data_parallel", "tick_tock"), microbatch_sizes=(32,))
+    wide = {
+        name: min(
+            c.iteration_s
+            for c in found.candidates
+            if c.strategy == name and c.plan.stages[0].devices == tuple(range(8))
+        )
+        for name in ("data_parallel", "tick_tock")
+    }
+    assert wide["tick_tock"] > 1.1 * wide["data_parallel"]
+    assert found.best.strategy == "tick_tock"
+    assert found.best.plan.stages[0].devices == (0, 1, 2, 3)
 
 
 def test_fewer_waves_fit_where_replicas_do_not() -> None:
