@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from hocket.errors import HocketError
 from hocket.plan.plan import Plan
 from hocket.plan.predict import predict
-from hocket.plan.waves import in_waves, insides_of, room, wave_of
+from hocket.plan.waves import Tried, decrease, in_waves, insides_of, room, simulated, wave_of
 from hocket.profile.model import ModelProfile
 from hocket.strategies._common import ring_of
 from hocket.trace.trace import Trace
@@ -57,11 +57,21 @@ def courses(plan: Plan, profile: ModelProfile, trace: Trace) -> tuple[Course, ..
     if gang.strategy != plan.strategy:
         return (alone, own)
     alone = replace(alone, note=f"room for {show_count(first.waves, 'wave')}: {first.why}")
-    if first.waves == 1:
+    count = first.waves
+    if wave.ring and count > 1:  # appendix B.2, whose limit is for waves on other devices
+        count, tried = decrease(count, simulated(gang, profile))
+        if count < first.waves:
+            told = ", ".join(f"{one.waves} {_outcome(one)}" for one in tried[1:])
+            alone = replace(alone, note=f"{alone.note}; simulated one fewer each time: {told}")
+    if count == 1:
         return (alone,)
-    waves = in_waves(gang, first.waves)
+    waves = in_waves(gang, count)
     found, _ = predict(waves, profile)
     return (alone, _course(waves, profile, found))
+
+
+def _outcome(one: Tried) -> str:
+    return "do not fit" if one.iteration_s is None else f"take {one.stretch:.0%} longer than one"
 
 
 def _course(plan: Plan, profile: ModelProfile, trace: Trace) -> Course:

@@ -49,6 +49,20 @@ def test_waves_stand_beside_one_of_them() -> None:
     assert launched_at_once(WAVES) == replace(STRAIGHT, predicted=None)
 
 
+@pytest.mark.parametrize(("memory_bytes", "waves"), [(0.67e9, 2), (0.7e9, 3)])
+def test_as_many_waves_are_shown_as_fit(memory_bytes: float, waves: int) -> None:
+    """Of the first number, which does not see gradients that are kept to be summed, one fewer where that many do not fit (appendix B.2)."""
+    plan = replace(STRAIGHT, cluster=replace(FOUR, memory_bytes=memory_bytes))
+    trace, _ = predict(plan, PROFILE)
+    alone, several = courses(plan, PROFILE, trace)
+    assert alone.note.startswith("room for 3 waves: 4 waves would hold ")
+    assert alone.note.endswith("; simulated one fewer each time: 3 do not fit, 2 take 0% longer than one") == (
+        waves == 2
+    )
+    assert several.title == f"waves, {waves} microbatches of 1"
+    assert max(several.usage.peak_bytes(d) for d in range(4)) <= memory_bytes
+
+
 @pytest.mark.parametrize("strategy", ["gpipe", "flush"])
 def test_others_stand_alone(strategy: str) -> None:
     """Pipelines have no waves to be told apart; their own iteration is shown (figures 5 b and 6 b)."""
