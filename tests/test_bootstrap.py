@@ -2,6 +2,7 @@
 
 import importlib.util
 import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
@@ -67,3 +68,16 @@ def test_no_failure_is_lost(
     monkeypatch.setattr(bootstrap.subprocess, "run", run)
     assert bootstrap.run_checks(["-k", "cluster"]) == wanted
     assert left == []
+
+
+def test_a_break_is_no_traceback(tmp_path: Path) -> None:
+    """Ctrl-C while a check runs: a word, and the code of a failure."""
+    script = (
+        f"import runpy, signal, subprocess, sys\n"
+        f"subprocess.run = lambda *a, **k: signal.raise_signal(signal.SIGINT)\n"
+        f"sys.argv = ['bootstrap.py', 'test']\n"
+        f"source = open({str(PATH)!r}).read().replace('    make_environment()', '    pass', 1)\n"
+        f"exec(compile(source, {str(PATH)!r}, 'exec'), {{'__name__': '__main__', '__file__': {str(PATH)!r}}})\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert (done.returncode, done.stderr) == (1, "interrupted\n")

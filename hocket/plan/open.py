@@ -139,7 +139,12 @@ def opened(plan: Plan, folder: Path, place: str = "plan") -> Opened:
         InputError: as `open_plan`; `place` says where the plan stands.
     """
     if not plan.profile:
-        raise InputError(f"{place}: profile", "nothing", "the path of the profile that the plan was made for")
+        raise InputError(
+            f"{place}: profile",
+            "nothing",
+            "the path of the profile that the plan was made for",
+            "Write it behind `profile:` in the plan; what is planned from the path of a saved profile names it by itself.",
+        )
     where = folder / plan.profile
     if not where.exists():
         raise InputError(

@@ -299,6 +299,8 @@ class Plan:
     @classmethod
     def read(cls, path: str | Path) -> "Plan":
         """Read a plan file."""
+        if Path(path).suffix == ".py":  # a job, which may be YAML up to some line
+            raise InputError(str(path), "a Python file", f"a plan ({FORMAT})", "Make one with `hocket plan`.")
         return cls.from_yaml(read_bytes(path, 16 * 2**20), str(path))
 
     def save(self, path: str | Path) -> None:

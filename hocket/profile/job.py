@@ -19,6 +19,7 @@ import numpy as np
 from hocket.errors import InputError, nearest
 from hocket.files import digest
 from hocket.profile.origin import NAMES, Maker, Origin, look_up, makers_at_work, origin_of
+from hocket.units import show_count
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -95,7 +96,9 @@ class Job:
             raise InputError("Job.data", type(self.data).__name__, "a map-style dataset: len(data) and data[i]")
         if len(self.data) < self.batch_size:
             hint = "Lower batch_size or give more data."
-            raise InputError("Job.data", f"{len(self.data)} samples", f"at least batch_size = {self.batch_size}", hint)
+            raise InputError(
+                "Job.data", show_count(len(self.data), "sample"), f"at least batch_size = {self.batch_size}", hint
+            )
 
     @property
     def origin(self) -> Origin:

@@ -52,6 +52,7 @@ def main(handle: int) -> None:
             if asker in ready:
                 message, handles, _, _ = socket.recv_fds(asker, MAX_MESSAGE_BYTES, _MAX_HANDLES)
                 if not message:
+                    signal.set_wakeup_fd(-1)  # the socket goes before this process does, and workers may end in between
                     return
                 wanted = json.loads(message)
                 if "kill" in wanted:

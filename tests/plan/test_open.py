@@ -105,10 +105,21 @@ def test_a_profile_that_is_gone(saved: Path) -> None:
     assert str(saved.parent / "profile.json") in caught.value.found
 
 
+def test_a_job_is_no_plan(tmp_path: Path) -> None:
+    """A Python file is told as one, not by where it ceases to be YAML."""
+    (tmp_path / "job.py").write_text("import torch\n\njob = Job(\n    3\n)\n")
+    with pytest.raises(
+        InputError, match=r"job\.py: found a Python file; expected a plan .*Make one with `hocket plan`"
+    ):
+        Plan.read(tmp_path / "job.py")
+
+
 def test_a_plan_without_a_profile(saved: Path) -> None:
-    """It says that the key is missing."""
+    """It says that the key is missing, and how a plan comes to it."""
     replace(Plan.read(saved), profile="").save(saved)
-    with pytest.raises(InputError, match=r"plan\.yaml: profile: found nothing"):
+    with pytest.raises(
+        InputError, match=r"plan\.yaml: profile: found nothing.*planned from the path of a saved profile"
+    ):
         open_plan(saved)
 
 

@@ -140,3 +140,18 @@ def test_loading_asks_no_device() -> None:
     """Where a parent has asked for CUDA devices its forks cannot use them."""
     done = subprocess.run([sys.executable, "-c", ASKED], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+def test_workers_may_end_after_their_nursery_has_left_off() -> None:
+    """Whoever asked it is gone: what is heard of ended workers from then on is told to nobody, without a word on standard error."""
+    script = (
+        "import os, signal, socket\n"
+        "from hocket.run import nursery_main\n"
+        "nursery_main._LOADED = ()\n"
+        "here, there = socket.socketpair()\n"
+        "here.close()\n"
+        "nursery_main.main(there.detach())\n"
+        "signal.raise_signal(signal.SIGCHLD)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
