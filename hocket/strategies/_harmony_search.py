@@ -141,7 +141,7 @@ def search(costs: Costs) -> HarmonyPlan:
     found = Found(costs)
     rows = []
     for back in costs.sizes:
-        if back > costs.profile.backward.sizes[-1]:
+        if not costs.profile.backward.sizes[0] <= back <= costs.profile.backward.sizes[-1]:
             continue
         behind = Tables(costs, back, True).candidates(costs.profile.layers)
         rows += [found.row(back, behind, index) for index in range(len(behind.cuts))]
@@ -183,7 +183,8 @@ class Found:
 
     def ahead(self, back: int) -> list[int]:
         """Sizes of forward microbatches that go with a backward size: none is smaller."""
-        return [u for u in self.costs.sizes if back <= u <= self.costs.profile.forward.sizes[-1]]
+        profiled = self.costs.profile.forward.sizes
+        return [u for u in self.costs.sizes if max(back, profiled[0]) <= u <= profiled[-1]]
 
     def row(self, back: int, behind: Cuts, index: int) -> Row:
         """A backward candidate, bounded by its own seconds and a forward without borders, spread evenly."""

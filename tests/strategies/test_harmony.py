@@ -116,6 +116,21 @@ def test_plans_fit_and_more_memory_is_never_slower(mode: Mode, seed: int, layers
         before = plan.iteration_s
 
 
+@pytest.mark.parametrize("mode", list(Mode))
+def test_sizes_below_what_was_profiled_are_not_looked_at(mode: Mode) -> None:
+    """Microbatches of 3 and 8 alone: the same plan as of a profile that has 1 as well where that fits no device, and without a warning."""
+    whole = drawn(1, 5)
+    forward, backward = (Pass(SIZES[1:], way.seconds[1:], way.bytes[1:]) for way in (whole.forward, whole.backward))
+    plan = plan_harmony(replace(whole, forward=forward, backward=backward), Server(2, 2e11), 24, mode)
+    assert min(plan.forward.size, plan.backward.size) >= 3
+    huge = [
+        Pass(SIZES, way.seconds, np.vstack((np.full((1, 5), 1e15), way.bytes[1:])))
+        for way in (whole.forward, whole.backward)
+    ]
+    beside = plan_harmony(replace(whole, forward=huge[0], backward=huge[1]), Server(2, 2e11), 24, mode)
+    assert plan == beside
+
+
 def all_cuts(end: int) -> list[list[int]]:
     """Every way to cut that many layers."""
     return [[0, *(k for k in range(1, end) if mask >> k & 1), end] for mask in range(0, 2**end, 2)] if end else [[0]]
