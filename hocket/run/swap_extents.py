@@ -6,7 +6,7 @@ emptied is not known here.
 """
 
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +20,7 @@ from hocket.run.slots import Slot
 from hocket.run.stash import Stash
 from hocket.run.weights import StageWeights
 
-_ALIGNMENT_BYTES = 16  # of what lies side by side in a host buffer, so that it can be read in any type
+_ALIGNMENT_BYTES = 16  # of the widest type
 _CHUNK_BYTES = 2**20
 """The most that is moved at once where something waits for each part."""
 
@@ -128,24 +128,19 @@ def _joined(pieces: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
     yield start, stop
 
 
-def buffer_bytes(extents: Iterable[Extent]) -> int:
-    """Of the host buffer that so much memory takes."""
-    return sum(_aligned(extent.nbytes) for extent in extents)
-
-
-def copy_out(extents: Iterable[Extent], buffer: Tensor, pace: Pace | None = None) -> None:
+def copy_out(extents: Sequence[Extent], buffer: Tensor, pace: Pace | None = None) -> None:
     """From a device's memory to a host buffer; of a GPU the copies are begun in the current stream, and not waited for."""
     for extent, held in _places(extents, buffer):
         _copy(held, _bytes_of(extent), pace)
 
 
-def copy_in(extents: Iterable[Extent], buffer: Tensor, pace: Pace | None = None) -> None:
+def copy_in(extents: Sequence[Extent], buffer: Tensor, pace: Pace | None = None) -> None:
     """From a host buffer to the device's memory, likewise."""
     for extent, held in _places(extents, buffer):
         _copy(_bytes_of(extent), held, pace)
 
 
-def on_host(tensor: Tensor, extents: Iterable[Extent], buffer: Tensor) -> Tensor | None:
+def on_host(tensor: Tensor, extents: Sequence[Extent], buffer: Tensor) -> Tensor | None:
     """What a tensor holds, as a view of the host buffer that its memory was copied to; None if it was not."""
     key = storage_key(tensor)
     first = tensor.storage_offset() * tensor.element_size()
@@ -166,30 +161,31 @@ def size_of(blank: Iterable[Tensor]) -> int:
     return sum(map(_span_bytes, blank))
 
 
-def blank_bytes(blank: Iterable[Tensor]) -> int:
-    """Of the host buffer that they take: that of the memory which they will have on the device."""
-    return sum(_aligned(_span_bytes(tensor)) for tensor in blank)
-
-
-def views_of(blank: Iterable[Tensor], buffer: Tensor) -> Iterator[Tensor]:
+def views_of(blank: Sequence[Tensor], buffer: Tensor) -> Iterator[Tensor]:
     """Where each lies in such a buffer."""
-    at = 0
-    for tensor in blank:
-        size_bytes = _span_bytes(tensor)
+    sizes = [_span_bytes(tensor) for tensor in blank]
+    for tensor, at, size_bytes in zip(blank, _offsets(sizes), sizes, strict=True):
         own = buffer[at : at + size_bytes].view(tensor.dtype)
         yield torch.as_strided(own, tensor.shape, tensor.stride())
-        at += _aligned(size_bytes)
 
 
-def _places(extents: Iterable[Extent], buffer: Tensor) -> Iterator[tuple[Extent, Tensor]]:
-    at = 0
-    for extent in extents:
+def _places(extents: Sequence[Extent], buffer: Tensor) -> Iterator[tuple[Extent, Tensor]]:
+    for extent, at in zip(extents, _offsets([extent.nbytes for extent in extents]), strict=True):
         yield extent, buffer[at : at + extent.nbytes]
-        at += _aligned(extent.nbytes)
 
 
-def _aligned(size_bytes: int) -> int:
-    return -(-size_bytes // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
+def _offsets(sizes: Sequence[int]) -> list[int]:
+    """Where each begins in a host buffer, which has no bytes between them: by how they divide, so that each can be read in its own type."""
+    found, at = [0] * len(sizes), 0
+    for k in sorted(range(len(sizes)), key=lambda k: -_divides(sizes[k])):
+        found[k] = at
+        at += sizes[k]
+    return found
+
+
+def _divides(size_bytes: int) -> int:
+    """The power of two that does, of those that are a type's size: a type's size divides the bytes of its numbers."""
+    return min(size_bytes & -size_bytes or _ALIGNMENT_BYTES, _ALIGNMENT_BYTES)
 
 
 def _bytes_of(extent: Extent) -> Tensor:

@@ -18,9 +18,7 @@ from hocket.run.streams import Streams, has_streams, indexed
 from hocket.run.swap_buffers import HostBuffers
 from hocket.run.swap_extents import (
     Pace,
-    blank_bytes,
     blank_of,
-    buffer_bytes,
     copy_in,
     copy_out,
     extents_of,
@@ -96,7 +94,7 @@ class MemoryManager:
         tensors = tuple(message)
         with self._lock:
             held = Held(value.plain, None, (), State.HOST, on_host={value.copy}, blank=blank_of(tensors))
-            held.buffer = self.host.take(blank_bytes(held.blank), lambda size, there: self._no_room(held, size, there))
+            held.buffer = self.host.take(held.nbytes, lambda size, there: self._no_room(held, size, there))
             self._held[value.plain] = held
         for own, tensor in zip(views_of(held.blank, held.buffer), tensors, strict=True):
             own.copy_(tensor)
@@ -174,9 +172,7 @@ class MemoryManager:
                     self.freed(one)
             held.turn(State.OUTGOING)
             if held.buffer is None:
-                held.buffer = self.host.take(
-                    buffer_bytes(held.extents), lambda size, there: self._no_room(held, size, there)
-                )
+                held.buffer = self.host.take(held.nbytes, lambda size, there: self._no_room(held, size, there))
         copy_out(held.extents, held.buffer, self._pace_out if counted else None)
         self.streams.settle()
         with self._lock:

@@ -16,6 +16,7 @@ from hocket.cost.model import CostModel
 from hocket.errors import MemoryExceeded
 from hocket.passes.swapping import Swapping
 from hocket.plan.plan import Plan, PlanStage
+from hocket.plan.swap_candidates import on_hosts
 from hocket.plan.swapped import completed
 from hocket.profile.capture import Captured, capture
 from hocket.profile.job import Job
@@ -134,7 +135,8 @@ def moved(devices: dict[int, Device]) -> dict[tuple[int, Kind], Counter[What]]:
 )
 def test_what_fits_nowhere_trains_as_if_it_did(setting, mode, policy, prefetch, peer):
     """Losses, weights are those without limits, to the bit; seen from outside devices never hold more than the budget, of all or of
-    each its own; and from the second iteration on, when the optimizer has state, bytes are swapped as the simulator says, kind by kind."""
+    each its own; hosts have what is proved to be enough, and not a byte more; and from the second iteration on, when the optimizer has
+    state, bytes are swapped as the simulator says, kind by kind."""
     trains_as_if_it_fitted(setting, mode, policy, prefetch, peer)
 
 
@@ -156,6 +158,9 @@ def trains_as_if_it_fitted(
     budgets, budget = each[:WORKERS], each[0] if peer else each
     swap = Swapping(policy, device_bytes=budget, prefetch=prefetch)
     plan = setting.plan(mode, swap, recompute=recompute, peer=peer)
+    proven = max(on_hosts(plan, setting.profile).values())
+    assert plan.swap is not None
+    plan = replace(plan, swap=replace(plan.swap, host_bytes=proven))
     program = plan.compile(setting.graph)
     expected = setting.unlimited(plan, 2)
     with DeviceTracker() as tracker:
@@ -172,6 +177,7 @@ def trains_as_if_it_fitted(
     for number, device in second.devices.items():
         assert device.swapping is not None
         assert device.swapping.memory.storages.peak_bytes <= budgets[number]
+        assert 0.5 * proven < device.swapping.memory.host.held_bytes <= proven
         took = device.swapping.took()
         assert took.count == 2 * sum(one.kind in SWAPS and one.device == number for _, one in program.instructions())
         assert took.size_bytes == sum(sum(after[number, kind].values()) for kind in SWAPS)
