@@ -11,7 +11,6 @@ from hocket.profile.costs import AGAIN
 from hocket.units import show_bytes, show_count, show_number, show_peaks, show_ranges, show_seconds
 
 if TYPE_CHECKING:
-    from hocket.passes.swapping import Swapping
     from hocket.plan.candidates import Candidate, Refused, Search
     from hocket.plan.open import Opened
     from hocket.plan.plan import Plan, PlanStage, Predicted
@@ -187,7 +186,7 @@ def print_plan(opened: "Opened") -> None:
     if code:
         print(f"compiled: {', '.join(code)}")
     if plan.swap is not None:
-        print(_swapping(plan.swap))
+        print(plan.swap.describe())
     if plan.tensor > 1:
         sent = "in parts, one each" if plan.slices else "whole by each"
         sent = "as slices of the sequence, one each" if plan.sequence_parallel else sent
@@ -205,14 +204,6 @@ def print_plan(opened: "Opened") -> None:
             f"  note: the file says {show_seconds(then.iteration_s)} an iteration and at most "
             f"{show_bytes(max(then.peak_memory_bytes.values(), default=0))}: from before it was edited"
         )
-
-
-def _swapping(swap: "Swapping") -> str:
-    """How a plan swaps, in a line."""
-    limits = swap.device_bytes if isinstance(swap.device_bytes, tuple) else (swap.device_bytes,)
-    each = ", ".join("any bytes" if limit is None else show_bytes(limit) for limit in limits)
-    ahead = f", {show_count(swap.prefetch, 'operation')} ahead" if swap.prefetch else ""
-    return f"swaps to the host: policy {swap.policy}, within {each} of {'the devices' if len(limits) > 1 else 'each device'}{ahead}"
 
 
 def _again(opened: "Opened", stage: "PlanStage") -> str:

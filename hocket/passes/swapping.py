@@ -10,6 +10,7 @@ from hocket.errors import InputError, nearest
 from hocket.program.footprint import Sizes
 from hocket.program.instruction import Instruction, Kind, Value, What
 from hocket.program.program import Program
+from hocket.units import show_bytes, show_count
 
 POLICIES = ("task", "next_use", "lru")
 """What leaves a device when others need its memory.
@@ -90,6 +91,14 @@ class Swapping:
             raise InputError("device_bytes", "nothing", f"how much a device may hold, by which {self.policy} decides")
         if self.prefetch < 0:
             raise InputError("prefetch", str(self.prefetch), ">= 0 operations")
+
+    def describe(self) -> str:
+        """In a line, for people."""
+        limits = self.device_bytes if isinstance(self.device_bytes, tuple) else (self.device_bytes,)
+        each = ", ".join("any bytes" if limit is None else show_bytes(limit) for limit in limits)
+        ahead = f", {show_count(self.prefetch, 'operation')} ahead" if self.prefetch else ""
+        of = "the devices" if len(limits) > 1 else "each device"
+        return f"swaps to the host: policy {self.policy}, within {each} of {of}{ahead}"
 
     def budget_bytes(self, device: int) -> float | None:
         """What one device may hold; None: no limit."""

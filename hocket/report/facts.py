@@ -92,7 +92,8 @@ def chips(plan: Plan) -> tuple[str, ...]:
             else ""
         )
         found.append(f"groups of {plan.tensor} devices, one row each{how}")
-    return (*found, *(f"{key} = {value}" for key, value in plan.options.items()))
+    swaps = () if plan.swap is None else (plan.swap.describe(),)
+    return (*found, *(f"{key} = {value}" for key, value in plan.options.items()), *swaps)
 
 
 def measured_iteration_s(trace: Trace, microbatches: int) -> float | None:
