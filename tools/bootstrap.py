@@ -128,5 +128,5 @@ def main(arguments: Sequence[str]) -> int:
 if __name__ == "__main__":
     try:
         sys.exit(main(sys.argv[1:]))
-    except KeyboardInterrupt:  # what runs has heard of it as well
-        sys.exit("interrupted")
+    except KeyboardInterrupt:  # what runs has heard of it as well, and says so
+        sys.exit(130)
