@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from hocket.cli import asking, cluster, comparing, measuring, overlapping, planning, plans, training
+from hocket.cli import asking, cluster, comparing, measuring, overlapping, planning, plans, training, waving
 from hocket.cli.scaling import scaling
 
 app = typer.Typer(
@@ -23,6 +23,7 @@ app.command("calibrate")(measuring.calibrate)
 app.command("import")(measuring.import_profile)
 app.command("links")(measuring.links)
 app.command("overlap")(overlapping.overlap)
+app.command("waves")(waving.waves)
 app.command("plan")(planning.plan)
 app.command("whatif")(asking.whatif)
 app.command("scaling")(scaling)

@@ -46,7 +46,7 @@ def courses(plan: Plan, profile: ModelProfile, trace: Trace) -> tuple[Course, ..
         return ()
     own = _course(plan, profile, trace)
     gang = launched_at_once(plan)
-    if gang is None:
+    if gang is None or (gang.strategy == plan.strategy and len(trace.devices) == 1):
         return (own,)
     try:
         wave = wave_of(gang, profile)
@@ -87,7 +87,7 @@ def _course(plan: Plan, profile: ModelProfile, trace: Trace) -> Course:
 
 
 def launched_at_once(plan: Plan) -> Plan | None:
-    """One wave of a plan, with one microbatch on each device or chain of devices; None where there is none to be told apart."""
+    """One wave of a plan, with one microbatch on each device or chain of devices; None where waves cannot be added to it."""
     devices = [stage.devices for stage in plan.stages]
     if plan.strategy == "waves":
         ring = ring_of(devices) or ()
@@ -115,7 +115,7 @@ def launched_at_once(plan: Plan) -> Plan | None:
         )
     if plan.strategy == "model_parallel" and len(devices) > 1 and all(len(own) == 1 for own in devices):
         return replace(plan, batch_size=plan.microbatch_size, predicted=None)
-    if plan.strategy == "data_parallel" and len(devices[0]) > 1 and plan.shard == "none":
+    if plan.strategy == "data_parallel" and plan.shard == "none":
         return replace(plan, batch_size=plan.microbatch_size * len(devices[0]), predicted=None)
     return None
 

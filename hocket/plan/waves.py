@@ -26,6 +26,9 @@ FULL = 1.01
 STRETCH = 0.1
 """By what share an iteration may be longer than that of one wave: "without significantly introducing latency on the original"."""
 
+GAIN = 0.05
+"""What a second wave on the same devices is to gain: it is made to take longer there, and is worth it as long as more is trained."""
+
 TICK_TOCK = 2
 """Waves of data parallelism at most: one computes forwards while the other computes backwards (section 3.2)."""
 
@@ -54,6 +57,11 @@ class Wave:
     def most(self) -> int:
         """Waves that the schedule allows: as many as devices in the ring (section 3.3.1), or two."""
         return len(self.ring) if self.ring else TICK_TOCK
+
+    @property
+    def stretch(self) -> float:
+        """By what share an iteration of more waves may be longer: STRETCH on other devices; on the same ones less than would undo GAIN."""
+        return STRETCH if self.ring else TICK_TOCK / (1 + GAIN) - 1
 
     def held_bytes(self, device: int, waves: int) -> float:
         """The most that so many waves hold on a device, if none of them disturbs another."""

@@ -15,7 +15,6 @@ from hocket.run.listener import Listener, Summary
 from hocket.units import show_count, show_number, show_peaks, show_seconds
 
 _THAN, _NONE = " than measured", 0.0005
-_QUEUED = 0.1  # what workers may wait for a core before it is told
 _BAR_WIDTH = range(6, 41)
 # Steps over which the pace is taken, and after how many of them it counts as warm.
 _WINDOW, _WARM = 20, 3
@@ -187,8 +186,8 @@ def spoken(summary: Summary, width: int | None = None) -> str:
     if summary.predicted_iteration_s and summary.iteration_s is not None:
         off = summary.predicted_iteration_s / summary.iteration_s - 1
         parts.append(f"{show_seconds(summary.predicted_iteration_s)} predicted ({_beside(off)})")
-    if summary.queued_share > _QUEUED and summary.iteration_s is not None:
-        parts.append(f"up to {summary.queued_share:.0%} of it a worker waited for a core that others had")
+    if summary.queued:
+        parts.append(summary.queued)
     if summary.samples_per_s:
         parts.append(f"{show_number(summary.samples_per_s)} samples/s")
     phrases = [f"{part};" for part in parts]

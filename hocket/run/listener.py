@@ -9,6 +9,8 @@ from typing import Any, Protocol
 
 from hocket.hardware.link_sums import LinkSums
 
+_QUEUED = 0.1  # of an iteration: what workers may wait for a core before it is told
+
 
 @dataclass(frozen=True)
 class Summary:
@@ -40,6 +42,13 @@ class Summary:
     dtype: str = ""
     device_types: tuple[str, ...] = ()
     swaps: dict[int, LinkSums] = field(default_factory=dict, repr=False)
+
+    @property
+    def queued(self) -> str:
+        """That workers waited for cores, where it was long; else nothing."""
+        if self.iteration_s is None or self.queued_share <= _QUEUED:
+            return ""
+        return f"up to {self.queued_share:.0%} of an iteration a worker waited for a core that others had"
 
     def line(self) -> dict[str, Any]:
         """The last line for machines."""
@@ -99,3 +108,15 @@ class Quiet:
 
     def close(self) -> None:
         """Nothing is open."""
+
+
+class Noting(Quiet):
+    """Shows notes, through another, and nothing of a training."""
+
+    def __init__(self, other: Listener) -> None:
+        super().__init__()
+        self._other = other
+
+    def note(self, text: str) -> None:
+        """Show it."""
+        self._other.note(text)

@@ -50,6 +50,7 @@ class Options:
             moved to another instruction for so long.
         trace: file for the measured trace.
         drawing: train with buckets and threads drawn at random instead, and leave what was noted in the file `notes` (overlap.py).
+        batch_size: of the job instead of its own, where what is trained is thrown away (waving.py).
         debug: show the whole traceback of a worker's error, and not only the frames of the job's own code.
         host_link_bytes_per_s: of a machine, each way: swaps of all its workers together wait as if its link to its devices were no
             faster (host_link.py).
@@ -68,6 +69,7 @@ class Options:
     trace: str | None = None
     drawing: Drawing | None = None
     notes: str | None = None
+    batch_size: int | None = None
     debug: bool = False
     host_link_bytes_per_s: float | None = None
 

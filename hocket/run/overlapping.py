@@ -16,7 +16,7 @@ from hocket.hardware.cluster import Cluster
 from hocket.plan.plan import Plan
 from hocket.profile.job import Job
 from hocket.run.drawing import Drawing
-from hocket.run.listener import Listener, Quiet
+from hocket.run.listener import Listener, Noting
 from hocket.run.loop import Options, run_workers, shows_the_run
 from hocket.run.overlap_notes import Measured, Noted, measured
 from hocket.typed import read_as
@@ -45,23 +45,11 @@ def measure_overlap(
     plan = replace(plan, shard="none", predicted=None)
     with TemporaryDirectory(prefix="hocket-overlap-") as folder:
         notes = Path(folder, "notes.json")
-        run_workers(job, plan, None, Options(1, drawing=drawing, notes=str(notes), **options), _Notes(listener))
+        run_workers(job, plan, None, Options(1, drawing=drawing, notes=str(notes), **options), Noting(listener))
         if not shows_the_run():
             return None
         data = parse_json(read_bytes(notes, _MOST_BYTES), "notes of workers")
     return measured([[read_as(Noted, draw, "notes of workers") for draw in own] for own in data])
-
-
-class _Notes(Quiet):
-    """Shows notes, and nothing of a training."""
-
-    def __init__(self, listener: Listener) -> None:
-        super().__init__()
-        self._listener = listener
-
-    def note(self, text: str) -> None:
-        """Show it."""
-        self._listener.note(text)
 
 
 def check_measurable(plan: Plan) -> None:

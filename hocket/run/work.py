@@ -7,7 +7,7 @@ numbers that all of them have. Who started the worker, and who watches it, is no
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -69,6 +69,8 @@ def work(job: Job, plan: Plan, options: Options, seat: Seat, progress: Progress,
     devices = devices_of(plan)
     check_workers(devices, seat.workers)
     _check_model(job, plan)
+    if options.batch_size is not None:
+        job = replace(job, batch_size=options.batch_size)
     if plan.batch_size != job.batch_size:
         hint = f"Plan again with --batch {job.batch_size}, or give the job batch_size={plan.batch_size}."
         raise InputError("batch_size", f"{plan.batch_size} in the plan", f"{job.batch_size}, as in the job", hint)

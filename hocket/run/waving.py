@@ -1,0 +1,103 @@
+"""Waving: how many waves a job's iterations have room for, by running them: the second round of profiling.
+
+Rules of this file: no torch. Workers are local ones, begun anew for each number of waves; what they train is thrown away.
+Source: Wavelet (Wang et al. 2021), appendix B.2.
+"""
+
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from hocket.errors import InputError
+from hocket.plan.gang import launched_at_once
+from hocket.plan.plan import Plan
+from hocket.plan.predict import predict_iteration
+from hocket.plan.waves import Room, Tried, decrease, in_waves, room, wave_of
+from hocket.profile.job import Job
+from hocket.profile.model import ModelProfile
+from hocket.run.listener import Listener, Noting
+from hocket.run.loop import Options, run_workers
+from hocket.units import show_bytes, show_count
+
+LEAST_STEPS = 4  # the first two periods are cold
+
+
+@dataclass(frozen=True)
+class Waved:
+    """What was found.
+
+    Attributes:
+        room: the first number, from the profile. tried: what ran, one wave first.
+        plan: of the number that was found, as it is predicted; of one wave where no further one is worth it.
+    """
+
+    room: Room
+    tried: tuple[Tried, ...]
+    waves: int
+    plan: Plan
+
+    def save(self, path: Path, beside: Path) -> None:
+        """Write the plan, which names its profile as seen from where it lies; `beside`: the plan that waves were added to."""
+        profile = beside.resolve().parent / self.plan.profile
+        replace(self.plan, profile=os.path.relpath(profile, path.resolve().parent)).save(path)
+
+
+def measure_waves(
+    job: Job | str | Path,
+    plan: Plan,
+    profile: ModelProfile,
+    steps: int,
+    listener: Listener,
+    first: int | None = None,
+    **options: Any,
+) -> Waved:
+    """Run iterations of one wave, and of as many as there is room for, one fewer each time, until that is worth it.
+
+    Arguments:
+        plan: of one wave or several: model_parallel or waves, data_parallel or tick_tock. Each wave is one of its microbatches, on every
+            device or on every chain of devices.
+        steps: of each number of waves.
+        first: where to begin, whatever the profile says. options: of workers, as `train` has them.
+
+    Raises:
+        InputError: another plan, or too few steps. WorkerLost: a worker is gone.
+    """
+    if steps < LEAST_STEPS:
+        raise InputError("steps", str(steps), f"at least {LEAST_STEPS}: the first two are cold")
+    if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
+        raise InputError("waves", "torchrun", "a command that starts its own workers", "Give it one machine's plan.")
+    one = _one_wave(plan)
+    wave = wave_of(one, profile)
+    found = room(wave)
+    begin = found.waves if first is None else first
+    if not 1 <= begin <= wave.most:
+        raise InputError("waves", str(begin), f"1 to {wave.most}, which the schedule has")
+
+    def measured(waves: int) -> float | None:
+        many = in_waves(one, waves)
+        peaks, cluster = predict_iteration(many, profile).peak_memory_bytes, many.group.cluster
+        for device, size in peaks.items():
+            if size > cluster.capacity_bytes(device):
+                had = f"{show_bytes(size)} of {show_bytes(cluster.capacity_bytes(device))} on device {device}"
+                listener.note(f"{show_count(waves, 'wave')}: would hold {had}")
+                return None
+        listener.note(f"{show_count(waves, 'wave')}: {show_count(steps, 'step')} of {many.batch_size} samples")
+        given = Options(steps, batch_size=many.batch_size, **options)
+        summary = run_workers(job, many, None, given, Noting(listener))
+        if summary.queued:
+            listener.note(f"{summary.queued}: measure again when the machine is idle")
+        return summary.iteration_s
+
+    waves, tried = decrease(begin, measured, wave.stretch)
+    many = in_waves(one, waves)
+    return Waved(found, tried, waves, replace(many, predicted=predict_iteration(many, profile)))
+
+
+def _one_wave(plan: Plan) -> Plan:
+    one = None if plan.tensor > 1 or plan.swap is not None else launched_at_once(plan)
+    if one is None:
+        hint = "Make one with `hocket plan --strategy model_parallel`, or data_parallel with `--shard none`."
+        expected = "model_parallel, a stage a device, or data_parallel with all of its state"
+        raise InputError("plan", f"{plan.strategy} of {show_count(len(plan.stages), 'stage')}", expected, hint)
+    return one
