@@ -31,7 +31,10 @@ def main(arguments: list[str] | None = None) -> int:
         _tell(words, error)
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
-    except (KeyboardInterrupt, EOFError):
+    except KeyboardInterrupt as stop:
+        print(str(stop) or "interrupted", file=sys.stderr)
+        return 130
+    except EOFError:
         print("interrupted", file=sys.stderr)
         return 130
     except BrokenPipeError:  # the reader of a pipe has left: `hocket show plan.yaml | head`

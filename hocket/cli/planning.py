@@ -313,7 +313,10 @@ def _report(
     print_search(found, rows)
     for line in goal_lines(planned):
         print(f"  {line}")
-    why.print(found)
+    try:
+        why.print(found)
+    except KeyboardInterrupt as stop:
+        raise KeyboardInterrupt(f"interrupted; {output} was written before" if output else "interrupted") from stop
     if output:
         print(f"wrote {output}; next: hocket check {output}, hocket simulate {output}")
 

@@ -44,6 +44,7 @@ from hocket.run.listener import Listener, Summary
 from hocket.run.loop import Options, devices_of, predicted_now, worker_name
 from hocket.run.orders import Orders, Wanted
 from hocket.run.progress import Progress, State, hold_all
+from hocket.units import show_count
 
 MAX_LOCAL_WORKERS = 64
 _LOOK_S = 0.1
@@ -71,7 +72,8 @@ def launch(job: Job | Path, plan: Plan, folder_of_plan: Path | None, options: Op
     if options.device != "cuda":
         places = cores_of(len(devices), options.threads, options.pin, group=plan.tensor)
         if len(devices) * options.threads > usable_cores():
-            listener.note(f"{len(devices)} workers of {options.threads} threads share {usable_cores()} cores")
+            each = show_count(options.threads, "thread")
+            listener.note(f"{len(devices)} workers of {each} share {usable_cores()} cores")
     with tempfile.TemporaryDirectory(prefix="hocket-run-") as name:
         folder = Path(name)
         plan.save(folder / "plan.yaml")

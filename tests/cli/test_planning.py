@@ -304,3 +304,18 @@ def test_a_plan_whose_profile_is_gone(folder: Path, capsys: pytest.CaptureFixtur
     text = said(capsys, "simulate", "plan.yaml", code=2)
     assert "plan.yaml: profile: found 'profile.json', and there is no file" in text
     assert "`profile:`" in text
+
+
+def test_ctrl_c_while_it_explains(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The plan is written before, which is said."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("hocket.cli.explaining.Why.print", interrupt)
+    words = ["plan", "profile.json", "cluster.yaml", "-B", "8", "-o", "there.yaml"]
+    assert main(words) == 130
+    assert "interrupted; there.yaml was written before" in capsys.readouterr().err
+    assert Plan.read("there.yaml").batch_size == 8
