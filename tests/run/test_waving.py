@@ -86,6 +86,21 @@ def test_what_would_not_fit_is_not_run(ran: Callable[..., list[tuple[str, int]]]
     assert any(note.startswith("2 waves: would hold") for note in listener.notes)
 
 
+def test_as_json_what_would_not_fit_took_no_time(
+    folder: Path,  # noqa: F811
+    run: Run,  # noqa: F811
+    ran: Callable[..., list[tuple[str, int]]],
+) -> None:
+    """Nothing, which JSON has a word for; infinity is none."""
+    peaks = [max(open_size(straight(2, 1e9), waves)) for waves in (1, 2)]
+    PROFILE.save("profile.json")
+    replace(straight(2, sum(peaks) / 2), profile_digest=PROFILE.digest).save("plan.yaml")
+    ran(s2=1.0)
+    found = run("waves", "job.py", "plan.yaml", "-o", "none.yaml", "--first", "2", "--json").json
+    assert found["tried"][1] == {"waves": 2, "iteration_s": None, "stretch": None}
+    assert "does not fit" in run("waves", "job.py", "plan.yaml", "-o", "none.yaml", "--first", "2").out
+
+
 def open_size(plan: Plan, waves: int) -> list[float]:
     """Predicted peaks of so many waves."""
     from hocket.plan.predict import predict_iteration
