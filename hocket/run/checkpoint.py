@@ -16,7 +16,6 @@ Names: `model.NAME` for parameters and buffers, `optimizer.NAME.KEY` for the opt
 or a tied parameter's state is the same on all workers that hold it; the lowest of them writes it.
 """
 
-import fcntl
 import hashlib
 import json
 import os
@@ -46,7 +45,6 @@ MANIFEST = "manifest.json"
 _NAME = re.compile(r"step-(\d{8,18})")
 _MAX_MANIFEST_BYTES = 64 * 2**20
 _CHUNK_BYTES = 2**20
-_CLAIMS: dict[tuple[int, int], int] = {}  # folders that this process writes into, each held open and locked
 
 State = Mapping[str, Any]
 
@@ -250,32 +248,12 @@ def _prepare(folder: Path, part: Path) -> str:
     """Make an empty folder to write into, without what an earlier death left; what went wrong."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        if not _claimed(folder):
-            return "another run that writes there"
         for left in folder.glob(".step-*"):
             shutil.rmtree(left)
         part.mkdir()
     except OSError as error:
         return str(error)
     return ""
-
-
-def _claimed(folder: Path) -> bool:
-    """Be the only run that writes into a folder, for as long as this process lives: others would take away what it is writing."""
-    there = folder.stat()
-    key = there.st_dev, there.st_ino
-    if key not in _CLAIMS:
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(handle)
-            return False
-        except OSError:  # a file system without locks
-            os.close(handle)
-            return True
-        _CLAIMS[key] = handle
-    return True
 
 
 def _write(part: Path, own: State, rank: int, wholes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:

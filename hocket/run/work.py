@@ -29,6 +29,7 @@ from hocket.profile.tensor.split import Collectives, TensorSplit
 from hocket.program.check import prove
 from hocket.program.program import Program
 from hocket.run.board import Board
+from hocket.run.claim import claimed
 from hocket.run.division import Division, divided_tensors, split_of
 from hocket.run.elementwise import check_optimizer
 from hocket.run.engines.torch_dist import Worker
@@ -66,8 +67,7 @@ def work(job: Job, plan: Plan, options: Options, seat: Seat, progress: Progress,
     Raises:
         InputError: job, plan, workers or checkpoints do not fit. WorkerLost: another worker is gone.
     """
-    devices = devices_of(plan)
-    check_workers(devices, seat.workers)
+    check_workers(devices_of(plan), seat.workers)
     _check_model(job, plan)
     if options.batch_size is not None:
         job = replace(job, batch_size=options.batch_size)
@@ -77,10 +77,19 @@ def work(job: Job, plan: Plan, options: Options, seat: Seat, progress: Progress,
     if plan.dtype and plan.dtype != job.dtype:
         hint = "Profile the job and plan again, or give the job the precision that was profiled."
         raise InputError("precision", f"{plan.dtype} in the plan", f"{job.dtype}, as in the job", hint)
-    # Members of a tensor-parallel group do what their group's number says, each as a device of its own.
-    number, (group, member) = devices[seat.rank], divmod(devices[seat.rank], plan.tensor)
-    device = device_of(plan, number, options.device, seat.local_rank)
     board = Board(PrefixStore("board", seat.store), seat.rank, seat.workers)
+    with claimed(options.checkpoint, board):
+        _train(job, plan, options, seat, board, progress, report)
+
+
+def _train(
+    job: Job, plan: Plan, options: Options, seat: Seat, board: Board, progress: Progress, report: Report
+) -> None:
+    """Train a job that fits its plan, in a folder of checkpoints that is this run's alone."""
+    # Members of a tensor-parallel group do what their group's number says, each as a device of its own.
+    number = devices_of(plan)[seat.rank]
+    group, member = divmod(number, plan.tensor)
+    device = device_of(plan, number, options.device, seat.local_rank)
     captured, division = capture(job, plan.microbatch_size), None
     if captured.parts:
         check_subtasks(job, plan)

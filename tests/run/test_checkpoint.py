@@ -3,8 +3,6 @@
 import os
 import pickle
 import resource
-import subprocess
-import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator
@@ -185,24 +183,6 @@ def test_what_a_death_left_is_ignored_and_removed(tmp_path: Path) -> None:
     assert found.position.step == 1
     save(tmp_path, position(3), STATE, alone())
     assert not torn.exists()
-
-
-def test_two_runs_do_not_write_into_one_folder(tmp_path: Path) -> None:
-    """The second is told so while the first one lives, and takes nothing of the first's away; then it is let in."""
-    lock = "import fcntl, os, sys; h = os.open(sys.argv[1], os.O_RDONLY); fcntl.flock(h, fcntl.LOCK_EX); print(flush=True); input()"
-    (tmp_path / ".step-00000002.part").mkdir()
-    command = [sys.executable, "-c", lock, str(tmp_path)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
-        assert other.stdout is not None
-        other.stdout.readline()
-        with pytest.raises(InputError, match=r"found another run that writes there.*name another folder"):
-            save(tmp_path, position(1), STATE, alone())
-        assert [path.name for path in tmp_path.iterdir()] == [".step-00000002.part"]
-        other.communicate(b"\n")
-    for step in (1, 2):  # by one process as often as it likes
-        save(tmp_path, position(step), STATE, alone())
-    assert subprocess.run([*command[:2], lock.replace("LOCK_EX", "LOCK_EX | fcntl.LOCK_NB"), str(tmp_path)], check=False,
-        capture_output=True).returncode  # fmt: skip
 
 
 @contextmanager

@@ -149,6 +149,23 @@ def test_interrupt_saves_and_leaves(tmp_path: Path) -> None:
     assert listener.losses + resumed.losses == reference(job, plan("flush"), summary.steps + 3)
 
 
+def test_a_second_run_in_one_folder_is_refused_at_its_start(tmp_path: Path) -> None:
+    """The first run has saved nothing yet and goes on undisturbed; the second is told so, with and without --resume."""
+    job, folder = write_job(tmp_path), tmp_path / "saved"
+
+    def again() -> None:
+        for resume in (False, True):
+            with pytest.raises(
+                InputError, match=r"found another run that writes there, pid \d+ on \S+; expected a folder of"
+            ):
+                train(job, plan("flush"), steps=1, checkpoint=folder, resume=resume)
+        assert names_in(folder) == []
+        os.kill(os.getpid(), signal.SIGINT)
+
+    summary = train(job, plan("flush"), steps=FOREVER, checkpoint=folder, listener=Recorder(at_step=3, act=again))
+    assert names_in(folder) == [f"step-{summary.steps:08d}"]
+
+
 def test_interrupt_of_an_asynchronous_pipeline(tmp_path: Path) -> None:
     """With weight versions in flight, too, every worker drains behind the same microbatch and what is saved is whole."""
     listener = Recorder(at_step=3, act=lambda: os.kill(os.getpid(), signal.SIGTERM))
