@@ -21,7 +21,7 @@ from hocket.plan.tolerance import Tolerance, held_s
 from hocket.plan.updates import updates_of
 from hocket.program.program import StageShape
 from hocket.strategies._choices import MAX_FORWARDS, Choice, Situation, period_forwards, shared
-from hocket.strategies._common import complete, config, lends, microbatches_of, refusal, strategy
+from hocket.strategies._common import complete, config, lacking, lends, microbatches_of, refusal, strategy
 from hocket.trace.active import active_s
 from hocket.units import show_bytes, show_count
 
@@ -70,9 +70,8 @@ class Hunt:
             return  # those before it wait
         if self.considered == before:
             devices, batch = self.situation.cluster.devices, self.situation.batch_size
-            self.refused.append(
-                Refused(name, "", f"no choice for {show_count(devices, 'device')} and a batch of {batch}")
-            )
+            none = f"no choice for {show_count(devices, 'device')} and a batch of {batch}"
+            self.refused.append(Refused(name, "", ": ".join(filter(None, (none, lacking(name, self.situation))))))
 
     def _wait(self, name: str, choice: Choice) -> None:
         self.waiting.append((self.bounds.quick_s(choice), self.considered, name, choice, False))

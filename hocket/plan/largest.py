@@ -21,7 +21,7 @@ from hocket.plan.swapped import by_server
 from hocket.profile.lengthened import LEAST, Block, lengthened, repeated_block
 from hocket.profile.model import ModelProfile
 from hocket.strategies._choices import MAX_FORWARDS, Choice, Situation, period_forwards, shared
-from hocket.strategies._common import complete, microbatches_of, refusal, searched, strategy
+from hocket.strategies._common import complete, lacking, microbatches_of, refusal, searched, strategy
 from hocket.units import show_bytes, show_count
 
 MOST_LAYERS = 192  # that are looked at: what fits more is said to fit so many at least
@@ -172,7 +172,7 @@ def _choice(name: str, situation: Situation) -> _Tried:
             again = ("recompute",) if any(stage.recompute for stage in choice.stages) else ()
             return _Tried(" ".join((*words, *again)))
         missed(peaks, "up to ")
-    return _Tried(None, lacks or "this strategy has no choice here")
+    return _Tried(None, lacks or lacking(name, situation) or "this strategy has no choice here")
 
 
 def _variants(name: str, situation: Situation) -> Iterator[Choice]:

@@ -171,6 +171,12 @@ def lends(name: str) -> bool:
     return bool(getattr(strategy(name), "LENDS", False))
 
 
+def lacking(name: str, situation: Any) -> str:
+    """What is missing where a strategy's `choices` has none for a situation; empty where it does not say."""
+    says = getattr(strategy(name), "lacks", None)
+    return str(says(situation)) if says else ""
+
+
 def microbatches_of(name: str, batch_size: int, size: int, widths: Iterable[int]) -> Microbatches:
     """Which samples each microbatch of a strategy has.
 

@@ -105,6 +105,15 @@ def choices(situation: Situation) -> Iterable[Choice]:
     return [_choice(situation, runs) for runs in offered]
 
 
+def lacks(situation: Situation) -> str:
+    """What is missing where there is no choice."""
+    largest = situation.profile.microbatch_sizes[-1]
+    return (
+        f"a replica would have more samples at once than the {largest} that were measured; measure more with `hocket profile -b`, or take "
+        "more devices or a smaller batch"
+    )
+
+
 def _choice(situation: Situation, runs: tuple[BurstRun, ...]) -> Choice:
     microbatches = lcm(*(len(run.devices) for run in runs))
     stages = (cut(situation, run.layers, run.devices) for run in runs)

@@ -6,10 +6,11 @@ from hocket.passes.tasks import Task
 from hocket.program.program import Program
 from hocket.strategies._choices import Choice, Situation, pipelines
 from hocket.strategies._common import Option, Options, Stages
+from hocket.strategies._lacking import pipeline as lacks
 from hocket.strategies._orders import at_most_own, one_forward_one_backward, warmup
 from hocket.strategies._synchronous import compile_batches, rule, supports
 
-__all__ = ["OPTIONS", "PAPER", "STEADY", "choices", "compile", "in_flight", "rule", "supports"]
+__all__ = ["OPTIONS", "PAPER", "STEADY", "choices", "compile", "in_flight", "lacks", "rule", "supports"]
 
 PAPER = "dissertation section 3.2.2, figures 3.3 and 4.4 (top)"
 STEADY = True

@@ -7,11 +7,12 @@ from hocket.passes.tasks import Task, Work
 from hocket.program.program import Program
 from hocket.strategies._choices import Choice, Situation, units
 from hocket.strategies._common import Option, Options, Stages, config, enough_microbatches, reasons
+from hocket.strategies._lacking import even
 from hocket.strategies._orders import own
 from hocket.strategies._synchronous import rule
 from hocket.units import show_count
 
-__all__ = ["OPTIONS", "PAPER", "STEADY", "choices", "compile", "in_flight", "rule", "supports"]
+__all__ = ["OPTIONS", "PAPER", "STEADY", "choices", "compile", "in_flight", "lacks", "rule", "supports"]
 
 PAPER = (
     "ZeRO, stage 3 (Rajbhandari et al. 2020), in units with one gathered ahead as in PyTorch FSDP (Zhao et al. 2023)"
@@ -65,3 +66,14 @@ def compile(stages: Stages, microbatches: int, options: Options) -> Program:
 def choices(situation: Situation) -> Iterable[Choice]:
     """All numbers of replicas that the cluster and the batch allow, in few and in many units, with and without recomputation."""
     return units(situation)
+
+
+def lacks(situation: Situation) -> str:
+    """What is missing where there is no choice."""
+    if situation.shard == "none":
+        return "replicas divide everything here, and shard: none was asked for"
+    if situation.cluster.devices < 2:
+        return "it takes two devices or more"
+    if len(situation.profile.layers) == 1 and situation.shard not in (None, "full"):
+        return f"the model has one layer, and one unit with shard: {situation.shard} is data parallelism"
+    return even(situation, "each of two replicas or more has as many of them")

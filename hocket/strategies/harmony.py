@@ -12,10 +12,12 @@ from hocket.strategies._balance import Balancer, runs
 from hocket.strategies._choices import Choice, Situation, cut, recomputing
 from hocket.strategies._common import Option, Options, Stages, config, enough_microbatches, reasons
 from hocket.strategies._harmony import Mode
+from hocket.strategies._lacking import microbatches as too_few
 from hocket.strategies._orders import most_own, own
 from hocket.strategies._synchronous import rule
+from hocket.units import show_count
 
-__all__ = ["BY_HAND", "OPTIONS", "PAPER", "STEADY", "choices", "compile", "in_flight", "rule", "supports"]
+__all__ = ["BY_HAND", "OPTIONS", "PAPER", "STEADY", "choices", "compile", "in_flight", "lacks", "rule", "supports"]
 
 PAPER = "Harmony (Li et al., HotOS 2021), section 3; what is swapped: docs/harmony.md"
 STEADY = False
@@ -132,3 +134,11 @@ def choices(situation: Situation) -> Iterable[Choice]:
                     tuple(cut(situation, layers, devices) for layers in runs(found[count - 1])), size, microbatches
                 )
                 yield replace(plain, thriftier=(recomputing(plain),))
+
+
+def lacks(situation: Situation) -> str:
+    """What is missing where there is no choice."""
+    devices = situation.cluster.devices
+    return too_few(
+        situation, f"each of {show_count(devices, 'device')} takes one or more", lambda count: count >= devices
+    )

@@ -7,10 +7,11 @@ from hocket.passes.tasks import Task, Work
 from hocket.program.program import Program
 from hocket.strategies._choices import Choice, Situation, interleavings
 from hocket.strategies._common import Option, Options, Stages, config, enough_microbatches, reasons, rounds
+from hocket.strategies._lacking import even, pipeline
 from hocket.strategies._synchronous import rule
 from hocket.units import show_count
 
-__all__ = ["OPTIONS", "PAPER", "STEADY", "choices", "compile", "rule", "supports"]
+__all__ = ["OPTIONS", "PAPER", "STEADY", "choices", "compile", "lacks", "rule", "supports"]
 
 PAPER = "PTD-P; dissertation section 4.2.2, figure 4.4 (bottom)"
 STEADY = True
@@ -92,3 +93,9 @@ def _one_batch(depth: int, chunks: int, rank: int, microbatches: int) -> list[tu
 def choices(situation: Situation) -> Iterable[Choice]:
     """Every depth, width and number of chunks that the layers, devices and microbatches allow."""
     return interleavings(situation)
+
+
+def lacks(situation: Situation) -> str:
+    """What is missing where there is no choice."""
+    takes = "they must divide by depth x width, which is 2 or more (section 4.2.2)"
+    return pipeline(situation, layers=4) or even(situation, takes)

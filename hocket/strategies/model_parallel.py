@@ -5,10 +5,11 @@ from collections.abc import Iterable
 from hocket.program.program import Program
 from hocket.strategies._choices import Choice, Situation, pipelines
 from hocket.strategies._common import Option, Options, Stages
+from hocket.strategies._lacking import pipeline as lacks
 from hocket.strategies._orders import one_after_the_other
 from hocket.strategies._synchronous import compile_batches, rule, supports
 
-__all__ = ["OPTIONS", "PAPER", "STEADY", "choices", "compile", "in_flight", "rule", "supports"]
+__all__ = ["OPTIONS", "PAPER", "STEADY", "choices", "compile", "in_flight", "lacks", "rule", "supports"]
 
 PAPER = "dissertation section 2.2.1 (inter-batch model parallelism), figure 2.2"
 STEADY = True

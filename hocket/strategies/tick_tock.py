@@ -15,12 +15,16 @@ from hocket.program.program import Program
 from hocket.program.rule import WAVES, Rule
 from hocket.strategies._choices import Choice, Situation, recomputing, replicas
 from hocket.strategies._common import Option, Options, Stages, config, reasons
+from hocket.strategies._lacking import even
 from hocket.strategies._orders import own
 from hocket.units import show_count
 
 PAPER = "Wavelet (Wang et al., MLSys 2021), section 3.2 and appendix B.1; figures 8 and 9"
 STEADY = False
 WAVED = True
+_WHOLE = (
+    "shard divides a step among replicas, and a wave hands its whole gradients on to the other wave; take shard: none"
+)
 ALIGN = ("both", "forwards")
 OPTIONS = {
     "align": Option(
@@ -51,7 +55,7 @@ def _waves(stages: Stages) -> str | None:
         waves = ", ".join(str(stage.wave) for stage in stages)
         return f"stages of waves {waves}; tick-tock has two that are alike, waves 0 and 1, each with all layers on the same devices"
     if stages[0].sharded:
-        return "shard divides a step among replicas, and a wave hands its whole gradients on to the other wave; take shard: none"
+        return _WHOLE
     if stages[0].columns > 1:
         return "one column stands for several alike; waves of all devices are compiled together"
     return None
@@ -116,3 +120,12 @@ def choices(situation: Situation) -> Iterable[Choice]:
             waves = replace(choice, stages=(stage, replace(stage, wave=1)), thriftier=())
             yield replace(waves, options={"align": "both"}, thriftier=(recomputing(waves),))
             yield replace(waves, options={"align": "forwards"})
+
+
+def lacks(situation: Situation) -> str:
+    """What is missing where there is no choice."""
+    if situation.shard not in (None, "none"):
+        return _WHOLE
+    return even(
+        situation, f"every replica of both waves has as many of them: a multiple of {WAVES} x the devices that are used"
+    )

@@ -10,6 +10,7 @@ from hocket.program.rule import Rule
 from hocket.strategies import _orders
 from hocket.strategies._choices import Choice, Situation, pipelines
 from hocket.strategies._common import Option, Options, Stages, config, enough_microbatches, one_stage_a_device, reasons
+from hocket.strategies._lacking import pipeline
 from hocket.units import show_count
 
 PAPER = "PipeDream-2BW; dissertation section 3.2.1, figure 3.2"
@@ -74,3 +75,8 @@ def _last(stages: Stages, stage: int, microbatch: int, batch: int) -> bool:
 def choices(situation: Situation) -> Iterable[Choice]:
     """Balanced pipelines of every depth and width, with and without recomputation (algorithm 1 of section 3.3)."""
     return pipelines(situation, recompute=True)
+
+
+def lacks(situation: Situation) -> str:
+    """What is missing where there is no choice."""
+    return pipeline(situation)

@@ -14,10 +14,11 @@ from hocket.program.order import stages_on
 from hocket.program.program import Program
 from hocket.strategies._choices import Choice, Situation, cut, pipelines, recomputing
 from hocket.strategies._common import Option, Options, Stages, config, ring_of
+from hocket.strategies._lacking import even, pipeline
 from hocket.strategies._synchronous import rule
 from hocket.units import show_count
 
-__all__ = ["OPTIONS", "PAPER", "STEADY", "choices", "compile", "in_flight", "rule", "supports"]
+__all__ = ["OPTIONS", "PAPER", "STEADY", "choices", "compile", "in_flight", "lacks", "rule", "supports"]
 
 PAPER = "Wavelet (Wang et al. 2021), section 3.3, figure 10"
 STEADY = True
@@ -94,6 +95,13 @@ def choices(situation: Situation) -> Iterable[Choice]:
         offered = [one for waves in counts for one in _both(_with_waves(situation, straight, waves))]
         if offered:
             yield replace(offered[0], thriftier=tuple(offered[1:]))
+
+
+def lacks(situation: Situation) -> str:
+    """What is missing where there is no choice."""
+    most = min(situation.cluster.devices, len(situation.profile.layers))
+    takes = "waves are two" if most == 2 else f"waves are 2 to {most}"
+    return pipeline(situation) or even(situation, f"{takes}, each with as many of them")
 
 
 def _with_waves(situation: Situation, straight: Choice, waves: int) -> Choice:
