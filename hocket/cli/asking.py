@@ -76,6 +76,8 @@ def whatif(
 
     if asked.of_profile and any(question.change.rate != 1 for question in questions):
         print("  note: rates: all seconds of a profile's layers are divided, those of launching kernels as well")
+    if asked.within and any(one.question.change.memory > 1 and one.anew is None for one in found):
+        print(f"  note: more memory is not used: the plan {asked.within}; --anew plans again")
     print(f"now: {asked.now}, {show_number(asked.samples_per_s)} samples/s on {asked.cluster.name}")
     print_answers(found, "what if: samples per second, against now")
 
@@ -94,6 +96,7 @@ class _Asked:
 
         self.answer: Any
         self.of_profile = self.swaps = False
+        self.within = ""  # of a plan as it stands, how it swaps
         self.cluster: Cluster
         if cluster is None:
             opened = open_plan(model)
@@ -103,6 +106,7 @@ class _Asked:
                 raise InputError("--planned-batch", "a plan, which has its own", "a model and a cluster")
             self.cluster, self.batch_size = opened.plan.cluster, opened.plan.batch_size
             self.swaps = opened.plan.swap is not None
+            self.within = opened.plan.swap.describe() if opened.plan.swap is not None else ""
             self.now = f"{opened.plan.strategy} of {opened.plan.model}"
             self.samples_per_s = opened.predicted.samples_per_s
             if anew and opened.profile.source.startswith("worked out for"):

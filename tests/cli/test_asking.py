@@ -135,7 +135,16 @@ def test_a_plan_that_swaps_waits_for_the_host(capsys: pytest.CaptureFixture[str]
     assert [one["question"] for one in answers] == ["host link 2x"]
     assert answers[0]["same_plan"] > 0.5
     assert "host link of twice the bandwidth" in said(capsys, "whatif", "plan.yaml")
-    assert "swaps to the host: policy next_use, within 476.84 MiB of each device" in said(capsys, "show", "plan.yaml")
+    within = "swaps to the host: policy next_use, within 476.84 MiB of each device"
+    assert within in said(capsys, "show", "plan.yaml")
+    note = f"note: more memory is not used: the plan {within}; --anew plans again"
+    for words, more in (
+        (("--memory", "4x"), True),
+        ((), True),
+        (("--memory", "4x", "--anew"), False),
+        (("--batch", "2x"), False),
+    ):
+        assert (note in " ".join(said(capsys, "whatif", "plan.yaml", *words).split())) == more, words
 
 
 def test_refusals_of_plans_that_swap(capsys: pytest.CaptureFixture[str]) -> None:
