@@ -48,7 +48,7 @@ class Summary:
         """That workers waited for cores, where it was long; else nothing."""
         if self.iteration_s is None or self.queued_share <= _QUEUED:
             return ""
-        return f"up to {self.queued_share:.0%} of an iteration a worker waited for a core that others had"
+        return f"up to {self.queued_share:.0%} of an iteration a worker waited for a core that other threads had"
 
     def line(self) -> dict[str, Any]:
         """The last line for machines."""

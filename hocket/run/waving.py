@@ -85,7 +85,7 @@ def measure_waves(
         listener.note(f"{show_count(waves, 'wave')}: {show_count(steps, 'step')} of {many.batch_size} samples")
         given = Options(steps, batch_size=many.batch_size, **options)
         summary = run_workers(job, many, None, given, Noting(listener))
-        if summary.queued:
+        if summary.queued and (wave.ring or waves == 1):  # otherwise it is the other wave that had it
             listener.note(f"{summary.queued}: measure again when the machine is idle")
         return summary.iteration_s
 

@@ -194,7 +194,7 @@ def test_spoken(iteration_s: float | None) -> None:
     assert spoken(memory).endswith("predicted 1.0% less to 2.5% more than measured")
     assert spoken(replace(memory, predicted_peak_memory_bytes={0: 103.0})).endswith("predicted 3.0% more than measured")
     assert spoken(Summary(1, (), iteration_s, 16.0, 0.4, {0: 10})).startswith("1 step trained")
-    waited = "up to 31% of an iteration a worker waited for a core that others had"
+    waited = "up to 31% of an iteration a worker waited for a core that other threads had"
     assert (waited in spoken(Summary(3, (), iteration_s, queued_share=0.31))) == (iteration_s is not None)
     assert "waited" not in spoken(replace(memory, queued_share=0.1))
 

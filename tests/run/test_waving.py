@@ -73,8 +73,12 @@ def test_two_waves_on_the_same_devices(ran: Callable[..., list[tuple[str, int]]]
     told = ran(s4=1.0, s8=seconds)
     assert measure_waves("job.py", replicated(), PROFILE, 10, Quiet()).waves == 1
     assert told == [("data_parallel", 4)]
-    found = measure_waves("job.py", replicated(), PROFILE, 10, Quiet(), first=2)
+    listener = Recorder()
+    found = measure_waves("job.py", replicated(), PROFILE, 10, listener, first=2)
     assert (found.room.limit, found.waves) == ("compute", waves)
+    assert (
+        sum("waited for a core" in note for note in listener.notes) == 1
+    )  # of one wave: of two, each waits for the other
 
 
 def test_what_would_not_fit_is_not_run(ran: Callable[..., list[tuple[str, int]]]) -> None:
