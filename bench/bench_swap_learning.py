@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from bench._swap_packs import packs_of
 from hocket.errors import RefusedError
 from hocket.hardware.cluster import Cluster, Level
 from hocket.hardware.link_sums import LinkSums
@@ -44,14 +45,8 @@ def plans(profile: ModelProfile, cluster: Cluster) -> dict[str, Plan]:
     """By name."""
     found = {}
     for most in (60e3, 100e3, 200e3):
-        packs, size = list[list[str]]([[]]), 0.0
-        for layer in profile.layers:
-            if packs[-1] and size + layer.weights_bytes > most:
-                packs.append([])
-                size = 0.0
-            packs[-1].append(layer.name)
-            size += layer.weights_bytes
-        stages = tuple(PlanStage(tuple(own), (0,), True) for own in packs)
+        packs = packs_of(profile, most)
+        stages = tuple(PlanStage(own, (0,), True) for own in packs)
         for ahead in (0, 1):
             swap = Swapping("next_use", ROOM, prefetch=ahead)
             of = (profile.name, BATCH, EACH, stages, cluster, {}, "profile.json", profile.digest)

@@ -10,6 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from bench._swap_packs import packs_of
 from hocket.hardware.cluster import Cluster, Level
 from hocket.passes.swapping import Swapping
 from hocket.plan.plan import Plan, PlanStage
@@ -49,17 +50,11 @@ def main() -> None:
             (folder / "job.py").write_text(JOB.format(batch=batch))
             profile = measure(scope["job"], (1,), budget_s=0.5)
             state_bytes = 4 * sum(p.nbytes for p in scope["job"].model.parameters())
-            packs, size, most = list[list[str]]([[]]), 0.0, max(layer.weights_bytes for layer in profile.layers)
-            for layer in profile.layers:
-                if packs[-1] and size + layer.weights_bytes > most:
-                    packs.append([])
-                    size = 0.0
-                packs[-1].append(layer.name)
-                size += layer.weights_bytes
+            packs = packs_of(profile, max(layer.weights_bytes for layer in profile.layers))
             for title, options, policy, ahead in SCHEMES:
                 pipeline = options.get("mode") == "pipeline"
                 where = [(k % count,) if pipeline else tuple(range(count)) for k in range(len(packs))]
-                stages = tuple(PlanStage(tuple(own), at, True) for own, at in zip(packs, where, strict=True))
+                stages = tuple(PlanStage(own, at, True) for own, at in zip(packs, where, strict=True))
                 cluster = Cluster("server", (Level("server", max(counts), 1e9),), "cpu-core", sender_copies=True)
                 swap = Swapping(policy, state_bytes * 1.6 / SHARE, prefetch=ahead)
                 plan = Plan("harmony", "gpt", batch, 1, stages, cluster, options, swap=swap)
