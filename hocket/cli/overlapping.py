@@ -40,12 +40,13 @@ def overlap(
     from hocket.plan.plan import Plan
     from hocket.run.display import listener
     from hocket.run.drawing import Drawing
-    from hocket.run.loop import INTERRUPTED
+    from hocket.run.loop import INTERRUPTED, check_order
     from hocket.run.overlapping import check_good, cluster_of, measure_overlap, with_overlap
 
     place_to_write(output)
     check_signed(output, "cluster that hocket has measured")
     drawing = Drawing(draws, steps, tuple(sorted(set(communication or (1, 2, 3, 4)))), seed)
+    check_order(job, plan, "overlap")
     read = Plan.read(plan)
     cluster_of(read, output)
     shown = listener(json)

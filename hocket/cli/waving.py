@@ -36,13 +36,15 @@ def waves(
 
     Example: hocket waves job.py model_parallel.yaml -o waves.yaml
     """
-    from hocket.files import place_to_write
+    from hocket.files import check_replaced, place_to_write
     from hocket.plan.open import open_plan
     from hocket.run.display import listener
-    from hocket.run.loop import INTERRUPTED
+    from hocket.run.loop import INTERRUPTED, check_order
     from hocket.run.waving import measure_waves
 
     place_to_write(output)
+    check_replaced(output, "plan", "format: hocket-plan")
+    check_order(job, plan, "waves")
     opened = open_plan(plan)
     shown = listener(json)
     try:

@@ -122,7 +122,7 @@ def train(
             once, with such a folder, a run saves and returns a summary with `stopped`.)
     """
     refuse_in_job_file("hocket.train")
-    _check_order(job, plan)
+    check_order(job, plan)
     given = _options(steps, options)
     path = None if isinstance(plan, Plan) else Path(plan).resolve()
     if not isinstance(plan, Plan):
@@ -141,13 +141,17 @@ def train(
         listener.close()
 
 
-def _check_order(job: Job | str | Path, plan: Plan | str | Path) -> None:
-    """Refuse a plan where the job belongs, and the job where the plan does."""
+def check_order(job: Job | str | Path, plan: Plan | str | Path, command: str = "train") -> None:
+    """Refuse a plan where the job belongs, and the job where the plan does.
+
+    Raises:
+        InputError: with the other order, of this command.
+    """
     if isinstance(job, Job) or isinstance(plan, Plan):
         return
     if Path(plan).suffix == ".py" and Path(job).suffix in (".yaml", ".yml"):
-        step = f"The other way round: hocket train {plan} {job}"
-        raise InputError("train", f"{job} as the job and {plan} as the plan", "a job, then a plan", step)
+        step = f"The other way round: hocket {command} {plan} {job}"
+        raise InputError(command, f"{job} as the job and {plan} as the plan", "a job, then a plan", step)
 
 
 def run_workers(

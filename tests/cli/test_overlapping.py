@@ -57,6 +57,7 @@ def test_what_is_not_written(replicated: Path, run: Run, monkeypatch: pytest.Mon
     refused = run("overlap", "job.py", "plan.yaml", "--json")
     assert (refused.code, refused.json["error"]["place"]) == (2, "measurements")
     assert not Path("cluster.yaml").exists()
+    assert "The other way round: hocket overlap job.py plan.yaml" in run("overlap", "plan.yaml", "job.py").err
     Path("cluster.yaml").write_text("mine\n")
     measured(monkeypatch, 0.1)
     assert run("overlap", "job.py", "plan.yaml").code == 2

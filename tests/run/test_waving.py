@@ -90,6 +90,20 @@ def test_what_would_not_fit_is_not_run(ran: Callable[..., list[tuple[str, int]]]
     assert any(note.startswith("2 waves: would hold") for note in listener.notes)
 
 
+def test_only_a_plan_is_replaced(folder: Path, run: Run, ran: Callable[..., list[tuple[str, int]]]) -> None:  # noqa: F811
+    """Neither the job nor a profile, whatever -o says; and nothing is run before that is known."""
+    PROFILE.save("profile.json")
+    replace(straight(2), profile_digest=PROFILE.digest).save("plan.yaml")
+    told, job = ran(s2=1.0, s4=1.05), Path("job.py").read_text()
+    for name in ("job.py", "profile.json"):
+        refused = run("waves", "job.py", "plan.yaml", "-o", name)
+        assert refused.code == 2
+        assert "Nothing was changed" in refused.err
+    assert (told, Path("job.py").read_text()) == ([], job)
+    assert "The other way round: hocket waves job.py plan.yaml" in run("waves", "plan.yaml", "job.py").err
+    assert run("waves", "job.py", "plan.yaml", "-o", "plan.yaml").code == 0
+
+
 def test_as_json_what_would_not_fit_took_no_time(
     folder: Path,  # noqa: F811
     run: Run,  # noqa: F811
