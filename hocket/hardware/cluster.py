@@ -306,6 +306,11 @@ class Cluster:
         limit = next((limit for limit in limits if limit is not None), None)
         return limit if limit is not None else self.type_of(device).memory_bytes
 
+    def host_bytes(self, device: int) -> float | None:
+        """Memory of the host of a device's server: its node's, else the cluster's; None where neither says it."""
+        own = self.node_of(device).host_memory_bytes
+        return self.host_memory_bytes if own is None else own
+
     def to_yaml(self) -> str:
         """The cluster as text; `from_yaml` is the inverse."""
         data = as_data(self)

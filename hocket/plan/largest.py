@@ -204,7 +204,7 @@ def _swapped(
         config = f"{plan.options['mode']}, {packs} b{plan.microbatch_size}"
     width, most = cluster.levels[0].width, []
     for server, first in needs[0].items():
-        has = cluster.node_of(server * width).host_memory_bytes or 0.0
+        has = cluster.host_bytes(server * width) or 0.0
         slope = (needs[1][server] - first) / (depths[1] - depths[0])
         most.append((depths[0] + (has - first) / slope, server, first, slope, has))
     deepest, server, first, slope, has = min(most)

@@ -92,7 +92,7 @@ class Place:
 
 def left_out(cluster: Cluster) -> str:
     """Of which devices no plan that swaps makes use, and why; empty where of all or of none."""
-    others = [node.device_type for node in map(cluster.node_of, range(cluster.devices)) if not node.host_memory_bytes]
+    others = [cluster.node_of(d).device_type for d in range(cluster.devices) if not cluster.host_bytes(d)]
     if not 0 < len(others) < cluster.devices:
         return ""
     kinds = " and ".join(sorted(set(others)))
@@ -105,7 +105,7 @@ def places(profile: ModelProfile, cluster: Cluster, limited: bool) -> Iterator[P
     Arguments:
         limited: use of devices is: then half of each, a quarter, and so on down to one.
     """
-    every = tuple(d for d in range(cluster.devices) if cluster.node_of(d).host_memory_bytes)
+    every = tuple(d for d in range(cluster.devices) if cluster.host_bytes(d))
     kinds = dict.fromkeys(cluster.node_of(device).device_type for device in every)
     whole = [every] if len(every) == cluster.devices else []
     whole += [tuple(d for d in every if cluster.node_of(d).device_type == kind) for kind in kinds]

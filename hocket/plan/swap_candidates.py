@@ -45,8 +45,7 @@ class Packs:
 
 def has_hosts(situation: Situation) -> bool:
     """Whether every device's server says how much there is to swap to."""
-    nodes = (situation.cluster.node_of(device) for device in range(situation.cluster.devices))
-    return all(node.host_memory_bytes for node in nodes)
+    return all(situation.cluster.host_bytes(device) for device in range(situation.cluster.devices))
 
 
 def within(found: Packs, tolerance: Tolerance | None) -> Packs:
@@ -126,7 +125,7 @@ def _missing(plan: Plan, profile: ModelProfile, cluster: Cluster) -> tuple[Miss 
     """
     own = on_hosts(plan, profile)
     for server, size in sorted(by_server(own, cluster).items(), key=lambda pair: -pair[1]):
-        has = cluster.node_of(server * cluster.levels[0].width).host_memory_bytes or 0.0
+        has = cluster.host_bytes(server * cluster.levels[0].width) or 0.0
         if size > has:
             text = f"the host of server {server} needs {show_bytes(size)} of {show_bytes(has)} for what is swapped"
             return Miss(text, size - has, size), 0.0

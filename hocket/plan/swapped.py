@@ -45,7 +45,7 @@ def host_bytes(plan: Plan, cluster: Cluster) -> dict[int, float]:
     found: dict[int, float] = {}
     for device in {d for stage in plan.stages for d in stage.devices}:
         said = plan.swap.host_bytes if plan.swap is not None else None
-        whole = cluster.node_of(device).host_memory_bytes or cluster.host_memory_bytes
+        whole = cluster.host_bytes(device)
         if said is not None:
             found[device] = said
         elif whole is not None:
@@ -57,7 +57,7 @@ def by_server(on_hosts: Mapping[int, float], cluster: Cluster) -> dict[int, floa
     """What the devices of each server have on its host together."""
     found: dict[int, float] = {}
     for device, size in on_hosts.items():
-        server = device // cluster.levels[0].width
+        server = cluster.component(device, 1)
         found[server] = found.get(server, 0.0) + size
     return found
 
@@ -73,7 +73,9 @@ def claims_more(plan: Plan) -> bool:
     if swap.host_bytes is None:
         return False
     together = by_server(dict.fromkeys(devices, swap.host_bytes), cluster)
-    return any(size > (_host_bytes(server, cluster) or size) for server, size in together.items())
+    return any(
+        size > (cluster.host_bytes(server * cluster.levels[0].width) or size) for server, size in together.items()
+    )
 
 
 def capacity_of(plan: Plan, program: Program) -> dict[int, float]:
@@ -107,15 +109,11 @@ def prove_limits(plan: Plan, program: Program) -> None:
         raise ProgramError(f"program {program.name}", report(program, problems), "a legal program")
 
 
-def _host_bytes(server: int, cluster: Cluster) -> float | None:
-    return cluster.node_of(server * cluster.levels[0].width).host_memory_bytes or cluster.host_memory_bytes
-
-
 def _lacking(on_hosts: Mapping[int, float], cluster: Cluster) -> list[Problem]:
     """Servers whose devices may have more on the host than it has."""
     found = []
     for server, size in by_server(on_hosts, cluster).items():
-        has = _host_bytes(server, cluster)
+        has = cluster.host_bytes(server * cluster.levels[0].width)
         if has is not None and size > has:
             text = f"the host of server {server} may hold up to {show_bytes(size)} of its devices' values; expected at most "
             found.append(Problem("memory", f"{text}{show_bytes(has)}. Take a host with more memory, or recompute."))

@@ -35,8 +35,8 @@ def server_of(cluster: Cluster, devices: tuple[int, ...] = ()) -> Server:
 def _link_share(cluster: Cluster, device: int, devices: tuple[int, ...]) -> float:
     """Bytes a second that a device's link to its host carries, beside those of these devices that share it."""
     link, shared = cluster.host_link_of(device)
-    width = cluster.levels[0].width
-    beside = sum(other // width == device // width for other in devices) if shared else 1
+    server = cluster.component(device, 1)
+    beside = sum(cluster.component(other, 1) == server for other in devices) if shared else 1
     return link.bandwidth_bytes_per_s / beside
 
 

@@ -10,7 +10,7 @@ from hocket.cost.sizes import PlanSizes
 from hocket.errors import RefusedError
 from hocket.hardware.cluster import Cluster, Level, Node
 from hocket.plan.amplification import amplification_of
-from hocket.plan.pack_places import Place, places
+from hocket.plan.pack_places import Place, left_out, places
 from hocket.plan.plan import Plan
 from hocket.plan.predict import predict_iteration
 from hocket.plan.search import search
@@ -69,6 +69,15 @@ def test_only_who_has_a_host_swaps() -> None:
     note = "plans that swap leave out 2 v100-16gb: the cluster file does not say host_memory_bytes of their nodes"
     assert note in found.notes
     assert not any("leave out" in one for one in search(MODEL, MIXED, 8).notes)
+
+
+def test_hosts_of_nodes_that_say_nothing_are_the_clusters() -> None:
+    """As memory of devices is: a node's own figure goes first. What is planned and what is proved ask the same."""
+    silent = replace(MIXED, nodes=(replace(OLD, host_memory_bytes=None), NEW), host_memory_bytes=32e9)
+    assert [silent.host_bytes(device) for device in range(4)] == [32e9, 32e9, 64e9, 64e9]
+    assert next(places(MODEL, silent, False)).devices == (0, 1, 2, 3)
+    assert left_out(silent) == ""
+    assert "2 v100-16gb" in left_out(replace(silent, host_memory_bytes=None))
 
 
 def test_what_is_too_large_is_said_of_the_largest_devices() -> None:
