@@ -118,6 +118,7 @@ def run_demo(text: Path | None, output: Path, workers: int, steps: int, json: bo
         say(
             f"   {name:<15} {show_seconds(row.measured_iteration_s)} an iteration "
             f"(predicted {show_seconds(row.predicted_iteration_s)}), loss {summary.losses[0]:.3f} -> {summary.losses[-1]:.3f}"
+            f"{summary.queued and f'; {summary.queued}'}"
         )
 
     winner = min(outcomes, key=lambda outcome: outcome.row.measured_iteration_s).candidate
