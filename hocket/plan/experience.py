@@ -121,14 +121,9 @@ class Experience:
         return read_as(cls, data, str(path))
 
 
-def digest_of(cluster: Cluster) -> str:
-    """SHA-256 of a cluster's text."""
-    return digest(cluster.to_yaml().encode())
-
-
 def _digest(cluster: Cluster, learned: Iterable[str]) -> str:
-    """The same, whatever the links of these names are."""
-    return digest_of(on_links(cluster, dict.fromkeys(learned, _ANY)))
+    """SHA-256 of a cluster's text, the same whatever the links of these names are."""
+    return digest(on_links(cluster, dict.fromkeys(learned, _ANY)).to_yaml().encode())
 
 
 def _first_digest(profile: ModelProfile) -> str:

@@ -127,7 +127,8 @@ def search(
     if (not strategies or SWAPPING in strategies) and any(one.missing_bytes for one in hunt.refused):
         others_s = min((one.iteration_s for one in found), default=inf)
         packs = _packs(situation, profile_path, tolerance, progress, others_s)
-        notes += [left_out(situation.cluster)] * bool(packs.considered and left_out(situation.cluster))
+        if packs.considered and (note := left_out(situation.cluster)):
+            notes.append(note)
     found = ordered([*found, *packs.candidates])
     considered_in_all = hunt.considered + packs.considered
     refused = (*hunt.refused, *packs.refused)

@@ -12,8 +12,11 @@ from typing import Any
 from torch import Tensor
 
 from hocket.errors import InternalError
-from hocket.program.instruction import Value
+from hocket.program.instruction import Value, What
 from hocket.run.swap_extents import Extent, size_of
+
+STATE = (What.WEIGHTS, What.OPTIMIZER)
+"""What lives on from iteration to iteration."""
 
 
 class State(StrEnum):

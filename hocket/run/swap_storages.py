@@ -15,12 +15,11 @@ import torch
 from torch import Tensor
 
 from hocket.errors import InternalError
-from hocket.program.instruction import Value, What
+from hocket.program.instruction import Value
 from hocket.run.streams import Streams
 from hocket.run.swap_extents import Extent, all_of, extents_of
-from hocket.run.swap_states import Held
+from hocket.run.swap_states import STATE, Held
 
-_STATE = (What.WEIGHTS, What.OPTIMIZER)
 # How long a transfer's thread may take to let go of what it has carried, and between two looks.
 _PATIENCE_S, _LOOK_S = 0.5, 5e-4
 
@@ -131,7 +130,7 @@ class Storages:
                 # Memory that a lane of swaps made is that lane's. What may die where compute lets it go has to be known to be compute's;
                 # state lives on and is emptied (above): said of it here, memory that a lane has written out would be taken for
                 # what compute, which has gone on meanwhile, uses still.
-                if held.value.what not in _STATE:
+                if held.value.what not in STATE:
                     self._streams.used_by_compute(all_of(extent.storage))
                 if sum(e.nbytes for e in held.extents if e.key == extent.key) < block.whole_bytes:
                     all_of(extent.storage).zero_()  # nothing is known of what lies between

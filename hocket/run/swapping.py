@@ -21,10 +21,9 @@ from hocket.program.instruction import Instruction, Kind, Value, What
 from hocket.program.order import heir_of
 from hocket.run.stage_runner import StageRunner
 from hocket.run.swap_memory import MemoryManager
-from hocket.run.swap_states import HostCopy
+from hocket.run.swap_states import STATE, HostCopy
 
 Store = MutableMapping[Value, Any]
-_STATE = (What.WEIGHTS, What.OPTIMIZER)
 _KEPT = 256  # swaps of a value, the last ones
 _HELD_UP = 0.02  # of them are left out
 
@@ -56,7 +55,7 @@ class Swapper:
             MemoryExceeded: not even one stage's weights fit.
         """
         self.memory.storages.keep(runner.fixed())
-        for what in _STATE if self._rests else ():
+        for what in STATE if self._rests else ():
             value = Value(what, stage, 0)
             self.memory.wrote(value, _thing(runner, what))
             copy = self.memory.swap_out(value, value._replace(copy=1), (value,), counted=False)
@@ -65,7 +64,7 @@ class Swapper:
     @contextmanager
     def at_hand(self, stage: int, runner: StageRunner) -> Iterator[None]:
         """Inside, one stage's weights and optimizer state are on the device, to be changed."""
-        for what in _STATE if self._rests else ():
+        for what in STATE if self._rests else ():
             copy, device = Value(what, stage, 0, copy=1), Value(what, stage, 0, copy=2)
             self.memory.rename(self._resting.pop((stage, what)), copy)
             self.memory.swap_in(copy, device, (copy,), counted=False)

@@ -74,10 +74,13 @@ def measure_waves(
     if not 1 <= begin <= wave.most:
         raise InputError("waves", str(begin), f"1 to {wave.most}, which the schedule has")
 
+    plans = dict[int, Plan]()  # as they are predicted
+
     def measured(waves: int) -> float | None:
         many = in_waves(one, waves)
-        peaks, cluster = predict_iteration(many, profile).peak_memory_bytes, many.group.cluster
-        for device, size in peaks.items():
+        foreseen, cluster = predict_iteration(many, profile), many.group.cluster
+        plans[waves] = replace(many, predicted=foreseen)
+        for device, size in foreseen.peak_memory_bytes.items():
             if size > cluster.capacity_bytes(device):
                 had = f"{show_bytes(size)} of {show_bytes(cluster.capacity_bytes(device))} on device {device}"
                 listener.note(f"{show_count(waves, 'wave')}: would hold {had}")
@@ -90,8 +93,7 @@ def measure_waves(
         return summary.iteration_s
 
     waves, tried = decrease(begin, measured, wave.stretch)
-    many = in_waves(one, waves)
-    return Waved(found, tried, waves, replace(many, predicted=predict_iteration(many, profile)))
+    return Waved(found, tried, waves, plans[waves])
 
 
 def _one_wave(plan: Plan) -> Plan:
