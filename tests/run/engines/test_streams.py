@@ -144,7 +144,7 @@ def test_whatever_orders_them_is_needed(setting, cuda, monkeypatch, run, place, 
 
 def test_state_that_a_lane_writes_out_waits_for_nobody(setting, cuda, monkeypatch):
     """Were it told to the allocator as compute's when it comes, it would be free only behind what compute does when it has gone."""
-    monkeypatch.setattr(swap_storages, "_STATE", ())
+    monkeypatch.setattr(swap_storages, "STATE", ())
     swaps(setting, cuda)
     assert cuda.wrong == []
     assert cuda.held_back > 0
