@@ -11,6 +11,7 @@ __version__ = "0.1.0"
 
 # The rooms, in dependency order: a room may import only the rooms above it. tests/test_rooms.py enforces this.
 ROOMS = (
+    "printable",
     "errors",
     "units",
     "features",
@@ -40,16 +41,16 @@ ROOMS = (
 )
 
 if TYPE_CHECKING:
-    from hocket.api import Job, plan, profile, simulate, train
+    from hocket.api import Job, plan, profile, simulate, tokens, train
 
 _ROOMS_THAT_ARE_CALLED = ("plan", "profile", "simulate")  # see hocket/face.py
-__all__ = ["Job", "plan", "profile", "simulate", "train", "__version__"]
+__all__ = ["Job", "plan", "profile", "simulate", "tokens", "train", "__version__"]
 
 
 def __getattr__(name: str) -> Any:
     """Load the public face on first use, so that `import hocket` costs milliseconds."""
     if name in _ROOMS_THAT_ARE_CALLED:
         return import_module(f"hocket.{name}")
-    if name in ("Job", "train"):
+    if name in ("Job", "tokens", "train"):
         return getattr(import_module("hocket.api"), name)
     raise AttributeError(f"module 'hocket' has no attribute {name!r}")

@@ -1,6 +1,6 @@
 """The public face in Python: five names. Everything that they return can be saved, shown, edited and handed on.
 
-Where a profile, a cluster or a plan is asked for, the path of its file will do.
+Where a profile, a cluster or a plan is asked for, the path of its file will do. `tokens` helps to write a job.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,10 +11,11 @@ from hocket.errors import InputError
 from hocket.hardware.catalog import device_type_of
 from hocket.hardware.cluster import Cluster, DeviceType
 from hocket.plan.candidates import Search
-from hocket.plan.open import Opened, open_plan, opened
+from hocket.plan.open import Opened, open_plan, opened, validate
 from hocket.plan.plan import Plan
 from hocket.profile.companions import usual_neighbours
 from hocket.profile.job import Job, load_job, refuse_in_job_file
+from hocket.profile.loss_weight import tokens
 from hocket.profile.model import CPU, ModelProfile
 from hocket.profile.transformer import Transformer
 from hocket.simulate.simulator import Summary
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from hocket.plan.sized import SizedSearch
     from hocket.run.listener import Summary as Trained
 
-__all__ = ["Job", "plan", "profile", "simulate", "train"]
+__all__ = ["Job", "plan", "profile", "simulate", "tokens", "train"]
 
 
 def profile(
@@ -134,8 +135,11 @@ def simulate(plan: Plan | str | Path, profile: ModelProfile | str | Path | None 
 
     Raises:
         InputError: plan and profile do not belong together, or the plan names no profile and none is given.
+        ProgramError: `hocket check` refuses it, for example because it may need more memory than its devices have.
     """
-    return _with_profile(plan, profile).simulate()
+    known = _with_profile(plan, profile)
+    validate(known)
+    return known.simulate()
 
 
 def _with_profile(plan: Plan | str | Path, profile: ModelProfile | str | Path | None) -> Opened:

@@ -2,6 +2,7 @@
 
 import os
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,15 +12,18 @@ from hocket.errors import InputError
 from hocket.files import check_folder_to_write, write_atomic
 from hocket.plan.candidates import Candidate
 from hocket.plan.open import Opened, problems_of
+from hocket.plan.paced import paced_iteration_s
 from hocket.plan.predict import predict
 from hocket.plan.search import search
 from hocket.profile.companions import usual_neighbours
 from hocket.profile.job import load_job
-from hocket.report import DemoRow, demo_html
+from hocket.profile.model import ModelProfile
+from hocket.report import DemoRow, demo_html, slower_by
 from hocket.run.launch import MAX_LOCAL_WORKERS
 from hocket.run.listener import Summary
 from hocket.run.local_links import measure_local
-from hocket.run.loop import train
+from hocket.run.turns import STEPS, Turned, train_in_turns
+from hocket.trace.parts import KERNEL, Parts, waits_share
 from hocket.trace.trace import Trace
 from hocket.typed import as_data
 from hocket.units import show_bytes, show_number, show_seconds
@@ -32,10 +36,30 @@ LINKS_BUDGET_S = 6.0
 
 @dataclass(frozen=True)
 class Outcome:
-    """One strategy: what was predicted and what happened."""
+    """One strategy: what was predicted and what happened.
+
+    Attributes:
+        paced_iteration_s: predicted at the paces that the machine's cores had beside the run.
+        waits_share: share of an iteration that waits for cores have added.
+    """
 
     candidate: Candidate
-    summary: Summary
+    turned: Turned
+    paced_iteration_s: float
+    waits_share: float
+
+    @property
+    def summary(self) -> Summary:
+        """Summary of the training run."""
+        return self.turned.summary
+
+    @property
+    def parts(self) -> Parts | None:
+        """Parts of the prediction's error; None if they were not measured."""
+        measured, pace = self.summary.iteration_s, self.turned.pace
+        if measured is None or pace is None:
+            return None
+        return Parts(pace, KERNEL, self.candidate.iteration_s, measured, measured * (1 - self.waits_share))
 
     @property
     def row(self) -> DemoRow:
@@ -49,6 +73,8 @@ class Outcome:
             predicted_peak_bytes=max(self.candidate.peak_memory_bytes.values()),
             measured_peak_bytes=max(self.summary.peak_memory_bytes.values(), default=0),
             samples_per_s=self.summary.samples_per_s or 0.0,
+            paced_iteration_s=self.paced_iteration_s,
+            parts=self.parts,
         )
 
 
@@ -107,24 +133,21 @@ def run_demo(text: Path | None, output: Path, workers: int, steps: int, json: bo
         say(f"   {opened.program.name}: {len(opened.program)} instructions, legal")
         predict(candidate.plan, profile)[0].save(output / f"{name}.predicted.json")
 
-    say(f"5  train: {steps} steps under each strategy, {workers} worker processes")
-    outcomes: list[Outcome] = []
-    for name, candidate in best.items():
-        summary = train(
-            JOB, output / f"{name}.yaml", steps=steps, trace=str(output / f"{name}.measured.json"), pin=True
-        )
-        outcomes.append(Outcome(candidate, summary))
-        row = outcomes[-1].row
+    say(f"5  train: {steps} steps under each strategy, in turns of {min(steps, STEPS)}, {workers} worker processes")
+    outcomes = _trained(best, profile, output, steps, say)
+    for name, outcome in zip(best, outcomes, strict=True):
+        row, losses = outcome.row, outcome.summary.losses
         say(
-            f"   {name:<15} {show_seconds(row.measured_iteration_s)} an iteration "
-            f"(predicted {show_seconds(row.predicted_iteration_s)}), loss {summary.losses[0]:.3f} -> {summary.losses[-1]:.3f}"
-            f"{summary.queued and f'; {summary.queued}'}"
+            f"   {name:<15} {show_seconds(row.measured_iteration_s)} an iteration (predicted "
+            f"{show_seconds(row.predicted_iteration_s)}, at the machine's pace {show_seconds(row.paced_iteration_s)}), "
+            f"loss {losses[0]:.3f} -> {losses[-1]:.3f}"
         )
 
+    rows = [outcome.row for outcome in outcomes]
     winner = min(outcomes, key=lambda outcome: outcome.row.measured_iteration_s).candidate
     predicted, figures = predict(winner.plan, profile)
     page = demo_html(
-        [outcome.row for outcome in outcomes],
+        rows,
         {outcome.candidate.strategy: list(outcome.summary.losses) for outcome in outcomes},
         winner.plan,
         predicted,
@@ -136,7 +159,12 @@ def run_demo(text: Path | None, output: Path, workers: int, steps: int, json: bo
     if json:
         print_json(
             {
-                "rows": [as_data(o.row) for o in outcomes],
+                "rows": [
+                    as_data(o.row) | {"parts": o.parts.as_data() if o.parts else None, "error": o.row.error}
+                    for o in outcomes
+                ],
+                "predicted_fastest_slower_by": slower_by(rows),
+                "paced_fastest_slower_by": slower_by(rows, paced=True),
                 "losses": {o.candidate.strategy: o.summary.losses for o in outcomes},
                 "wall_s": wall_s,
                 "report": str(output / "report.html"),
@@ -144,7 +172,30 @@ def run_demo(text: Path | None, output: Path, workers: int, steps: int, json: bo
         )
         return
     _print_rows(outcomes)
+    _print_errors(rows)
     print(f"done in {show_seconds(wall_s)}; open {output / 'report.html'}, or any *.json trace in ui.perfetto.dev")
+
+
+def _trained(
+    best: dict[str, Candidate], profile: ModelProfile, output: Path, steps: int, say: Callable[[str], None]
+) -> list[Outcome]:
+    """Train all plans in turns, so that they meet the same machine, and bring predictions to its pace."""
+    plans, traces = [candidate.plan for candidate in best.values()], [output / f"{n}.measured.json" for n in best]
+
+    def on_turn(number: int, done: int) -> None:
+        if number == len(plans) - 1:
+            say(f"   {done} steps under each")
+
+    found = train_in_turns(JOB, plans, steps=steps, profile=profile, traces=traces, on_turn=on_turn, pin=True)
+    return [
+        Outcome(
+            candidate,
+            turned,
+            paced_iteration_s(candidate.plan, profile, turned.slower),
+            waits_share(Trace.read(trace)),
+        )
+        for candidate, turned, trace in zip(best.values(), found, traces, strict=True)
+    ]
 
 
 def _check_text(text: Path) -> None:
@@ -179,26 +230,49 @@ def _one_each(candidates: tuple[Candidate, ...], workers: int) -> dict[str, Cand
 
 def _print_rows(outcomes: list[Outcome]) -> None:
     figures = [outcome.row for outcome in outcomes]
-    second, times = in_seconds([s for row in figures for s in (row.predicted_iteration_s, row.measured_iteration_s)])
+    seconds = [
+        s for row in figures for s in (row.predicted_iteration_s, row.paced_iteration_s, row.measured_iteration_s)
+    ]
+    second, times = in_seconds(seconds)
     byte, sizes = in_bytes([b for row in figures for b in (row.predicted_peak_bytes, row.measured_peak_bytes)])
     rows = [
         [
             row.strategy,
             f"{row.config} b{outcome.candidate.plan.microbatch_size}",
-            *times[2 * k : 2 * k + 2],
+            *times[3 * k : 3 * k + 3],
             f"{row.error:+.1%}",
+            f"{row.paced_error:+.1%}",
+            *([f"{share:+.1%}" for share in row.parts.shares] if row.parts else ["-"] * 3),
             *sizes[2 * k : 2 * k + 2],
             show_number(row.samples_per_s),
             f"{outcome.summary.losses[-1]:.3f}",
         ]
         for k, (row, outcome) in enumerate(zip(figures, outcomes, strict=True))
     ]
+    times_of = [f"pred. ({second})", f"paced ({second})", f"meas. ({second})", "error", "paced error"]
+    parts = ["pace", "waits", "model"]
     peaks = [f"peak pred. ({byte})", f"meas. ({byte})"]
-    columns = ["strategy", "config", f"pred. ({second})", f"meas. ({second})", "error", *peaks, "samples/s", "loss"]
+    columns = ["strategy", "config", *times_of, *parts, *peaks, "samples/s", "loss"]
     title = "an iteration and the peak memory of the fullest device, predicted and measured; the last loss"
-    left_out = print_table(title, columns, rows, right=(2, 3, 4, 5, 6, 7, 8), drop=(7, 5, 6, 8, 1))
+    drop = (12, 10, 11, 13, 1, 3, 6)
+    left_out = print_table(title, columns, rows, right=range(2, len(columns)), drop=drop)
+    print(
+        "  paced: the prediction at the pace that the machine had during the run; error = pace + waits for cores + model"
+    )
     if left_out:
         print(f"  a wider terminal shows {', '.join(left_out)} as well")
+
+
+def _print_errors(rows: Sequence[DemoRow]) -> None:
+    """Mean absolute errors, and what trusting the predictions would have cost."""
+    for what, errors, slower in (
+        ("predicted", [abs(row.error) for row in rows], slower_by(rows)),
+        ("at the machine's pace", [abs(row.paced_error) for row in rows], slower_by(rows, paced=True)),
+    ):
+        print(
+            f"  {what}: mean absolute error {sum(errors) / len(errors):.1%}, at most {max(errors):.1%}; "
+            f"the fastest so predicted is {slower:.1%} slower than the fastest"
+        )
 
 
 def _loud(line: str) -> None:

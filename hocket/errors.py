@@ -5,6 +5,7 @@ HocketError
  |   |- CaptureError    a model that cannot be split, with the module's name
  |   |- RefusedError    a strategy does not support this job on this cluster, with the reason
  |   |- MemoryExceeded  a value does not fit in the memory that a plan allows, with its name
+ |   |- NotFinite       a loss, a gradient or a weight that is nan or infinite, with its place: exit code 4
  |   `- ProgramError    a program that is not legal, with the place of each problem: exit code 1 from `hocket check`
  |- WorkerLost          a worker died or went silent while training: exit code 3
  `- InternalError       our bug: please report it
@@ -13,7 +14,10 @@ Rule: a message names the place, what was found, what was expected, and the next
 """
 
 import difflib
+import re
 from collections.abc import Iterable
+
+from hocket.printable import printable
 
 
 class HocketError(Exception):
@@ -30,6 +34,8 @@ class InputError(HocketError):
         found: what stands there.
         expected: what would be right.
         next_step: what to do about it.
+
+    The message shows control characters of these, which may come from files, as escapes.
     """
 
     exit_code = 2
@@ -42,7 +48,7 @@ class InputError(HocketError):
         if expected:
             parts.append(f"expected {expected}")
         text = ": ".join([parts[0], "; ".join(parts[1:])]) if len(parts) > 1 else parts[0]
-        super().__init__(text + (f". {next_step}" if next_step else ""))
+        super().__init__(printable(text + (f". {next_step}" if next_step else ""), lines=True))
 
 
 class CaptureError(InputError):
@@ -65,6 +71,12 @@ class MemoryExceeded(InputError):
         self.size_bytes = size_bytes
 
 
+class NotFinite(InputError):
+    """A loss, a gradient or a weight that is nan or infinite."""
+
+    exit_code = 4
+
+
 class ProgramError(InputError):
     """A program that is not legal."""
 
@@ -83,11 +95,23 @@ class InternalError(HocketError):
     exit_code = 70
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """Return a hint such as "did you mean 'gpipe'?", or an empty string when nothing is near, whatever the case of letters."""
+PRODUCTS = 0.8
+
+
+def nearest(name: str, known: Iterable[str], cutoff: float = 0.5) -> str:
+    """Return a hint such as "did you mean 'gpipe'?", or an empty string when nothing is near, whatever the case of letters.
+
+    Other numbers are other things: an h200 is no misspelt h100. Names of several words may differ in a number, such as a batch size.
+
+    Arguments:
+        cutoff: how alike names must be, 0 to 1; PRODUCTS where names of different products differ in a letter, as b200 and h200.
+    """
     folded = {one.casefold(): one for one in known}
     longer = sorted(one for one in folded if one.startswith(name.casefold()) and len(name) > 2)
+    longer = [one for one in longer if not (name[-1].isdigit() and one[len(name) :][:1].isdigit())]
     if longer and name.casefold() not in folded:  # what somebody began to write
         return f"Did you mean {' or '.join(repr(folded[one]) for one in longer)}?"
-    match = difflib.get_close_matches(name.casefold(), folded, n=1, cutoff=0.5)
+    numbers = [] if " " in name.strip() else re.findall(r"\d+", name)
+    same = [one for one in folded if not numbers or re.findall(r"\d+", one) == numbers]
+    match = difflib.get_close_matches(name.casefold(), same, n=1, cutoff=cutoff)
     return f"Did you mean {folded[match[0]]!r}?" if match else ""

@@ -30,6 +30,7 @@ class Feature(StrEnum):
     SEQUENCE_PARALLEL = "sequence_parallel"
     TIED = "weights tied across stages"
     CLIP = "clip_grad_norm"
+    LOSS_WEIGHT = "loss_weight"
     PRECISION = "precision"
     SUBTASKS = "subtask_bytes"
     SHORT_WEIGHTS = "weights as short as that"
@@ -37,6 +38,7 @@ class Feature(StrEnum):
     COMPILE = "compile"
     WHOLE_STEPS = "an optimizer that looks at whole weights"
     SWAP = "swap"
+    SKIP = "on_nan: skip"
 
 
 def _in_parts(who: str, instead: str) -> str:
@@ -52,6 +54,11 @@ REFUSED: dict[tuple[Feature, Feature], str] = {
         "the norm needs the gradients of all stages before any of them updates, and stages update at different moments: to wait for "
         "each other would be the flush that these strategies exist to avoid; take flush, gpipe, interleaved or data_parallel, or "
         "leave clip_grad_norm out of the job"
+    ),
+    (Feature.LOSS_WEIGHT, Feature.ASYNCHRONOUS): (
+        "an update is divided by the weights of all its microbatches, which are known when the last of them has ended its backward, and "
+        "these strategies update earlier or with gradients of two updates; take flush, gpipe, interleaved or data_parallel, or leave "
+        "loss_weight out of the job: then the losses of microbatches count by their samples"
     ),
     (Feature.SHARD_FULL, Feature.ASYNCHRONOUS): (
         "weights of several versions are in use, and each would have to be kept to be gathered again; take a synchronous strategy, "
@@ -108,6 +115,10 @@ REFUSED: dict[tuple[Feature, Feature], str] = {
     (Feature.SWAP, Feature.SHARD_FULL): (
         "values are swapped whole, and weights are there in parts but while they are gathered; take shard: none, or leave swap out "
         "of the plan"
+    ),
+    (Feature.SKIP, Feature.ASYNCHRONOUS): (
+        "all devices have to leave out the same update, and here stages (or waves) update at different moments with gradients that "
+        "others compute meanwhile on other weights; take flush, gpipe, interleaved or data_parallel, or on_nan: stop"
     ),
 }
 

@@ -37,9 +37,9 @@ def given_rate(bytes_per_s: float) -> str:
 
 
 def show_seconds(duration_s: float) -> str:
-    """Write a duration, such as '12.3 ms'."""
+    """Write a duration with three digits, such as '12.3 ms' or '159 s'; from 1,000 seconds on in minutes."""
     size = abs(duration_s)
-    if size >= 120:
+    if size >= 999.5:
         return f"{duration_s / 60:.1f} min"
     if size >= 1 or size == 0:
         return f"{duration_s:.3g} s"

@@ -20,8 +20,10 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add `--update-golden`."""
+    """Add `--update-golden` and `--card`."""
     parser.addoption("--update-golden", action="store_true", help="rewrite the golden files instead of comparing")
+    said = "device of the tests marked gpu: cuda (they are skipped without one), or cpu to see that they run"
+    parser.addoption("--card", choices=("cuda", "cpu"), default="cuda", help=said)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -51,10 +53,10 @@ def public_data() -> Path:
     return folder
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Skip tests marked `gpu` on a machine without a CUDA device; torch is only asked when there are such tests."""
     marked = [item for item in items if item.get_closest_marker("gpu")]
-    if marked:
+    if marked and config.getoption("--card") == "cuda":
         import torch
 
         if not torch.cuda.is_available():

@@ -28,7 +28,7 @@ def test_every_test_is_in_one_run(bootstrap: ModuleType) -> None:
     """What one run leaves out by its mark the other one takes; what is handed on reaches both."""
     first, second = (command for _, command in bootstrap.tests(["-k", "cluster"]))
     assert first[:3] == ("pytest", "-m", "not workers")
-    assert second == ("pytest", "-m", "workers", "-k", "cluster")
+    assert second[:3] == ("pytest", "-m", "workers")
     assert first[-2:] == second[-2:]
 
 

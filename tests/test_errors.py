@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from hocket import errors
 from hocket.errors import HocketError, InputError, InternalError, ProgramError, WorkerLost, nearest
+from hocket.printable import printable
 
 
 def test_a_message_has_its_four_parts_in_order() -> None:
@@ -23,10 +24,10 @@ def test_parts_that_are_missing_leave_no_trace() -> None:
 
 @given(*[st.text(min_size=1, max_size=20)] * 4)
 def test_every_part_can_be_read_back(place: str, found: str, expected: str, step: str) -> None:
-    """Whatever the parts are, all of them stand in the message and in the fields."""
+    """Whatever the parts are, all of them stand in the message, control characters as escapes, and in the fields."""
     error = InputError(place, found, expected, step)
     assert (error.place, error.found, error.expected, error.next_step) == (place, found, expected, step)
-    assert all(part in str(error) for part in (place, found, expected, step))
+    assert all(printable(part, lines=True) in str(error) for part in (place, found, expected, step))
 
 
 def test_exit_codes() -> None:
@@ -50,9 +51,13 @@ def test_every_error_can_be_caught_at_once() -> None:
         ("GPIPE", "Did you mean 'gpipe'?"),
         ("zzz", ""),
         ("a100", "Did you mean 'a100-40gb' or 'a100-80gb'?"),
-        ("p10", "Did you mean 'p100'?"),
+        ("p10", ""),
+        ("p200", ""),
+        ("a100_80gb", "Did you mean 'a100-80gb'?"),
+        ("a100-96gb", ""),
+        ("model (batch 33)", "Did you mean 'model (batch 32)'?"),
     ],
 )
 def test_nearest(name: str, hint: str) -> None:
-    """A near name is offered; where nothing is near, nothing is."""
-    assert nearest(name, ["gpipe", "pipedream", "p100", "a100-40gb", "a100-80gb"]) == hint
+    """A near name is offered; where nothing is near, or the number is another, nothing is."""
+    assert nearest(name, ["gpipe", "pipedream", "p100", "a100-40gb", "a100-80gb", "model (batch 32)"]) == hint

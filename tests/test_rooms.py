@@ -27,17 +27,23 @@ TORCH = (
     *(
         f"profile/{name}.py"
         for name in (
+            "additive",
             "assemble",
             "aten",
             "block_calls",
             "capture",
+            "captured_layer",
+            "changing",
             "clip",
             "compiled",
+            "draws",
             "fake",
             "layers",
+            "learning_rates",
             "measure",
             "memory",
             "operations",
+            "optimizer",
             "precision",
             "recorder",
             "rehearsal",
@@ -46,7 +52,9 @@ TORCH = (
             "stage",
             "steps",
             "storage",
+            "structure",
             "subtasks",
+            "suggest",
             "tensor/along",
             "tensor/divided",
             "tensor/draws",
@@ -66,7 +74,15 @@ TORCH = (
     ),
 )
 # Where torch may be imported inside a function as well.
-TORCH_LAZILY = (*TORCH, "profile/companions.py", "profile/job.py", "api.py", "cli.py", "cli/", "demo.py", "demo/")
+TORCH_LAZILY = (
+    *TORCH,
+    *(f"profile/{name}.py" for name in ("companions", "job", "samples", "seeding", "sums")),
+    "api.py",
+    "cli.py",
+    "cli/",
+    "demo.py",
+    "demo/",
+)
 UNPICKLERS = ("pickle", "cPickle", "_pickle", "dill", "cloudpickle", "marshal", "shelve", "joblib")
 # Collectives of torch that unpickle what a peer sends.
 OBJECT_COLLECTIVES = (

@@ -31,7 +31,16 @@ def test_bytes(amount: float, text: str) -> None:
 
 @pytest.mark.parametrize(
     ("duration", "text"),
-    [(0, "0 s"), (2e-6, "2 us"), (0.0123, "12.3 ms"), (1, "1 s"), (119, "119 s"), (180, "3.0 min"), (-0.5, "-500 ms")],
+    [
+        (0, "0 s"),
+        (2e-6, "2 us"),
+        (0.0123, "12.3 ms"),
+        (1, "1 s"),
+        (119, "119 s"),
+        (159.4, "159 s"),
+        (999.6, "16.7 min"),
+        (-0.5, "-500 ms"),
+    ],
 )
 def test_seconds(duration: float, text: str) -> None:
     """The unit in which the number is shortest, the sign kept."""

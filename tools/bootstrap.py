@@ -71,18 +71,20 @@ def make_environment() -> None:
 
 
 def tests(arguments: Sequence[str]) -> list[tuple[str, tuple[str, ...]]]:
-    """Side by side on all cores; then, one after the other, the tests whose own workers want these cores.
+    """Two runs: tests without workers on all cores, then tests with worker processes, two files at a time.
 
-    Who selects by marks has the plain run of what was selected.
+    A selection by marks (`-m`) is one plain run.
     """
     if any(word.startswith("-m") for word in arguments):
         return [("tests", ("pytest", *arguments))]
     # A test process loads torch: more of them than this gain less than they take.
     beside = min(os.cpu_count() or 1, 8)
     side_by_side = ("-n", str(beside), "--dist", "worksteal") if beside > 1 else ()
+    # Workers wait for each other much of the time: two tests of theirs on two cores take less than one after the other.
+    two_files = ("-n", "2", "--dist", "loadfile") if beside > 1 else ()
     return [
         ("tests", ("pytest", "-m", "not workers", *side_by_side, *arguments)),
-        ("tests with workers", ("pytest", "-m", "workers", *arguments)),
+        ("tests with workers", ("pytest", "-m", "workers", *two_files, *arguments)),
     ]
 
 

@@ -6,6 +6,7 @@ Exit codes:
     1    `check` found problems
     2    your input is wrong
     3    a worker was lost
+    4    a loss, a gradient or a weight was nan or infinite while training
     70   our bug
     130  interrupted by Ctrl-C or SIGTERM: also a training, whether it could be saved or not
 """
@@ -18,6 +19,7 @@ from io import StringIO, TextIOWrapper
 from typing import Any
 
 from hocket.errors import HocketError
+from hocket.printable import printable
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -29,7 +31,7 @@ def main(arguments: list[str] | None = None) -> int:
         return _invoke(app, words)
     except HocketError as error:
         _tell(words, error)
-        print(f"error: {error}", file=sys.stderr)
+        print(printable(f"error: {error}", lines=True), file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt as stop:
         print(str(stop) or "interrupted", file=sys.stderr)

@@ -8,6 +8,7 @@ import typer
 
 from hocket.cli.cluster_options import Agnostic, Budget, Policy, Sharing, Table, Times
 from hocket.cli.options import Json
+from hocket.printable import say
 
 if TYPE_CHECKING:
     from hocket.cluster.allocation import Allocation
@@ -65,7 +66,7 @@ def solve(
     import time
     from dataclasses import replace
 
-    from hocket.cli.cluster_options import by_options, check_budget, policy_of
+    from hocket.cli.cluster_options import by_options, check_budget, check_prices, policy_of
     from hocket.cli.output import print_json
     from hocket.cli.remarks import of_deadlines
     from hocket.cluster.readers import gavel_snapshot, read_throughputs
@@ -77,6 +78,7 @@ def solve(
     there = replace(gavel_snapshot.read(snapshot, table, mixed), budget_usd=budget_usd)
     built_s = time.perf_counter()
     with by_options(str(snapshot)):
+        check_prices(policy, there.types)
         found = chosen.allocate(there)
     solved_s = time.perf_counter()
     notes = [found.note] if found.note else []
@@ -154,6 +156,6 @@ def _print(policy: str, found: "Allocation", there: "Snapshot", rows: int, took:
     if len(ids) > rows:
         print(f"  and {len(ids) - rows} more; --rows shows them, --json has all")
     used = zip(there.types, _in_use(found, there), strict=True)
-    print(f"  in use: {', '.join(f'{x:.1f} of {own.workers} {own.name}' for own, x in used)}")
+    say(f"  in use: {', '.join(f'{x:.1f} of {own.workers} {own.name}' for own, x in used)}")
     if found.note:
-        print(f"  note: {found.note}")
+        say(f"  note: {found.note}")

@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from hocket.cli import asking, cluster, comparing, measuring, overlapping, planning, plans, training, waving
+from hocket.cli.resuming import ResumingCommand
 from hocket.cli.scaling import scaling
 
 app = typer.Typer(
@@ -30,7 +31,7 @@ app.command("scaling")(scaling)
 app.command("show")(plans.show)
 app.command("check")(plans.check)
 app.command("simulate")(plans.simulate)
-app.command("train")(training.train)
+app.command("train", cls=ResumingCommand)(training.train)
 app.command("compare")(comparing.compare)
 app.command("papers")(comparing.papers)
 app.add_typer(cluster.app, name="cluster")

@@ -9,6 +9,7 @@ import typer
 
 from hocket.cli.options import Json, at_least_one
 from hocket.cli.planning import known_run
+from hocket.printable import say
 
 if TYPE_CHECKING:
     from hocket.plan.what_if import Question
@@ -77,8 +78,10 @@ def whatif(
     if asked.of_profile and any(question.change.rate != 1 for question in questions):
         print("  note: rates: all seconds of a profile's layers are divided, those of launching kernels as well")
     if asked.within and any(one.question.change.memory > 1 and one.anew is None for one in found):
-        print(f"  note: more memory is not used: the plan {asked.within}; --anew plans again")
-    print(f"now: {asked.now}, {show_number(asked.samples_per_s)} samples/s on {asked.cluster.name}")
+        say(f"  note: more memory is not used: the plan {asked.within}; --anew plans again")
+    if asked.could_search and any(one.same is None for one in found):
+        print("  note: this plan cannot be used unchanged in all of these cases; --anew plans again")
+    say(f"now: {asked.now}, {show_number(asked.samples_per_s)} samples/s on {asked.cluster.name}")
     print_answers(found, "what if: samples per second, against now")
 
 
@@ -96,6 +99,7 @@ class _Asked:
 
         self.answer: Any
         self.of_profile = self.swaps = False
+        self.could_search = cluster is None and not anew
         self.within = ""  # of a plan as it stands, how it swaps
         self.cluster: Cluster
         if cluster is None:
@@ -127,7 +131,7 @@ class _Asked:
         if isinstance(loaded, ModelProfile):
             past = known_run(loaded, self.cluster, None)
             if past is not None:
-                print(f"note: {past.line}", file=sys.stderr)
+                say(f"note: {past.line}", file=sys.stderr)
                 loaded = past.applied(loaded)
             profiles = {model: loaded}
             self.of_profile = True

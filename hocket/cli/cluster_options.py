@@ -10,6 +10,7 @@ import typer
 if TYPE_CHECKING:
     from hocket.cluster.core import Policy as Allocating
     from hocket.cluster.options import Options
+    from hocket.cluster.workers import WorkerType
 
 Policy = Annotated[
     str, typer.Option("--policy", "-p", help="NAME of `hocket cluster policies`, or NAME:agnostic and the like.")
@@ -42,6 +43,7 @@ _OPTIONS = {
     "options: estimating": "--estimate",
 }
 _BUDGETED = "makespan_budget"
+_OF_COST = ("min_cost", "min_cost_slo")
 # What papers and schedulers call policies that have other names here.
 _CALLED = {
     "las": "max_min_fairness",
@@ -115,6 +117,25 @@ def check_budget(policies: list[str], budget_usd: float | None) -> None:
         within("--budget-usd", budget_usd, 0.0, 1e15, "dollars")
 
 
+def check_prices(policy: str, types: "Sequence[WorkerType]") -> None:
+    """Refuse types of a file that have no price, where the policy looks at prices: whoever wrote the file forgot it, or it is 0.
+
+    In a live cluster a price may become 0: such workers are taken first, see docs/cluster.md.
+
+    Arguments:
+        policy: as the command line spells it.
+
+    Raises:
+        InputError: at the first such type.
+    """
+    from hocket.errors import InputError
+
+    for own in types if policy.partition(":")[0] in _OF_COST else ():
+        if own.workers and not own.price_usd_per_hour:
+            place, step = f"worker type {own.name}: price_usd_per_hour", "A policy of cost needs prices."
+            raise InputError(place, str(own.price_usd_per_hour), "dollars an hour, > 0", step)
+
+
 def check_once(option: str, values: Sequence[str], what: str) -> None:
     """Refuse a value that is there twice.
 
@@ -161,11 +182,12 @@ def check_outputs(outputs: Mapping[str, Path | None], inputs: Sequence[Path | No
 
 
 @contextmanager
-def by_options(place: str = "", workers: str = "") -> Iterator[None]:
+def by_options(place: str = "", workers: str = "", policy: str = "") -> Iterator[None]:
     """Whatever an option made wrong is told at the option.
 
     Arguments:
         place: of the file that the rest is in, where there is one only. workers: of the file that types of workers are in.
+        policy: under which a simulation runs.
     """
     from hocket.errors import InputError
 
@@ -173,6 +195,8 @@ def by_options(place: str = "", workers: str = "") -> Iterator[None]:
         yield
     except InputError as error:
         place = place or (workers if error.place.startswith("worker type ") else "")
+        if error.place == "simulation" and policy:
+            raise InputError(f"simulation of {policy}", error.found, error.expected, error.next_step) from None
         if error.place not in _OPTIONS and place:
             raise InputError(f"{place}: {error.place}", error.found, error.expected, error.next_step) from None
         if error.place not in _OPTIONS:

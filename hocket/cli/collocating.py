@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from hocket.printable import say
+
 if TYPE_CHECKING:
     from hocket.cost.contention import Collocation
     from hocket.plan.open import Opened
@@ -115,8 +117,12 @@ def told(opened: "Opened", found: "Collocated") -> Told:
     job, rates = found.background, found.background_samples_per_s
     before, after = (sum(shares) / len(found.idle) for shares in zip(*found.idle.values(), strict=True))
     rows = [
-        ["iteration", show_seconds(alone.iteration_s), show_seconds(together.iteration_s)],
-        ["foreground is slower by", "", f"{found.slowdown - 1:.1%}"],
+        [
+            f"iteration{' of the excerpt' if opened.excerpt else ''}",
+            show_seconds(alone.iteration_s),
+            show_seconds(together.iteration_s),
+        ],
+        ["foreground is slower by", "", f"{round(found.slowdown - 1, 3) + 0:.1%}"],
         [
             "foreground, samples/s",
             show_number(found.foreground.costs.batch_size / alone.iteration_s),
@@ -153,7 +159,7 @@ def print_told(one: Told) -> None:
     print_table(f"{one.title}, predicted", _FIGURES, one.figures, right=(1, 2))
     print_table(one.about_devices, _DEVICES, one.devices, right=(1, 2, 3, 4))
     for note in one.notes:
-        print(f"  note: {note}")
+        say(f"  note: {note}")
 
 
 def in_report(one: Told, found: "Collocated") -> "Together":
@@ -172,6 +178,8 @@ def _notes(opened: "Opened", found: "Collocated") -> Iterator[str]:
     from hocket.simulate.replay import COLLECTIVE
     from hocket.units import show_number, show_seconds
 
+    if opened.excerpt:
+        yield f"the batch is too long to be simulated whole: these figures are of an excerpt, {opened.excerpt}"
     rules = found.rules
     total_s = sum(found.lost_s.values())
     if found.slowdown > _MUCH and total_s > 0:
@@ -188,6 +196,11 @@ def _notes(opened: "Opened", found: "Collocated") -> Iterator[str]:
         yield (
             "nothing runs beside a layer: by their profiles the foreground's layers and the background's launches need all of a "
             "device, so that --gaps changes nothing"
+        )
+    elif rules.priority and rules.beside and found.room and found.at_ceiling and found.ceilings:
+        yield (
+            "nothing is launched beside a layer: alone, the background uses no more of a device than the foreground does, and both "
+            "together do no more than the better of them; larger steps of the background use more"
         )
     if not rules.priority and not rules.beside:
         yield "with --no-priority --gaps launches begin in gaps alone, but a layer that comes meanwhile shares the device equally"

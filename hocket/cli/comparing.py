@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hocket.cli.options import Json
+from hocket.printable import say
 
 if TYPE_CHECKING:
-    pass
+    from hocket.trace.parts import Parts
 
 
 def compare(
@@ -38,7 +39,7 @@ def compare(
         )
     found = compare_traces(believed, real)
     if json:
-        print_json(as_data(found))
+        print_json(as_data(found) | {"parts": found.parts.as_data() if found.parts is not None else None})
         return
 
     def table(
@@ -57,6 +58,8 @@ def compare(
         print_table(title, columns, rows, right=range(1, len(columns)))
 
     table("predicted beside measured", (found.update, *found.kinds), in_seconds, means=True)
+    if found.parts is not None:
+        print_parts(found.parts)
     table("single instructions that differ most", found.largest, in_seconds)
     if found.memory:
         table("peak memory", found.memory, in_bytes)
@@ -70,9 +73,21 @@ def compare(
         print(
             f"  {show_count(found.only_predicted, 'instruction')} only in the prediction, {found.only_measured} only in the measurement"
         )
+    excerpt = believed.meta.get("excerpt")
+    if isinstance(excerpt, str):
+        say(f"  the prediction shows an excerpt, {excerpt[:80]}; its update time is for the whole batch")
     left_out = real.meta.get("left_out")
     if isinstance(left_out, int) and left_out:
         print(f"  the measured run was longer: its first {show_count(left_out, 'instruction')} were not kept")
+
+
+def print_parts(parts: "Parts") -> None:
+    """The parts of an update's error, a line each."""
+    from hocket.cli.table import in_seconds, print_table
+
+    unit, cells = in_seconds([seconds for _, seconds, _ in parts.rows])
+    rows = [[name, cell, f"{share:+.1%}"] for (name, _, share), cell in zip(parts.rows, cells, strict=True)]
+    print_table("why an update took longer (+) or less (-)", ["part", f"seconds ({unit})", "error"], rows, right=(1, 2))
 
 
 def papers(json: Json = False) -> None:

@@ -8,6 +8,7 @@ import typer
 
 from hocket.cli.progress import Progress
 from hocket.cli.table import print_table
+from hocket.printable import say
 from hocket.units import show_count, show_gap
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ class Explained:
     def print(self) -> None:
         """The sentence, and the table of what would help."""
         for line in self.lines():
-            print(f"  {line}")
+            say(f"  {line}")
         print_answers(self.answers, "what would help: samples per second, against now")
 
     def json(self) -> dict[str, Any]:

@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from hocket.printable import say
+
 if TYPE_CHECKING:
     from hocket.plan.goal import Goal, Worth
     from hocket.plan.parting import Parting, Planned, Tried
@@ -132,6 +134,6 @@ def print_parts(parting: "Parting[Any]") -> None:
     for why, devices in reasons.items():
         least, most = min(devices), max(devices)
         count = show_count(len(devices), "part")
-        print(f"  {why}: {count} of {show_count(most, 'device') if least == most else f'{least} to {most} devices'}")
+        say(f"  {why}: {count} of {show_count(most, 'device') if least == most else f'{least} to {most} devices'}")
     if parting.left:
         print(f"  not asked: {show_count(parting.left, 'part')} of more devices")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hocket.cli.options import Json
+from hocket.printable import say
 
 if TYPE_CHECKING:
     from hocket.cluster.core import Core
@@ -106,4 +107,4 @@ def replay(
         print(f"  and {len(core.leases) - rows} more; --rows shows them, --json has all")
     if found.torn_bytes:
         place = f"{journal}, line {len(found.events) + 2}"
-        print(f"  note: {place}: the record is cut off after {found.torn_bytes} bytes; it was left out")
+        say(f"  note: {place}: the record is cut off after {found.torn_bytes} bytes; it was left out")

@@ -5,7 +5,9 @@ from typing import Annotated, Any
 
 import typer
 
+from hocket.cli.options import at_least_one
 from hocket.cli.progress import Progress
+from hocket.printable import say
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document (seconds, bytes, unrounded).")]
 
@@ -163,7 +165,7 @@ def calibrate(
 
     rows = [[kind, f"{found.forward[kind]:.3g}", f"{found.backward[kind]:.3g}"] for kind in found.forward]
     print_table(f"{found.device_type}: measured by worked out", ["kind", "forward", "backward"], rows, right=(1, 2))
-    print(f"  learned from {found.source}")
+    say(f"  learned from {found.source}")
     print(f"wrote {output}")
 
 
@@ -171,6 +173,14 @@ def import_profile(
     kind: Annotated[str, typer.Argument(help="'pipedream' (graph.txt) or 'deeppool' (layer profiles).")],
     file: Annotated[Path, typer.Argument(help="The foreign profile.")],
     output: Annotated[Path, typer.Option("-o", "--output", help="Where to write the profile.")] = Path("profile.json"),
+    samples: Annotated[
+        int | None,
+        typer.Option(
+            "--samples",
+            help="pipedream only: samples in the profiled minibatch; by default derived from the sizes of its operators.",
+            show_default=False,
+        ),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Read a foreign profile.
@@ -178,10 +188,17 @@ def import_profile(
     Example: hocket import pipedream vgg16.graph.txt -o vgg16.json
     """
     from hocket import registry
+    from hocket.errors import InputError
 
     _check_output(output, "profile", '"microbatch_sizes"')
+    if samples is not None:
+        at_least_one("--samples", samples)
     reader = registry.load("hocket.profile.readers", kind, "kind of profile")
-    found = reader.read(file)
+    if samples is not None and kind != "pipedream":
+        raise InputError(
+            "--samples", f"{samples}, with {kind}", "a pipedream profile: other profiles contain their batch sizes"
+        )
+    found = reader.read(file) if samples is None else reader.read(file, samples=samples)
     _save(found, output, json)
 
 
@@ -265,7 +282,9 @@ def _save(found: Any, output: Path, json: bool) -> None:
 
         print_json({**as_data(found), "path": str(output)})
         return
-    _print_profile(found)
+    from hocket.cli.profiles import print_profile
+
+    print_profile(found, output)
     print(f"wrote {output}")
 
 
@@ -277,25 +296,3 @@ def _check_sizes(microbatch: list[int] | None, batch_size: int | None = None) ->
         if size < 1 or (batch_size is not None and size > batch_size):
             most = ">= 1 sample" if batch_size is None else f"1 to {batch_size}, the job's batch_size"
             raise InputError("--microbatch", str(size), most)
-
-
-def _print_profile(found: Any) -> None:
-    from hocket.cli.table import in_bytes, in_seconds, print_table
-
-    last = len(found.microbatch_sizes) - 1
-    layers = found.layers
-    second, times = in_seconds([s for layer in layers for s in (layer.forward_s[last], layer.backward_s[last])])
-    byte, sizes = in_bytes([b for layer in layers for b in (layer.stash_bytes[last], layer.weights_bytes)])
-    rows = [
-        [layer.name, layer.kind, *times[2 * k : 2 * k + 2], *sizes[2 * k : 2 * k + 2], ", ".join(layer.notes)]
-        for k, layer in enumerate(layers)
-    ]
-    title = f"{found.name} on {found.device_type}, microbatch {found.microbatch_sizes[last]} of {list(found.microbatch_sizes)}"
-    columns = ["layer", "kind", f"fwd ({second})", f"bwd ({second})", f"stash ({byte})", f"weights ({byte})", "notes"]
-    if not any(layer.notes for layer in layers):
-        columns, rows = columns[:-1], [row[:-1] for row in rows]
-    print_table(title, columns, rows, right=(2, 3, 4, 5), drop=(1,))
-    if found.compiled is not None:
-        print(f"  {found.compiled.line(last)}")
-    for note in found.notes:
-        print(f"  note: {note}")

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from math import isclose, isfinite
 from typing import TYPE_CHECKING, Any
 
-from hocket.cli.table import in_bytes, in_seconds, print_legend, print_table
+from hocket.cli.table import CHOSEN, in_bytes, in_seconds, print_chosen, print_legend, print_table
+from hocket.printable import say
 from hocket.profile.costs import AGAIN
 from hocket.units import show_bytes, show_count, show_number, show_peaks, show_ranges, show_seconds
 
@@ -42,18 +43,21 @@ def _plain(data: Any) -> Any:
 
 
 def print_search(found: "Search", limit: int, width: int | None = None) -> None:
-    """Candidates best first, of those that read alike only the first, then the reasons of the refusals."""
+    """The chosen candidate, the others by time (of those that read alike only the best), then the reasons of the refusals."""
+    from hocket.plan.candidates import TIE
+
     rows = []
     unlike: dict[tuple[str, ...], Candidate] = {}
     for one in found.candidates:
         unlike.setdefault((one.label, one.updates.text, _options(one)), one)
-    best = list(unlike.values())[:limit]
+    chosen, *rest = unlike.values() if unlike else (None,)
+    best = [*([chosen] if chosen else []), *sorted(rest, key=lambda one: one.iteration_s)][:limit]
     unit, times = in_seconds([candidate.iteration_s for candidate in best])
     size, peaks = in_bytes([max(candidate.peak_memory_bytes.values()) for candidate in best])
     for candidate, iteration, peak in zip(best, times, peaks, strict=True):
         rows.append(
             [
-                candidate.strategy,
+                f"{candidate.strategy}{CHOSEN * (candidate is chosen and len(best) > 1)}",
                 f"{candidate.config}{'*' if candidate.default_buckets else ''}",
                 str(candidate.plan.microbatch_size),
                 iteration,
@@ -82,19 +86,20 @@ def print_search(found: "Search", limit: int, width: int | None = None) -> None:
         marked = "; *: with buckets of 25 MiB, better ones were not looked for"
         told = f"{_LEGEND['config']}{marked if any(one.default_buckets for one in best) else ''}"
         print_legend({**_LEGEND, "config": told}, columns, width)
+        print_chosen([one.iteration_s for one in best], TIE, width)
         if len(unlike) < len(found.candidates):
             print("  of cuts that read alike only the best is shown")
         first = found.candidates[0]
         if not first.updates.same:
-            print(f"  note: {first.updates.sentence(first.strategy)}")
+            say(f"  note: {first.updates.sentence(first.strategy)}")
     else:
-        print(title)
+        say(title)
     for line in _refusals(found):
-        print(f"  refused: {line}")
+        say(f"  refused: {line}")
     for note in found.notes:
-        print(f"  note: {note}")
+        say(f"  note: {note}")
     for bug in found.bugs:
-        print(f"  warning: {bug}")
+        say(f"  warning: {bug}")
 
 
 def _options(candidate: "Candidate") -> str:
@@ -149,9 +154,10 @@ def updates_json(updates: "Updates") -> dict[str, Any]:
     """How a plan's updates differ from those of one process, as plain data."""
     return {
         "kind": updates.kind,
-        "same_as_one_process": updates.same,
+        "same_as_one_process": updates.same and not updates.differences,
         "updates_old": list(updates.old),
         "samples": list(updates.samples),
+        "differences": {one.kind: one.text for one in updates.differences},
     }
 
 
@@ -184,16 +190,18 @@ def print_plan(opened: "Opened") -> None:
     print_table(title, ["stage", "layers", "from ... to", devices, "buckets", "recompute"], rows, right=(0, 1, 4))
     code = [f"stage {s} ({stage.compile})" for s, stage in enumerate(plan.stages) if stage.compile]
     if code:
-        print(f"compiled: {', '.join(code)}")
+        say(f"compiled: {', '.join(code)}")
     if plan.swap is not None:
-        print(plan.swap.describe())
+        say(plan.swap.describe())
     if plan.tensor > 1:
         sent = "in parts, one each" if plan.slices else "whole by each"
         sent = "as slices of the sequence, one each" if plan.sequence_parallel else sent
         print(
             f"tensor-parallel: group k is devices {plan.tensor} k and the {plan.tensor - 1} behind it; borders are sent {sent}"
         )
-    print(opened.updates.sentence(plan.strategy))
+    say(opened.updates.sentence(plan.strategy))
+    for difference in opened.updates.differences:
+        say(f"  note: {difference.text}")
     now, then = opened.predicted, plan.predicted
     print(
         f"predicted: {show_seconds(now.iteration_s)} an iteration, "
@@ -224,12 +232,9 @@ def _again(opened: "Opened", stage: "PlanStage") -> str:
 def print_shortened(opened: "Opened") -> None:
     """Say where fewer microbatches a batch are shown than the plan has."""
     if opened.shown is not opened.plan:
-        count = show_count(opened.plan.microbatches, "microbatch")
-        columns, all_columns = (len(plan.stages[0].devices) for plan in (opened.shown, opened.plan))
-        part = f" in {columns} of {all_columns} columns" if columns < all_columns else ""
         print(
-            f"  note: a batch of {count} is too long to be looked at whole: program, trace and what is sent are those of "
-            f"{opened.shown.microbatches:,}{part}, whose middle repeats itself"
+            f"  note: the batch is too long to be looked at whole: program, trace and drawings are of an excerpt, {opened.excerpt}, whose "
+            "middle repeats itself; figures of an iteration are the plan's"
         )
 
 

@@ -11,6 +11,7 @@ from hocket.cli.explaining import Candidates, Explain, Why, explained_profile, e
 from hocket.cli.goals import Deadline, Objective, Samples, Tokens, goal_from, goal_json, goal_lines, print_parts
 from hocket.cli.options import Json, at_least_one
 from hocket.cli.progress import Progress
+from hocket.printable import say
 
 if TYPE_CHECKING:
     from hocket.hardware.cluster import Cluster
@@ -196,9 +197,9 @@ def plan(
                 lambda size: plan_profile(profiles, known, size, goal, progress, **options),
             )
         if max_batch is not None:
-            print(of_batches.line, file=sys.stderr if json else sys.stdout)
+            say(of_batches.line, file=sys.stderr if json else sys.stdout)
         if past is not None:
-            print(f"note: {past.line}; --no-experience leaves that out", file=sys.stderr if json else sys.stdout)
+            say(f"note: {past.line}; --no-experience leaves that out", file=sys.stderr if json else sys.stdout)
         why = Why(
             explain,
             candidates,
@@ -239,7 +240,7 @@ def plan(
             lambda size: plan_sizes(sized, known, size, goal, progress, **options),
         )
     if max_batch is not None:
-        print(found.line, file=sys.stderr if json else sys.stdout)
+        say(found.line, file=sys.stderr if json else sys.stdout)
     why = Why(
         explain,
         candidates,
@@ -312,7 +313,7 @@ def _report(
         print_parts(planned.parting)
     print_search(found, rows)
     for line in goal_lines(planned):
-        print(f"  {line}")
+        say(f"  {line}")
     try:
         why.print(found)
     except KeyboardInterrupt as stop:

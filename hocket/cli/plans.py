@@ -8,6 +8,7 @@ import typer
 
 from hocket.cli import collocating
 from hocket.cli.options import Json
+from hocket.printable import printable, say
 
 if TYPE_CHECKING:
     from hocket.plan.largest import Largest
@@ -36,7 +37,7 @@ def show(
     opened = open_plan(plan)
     compiled = opened.program
     if program:
-        print(print_program(compiled), end="")
+        print(printable(print_program(compiled), lines=True), end="")
         return
     if json:
         print_json(
@@ -54,7 +55,7 @@ def show(
     print_plan(opened)
     print_shortened(opened)
     grouped = opened.plan.tensor > 1
-    print(draw(compiled, width=width or line_width(), what="group" if grouped else "device"))
+    print(printable(draw(compiled, width=width or line_width(), what="group" if grouped else "device"), lines=True))
     print(
         "idle counts slots, a backward as two and a transfer as none, from the first to the last; the bubble of `hocket plan` and "
         "`simulate` is idle by busy seconds of an iteration"
@@ -83,9 +84,9 @@ def check(
         print_json({**found, "shown_batch_size": opened.shown.batch_size})
     elif problems:
         for problem in problems:
-            print(problem.message)
+            say(problem.message)
     else:
-        print(f"{compiled.name}: {len(compiled)} instructions, legal for every number of periods")
+        say(f"{compiled.name}: {len(compiled)} instructions, legal for every number of periods")
         print_shortened(opened)
     if problems:
         raise typer.Exit(1)
@@ -112,7 +113,7 @@ def simulate(
     launch_ms: collocating.LaunchMs = None,
     slowdown_limit: collocating.Limit = None,
 ) -> None:
-    """Predict a plan: iteration time, bubble, memory, traffic; and what a background job does in what it leaves of its devices.
+    """Predict a plan that `hocket check` accepts: iteration time, bubble, memory, traffic; and what a background job gets of its devices.
 
     Example: hocket simulate plan.yaml --trace trace.json --report report.html
     Example: hocket simulate plan.yaml --background profile.json --background-batch 4
@@ -123,7 +124,7 @@ def simulate(
     from hocket.errors import InputError
     from hocket.files import place_to_write, write_atomic
     from hocket.plan.largest import block_in_words
-    from hocket.plan.open import open_plan
+    from hocket.plan.open import open_plan, validate
     from hocket.report.swap_panel import largest_table
     from hocket.typed import as_data
     from hocket.units import show_number, show_peaks, show_seconds
@@ -132,13 +133,13 @@ def simulate(
         if path:
             place_to_write(path)
     opened = open_plan(plan)
+    validate(opened)
     rules = (background_batch, gaps, priority, outstanding, launch_ms, slowdown_limit)
     if background is None and rules != (None, False, True, 1, None, None):
         raise InputError("--background", "nothing", "a job's file, for the options of a background job")
     both = None if background is None else collocating.collocated(opened, background, *rules)
     real = _run_of(measured, report, opened.program.name) if measured else None
-    found, shown = opened.simulate_shown()
-    summary = opened.of_whole(shown)
+    found, summary = opened.simulate()
     if trace:
         (found if both is None else both.trace).save(trace)
     people = report is not None or not json
@@ -154,7 +155,7 @@ def simulate(
         together = collocating.in_report(told, both) if told is not None and both is not None else None
         beside = courses(opened.shown, opened.profile, found)
         on_hosts = host_course_of(opened.shown, opened.profile)
-        html = report_html(opened.shown, found, shown, real, lent, together, beside, on_hosts, depths)
+        html = report_html(opened.plan, found, summary, real, lent, together, beside, on_hosts, depths, opened.shown)
         write_atomic(report, html)
     if json:
         with_job = {} if both is None else {"background": collocating.collocated_json(both)}
@@ -184,7 +185,7 @@ def simulate(
         table, block = depths
         rows = [list(row[:-1]) for row in table.rows]
         print_table("how deep a model each strategy can train here", table.columns[:-1], rows, table.right)
-        print(f"  {block}")
+        say(f"  {block}")
     for path in (trace, report):
         if path:
             print(f"wrote {path}")

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from hocket.printable import printable
 from hocket.units import show_seconds
 
 EVERY_S = 10.0
@@ -49,7 +50,9 @@ class Bar:
         """So much of a total (0: not known) is done, and this is being done."""
         if not total:
             self.tasks[0].total = None  # which `update` takes for no change
-        self._bar.update(self._task, completed=done, total=total or None, description=f"{self._title}: {label}")
+        self._bar.update(
+            self._task, completed=done, total=total or None, description=printable(f"{self._title}: {label}")
+        )
 
     @property
     def tasks(self) -> Any:
@@ -96,4 +99,4 @@ class Lines:
 
     def _go_on(self) -> None:
         while not self._over.wait(self._every_s):
-            print(self.line(), file=sys.stderr, flush=True)
+            print(printable(self.line()), file=sys.stderr, flush=True)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from hocket.cli.progress import Progress
 from hocket.cli.remarks import of_costs, of_deadlines, once
 from hocket.cli.world import world_of
+from hocket.printable import say
 
 if TYPE_CHECKING:
     from hocket.cli.cluster_options import Chosen
@@ -129,7 +130,7 @@ def replay_of(
     """
     import time
 
-    from hocket.cli.cluster_options import by_options
+    from hocket.cli.cluster_options import by_options, check_prices
     from hocket.cli.journaling import watching
     from hocket.cluster.metrics import summary
     from hocket.cluster.simulator import simulate as simulated
@@ -137,7 +138,8 @@ def replay_of(
     options = policy.options
     counted = {job.id for job in work.jobs[options.first : options.last]} if tell else set()
     start_s = time.perf_counter()
-    with by_options(workers=site.file), watching(journal, policy.spelt, tell, counted) as watch:
+    with by_options(workers=site.file, policy=policy.shown), watching(journal, policy.spelt, tell, counted) as watch:
+        check_prices(policy.spelt, site.types)
         run = simulated(work, site.types, site.table, policy.allocate, options, site.given, watch)
     wall_s = time.perf_counter() - start_s
     told = of_deadlines(policy, work.jobs)
@@ -235,7 +237,7 @@ def print_replays(workload: str, replays: Sequence[Replay], times: bool) -> None
     if left_out:
         print(f"  a wider terminal shows {', '.join(name.partition(' (')[0] for name in left_out)} as well")
     for line in once([(one.policy, remarks(one)) for one in replays]):
-        print(f"  {line}")
+        say(f"  {line}")
 
 
 def remarks(found: Replay) -> list[str]:

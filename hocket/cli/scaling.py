@@ -7,6 +7,7 @@ import typer
 
 from hocket.cli.options import Json, at_least_one
 from hocket.cli.progress import Progress
+from hocket.printable import say
 
 if TYPE_CHECKING:
     from hocket.hardware.cluster import Cluster
@@ -75,7 +76,7 @@ def scaling(
         base = f"a batch of {found.base_batch * counts[0]:,} on {show_count(counts[0], 'device')}"
         print_table(f"{name} to {known.name}, time and speedup against {base}", columns, rows, right=range(6))
         for note in (*rough, *found.notes):
-            print(f"  note: {note}")
+            say(f"  note: {note}")
         _print_networks(level, networks)
     if report:
         from hocket.report.scaling import scaling_report_html

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from hocket.cli.output import error_json, print_json, updates_json
-from hocket.cli.table import in_bytes, in_seconds, print_legend, print_table
+from hocket.cli.table import CHOSEN, in_bytes, in_seconds, print_chosen, print_legend, print_table
+from hocket.printable import say
 from hocket.units import show_bytes, show_count, show_gap, show_number, show_seconds
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def report(planned: "Planned[SizedSearch]", output: Path | None, rows: int, json
         print_parts(planned.parting)
     _print(found, rows)
     for line in goal_lines(planned, equation_s):
-        print(f"  {line}")
+        say(f"  {line}")
     why.print(found)
     if output:
         print(f"wrote {output} and {beside}; next: hocket show {output}, hocket simulate {output}")
@@ -115,7 +116,7 @@ def sized_json(found: "SizedSearch", fits: bool = True) -> dict[str, Any]:
         "considered": meshes.considered,
         "too_large": meshes.too_large,
         "simulated": len(meshes.found),
-        "candidates": [candidate(one) for one in found.candidates] if fits else [],
+        "candidates": [candidate(one) for one in found.told()] if fits else [],
         "next": {"config": str(behind[0]), "at_least_s": behind[1]} if behind else None,
         "quicker_with_more_memory": miss(meshes.quicker),
         "nearest_miss": miss(meshes.nearest),
@@ -134,12 +135,14 @@ def _counts(found: "SizedSearch") -> str:
 
 
 def _print(found: "SizedSearch", limit: int) -> None:
-    best = found.candidates[:limit]
+    from hocket.plan.candidates import TIE
+
+    best = found.told()[:limit]
     unit, times = in_seconds([one.iteration_s for one in best])
     size, peaks = in_bytes([one.bytes for one in best])
     rows = [
         [
-            one.mesh.strategy,
+            f"{one.mesh.strategy}{CHOSEN * (one is best[0] and len(best) > 1)}",
             one.mesh.config,
             str(one.mesh.samples),
             one.mesh.recompute,
@@ -163,8 +166,9 @@ def _print(found: "SizedSearch", limit: int) -> None:
         drop=(5, 8, 7),
     )
     print_legend(_LEGEND, columns)
+    print_chosen([one.iteration_s for one in best], TIE)
     for line in _reasons(found):
-        print(f"  {line}")
+        say(f"  {line}")
 
 
 def _on_types(best: "Meshed") -> str:
@@ -180,7 +184,7 @@ def _reasons(found: "SizedSearch") -> Iterator[str]:
     """Why this one: where its time goes, what comes next, and what memory keeps away."""
     from hocket.plan.limits import limits_of
 
-    best, meshes = found.best, found.meshes
+    best, meshes = found.written, found.meshes
     limits = limits_of(found, best)
     shares = {name: share for name, share in limits.shares().items() if share >= 0.005}
     spent = ", ".join(f"{name} {share:.0%}" for name, share in sorted(shares.items(), key=lambda one: -one[1]))
@@ -194,7 +198,7 @@ def _reasons(found: "SizedSearch") -> Iterator[str]:
         each = Counter(word for word in best.mesh.again if word != "none")
         counts = ", ".join(f"{word} {count}" for word, count in sorted(each.items()))
         yield f"recompute: {counts} of {found.model.layers} blocks, as few as fit; those of the first stages and chunks"
-    rest = found.candidates[1:]
+    rest = found.told()[1:]
     if rest:
         more = rest[0].iteration_s / best.iteration_s - 1
         yield f"runner-up: {rest[0].mesh} {show_gap(more)}" + (", which counts as equal" if more < 0 else "")
@@ -203,7 +207,7 @@ def _reasons(found: "SizedSearch") -> Iterator[str]:
         more = least_s / best.iteration_s - 1
         by = f"at least {more:.1%} more" if more >= 0 else f"at most {-more:.1%} less, which counts as equal"
         yield f"runner-up: {mesh}, by its bound {by}"
-    if meshes.quicker:
+    if meshes.quicker and meshes.quicker.seconds < best.iteration_s:
         miss = meshes.quicker
         yield (
             f"memory: {miss.mesh} could take down to {1 - miss.seconds / best.iteration_s:.1%} less, but needs "

@@ -10,6 +10,7 @@ from hocket.cli.generating import Kind, drawn
 from hocket.cli.progress import Progress
 from hocket.cli.remarks import once
 from hocket.cli.replays import Replay, Site, as_json, check_length, remarks, replay_of, teller
+from hocket.printable import say
 
 if TYPE_CHECKING:
     import numpy as np
@@ -126,9 +127,9 @@ def print_sweep(
     if left_out:
         print(f"  a wider terminal shows {', '.join(left_out)} as well")
     for name, gain in gained.items():
-        print(f"  {gain.sentence(name, names[0])}")
+        say(f"  {gain.sentence(name, names[0])}")
     for line in once([(f"{run.policy} at {run.per_hour:g}", run.remarks) for run in found]):
-        print(f"  {line}")
+        say(f"  {line}")
 
 
 def write_sweep(path: Path, found: Sequence[Swept], title: str) -> None:

@@ -11,6 +11,8 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from math import isfinite
 
+from hocket.printable import printable
+
 _INDENT, _GAP, _NARROW_GAP = "  ", 3, 2
 _NO_TERMINAL = 140
 _LEAST = 8  # characters that a column of text keeps, however narrow the terminal is
@@ -44,7 +46,11 @@ def print_table(
         The names of the columns left out.
     """
     width = width or line_width()
-    title, columns, rows = _plain(title), [_plain(name) for name in columns], [[_plain(c) for c in row] for row in rows]
+    title, columns, rows = (
+        printable(title),
+        [printable(name) for name in columns],
+        [[printable(c) for c in row] for row in rows],
+    )
     natural = [max(_cells(cell) for cell in (column, *(row[k] for row in rows))) for k, column in enumerate(columns)]
     shown = list(range(len(columns)))
     gap = _GAP if _total(natural, shown, _GAP) <= width else _NARROW_GAP
@@ -69,6 +75,26 @@ def print_legend(meanings: Mapping[str, str], columns: Sequence[str], width: int
     """What columns of a table mean; of a column's name its unit is left out."""
     names = {name.partition(" (")[0] for name in columns}
     told = "; ".join(f"{name}: {meaning}" for name, meaning in meanings.items() if name in names)
+    for line in textwrap.wrap(told, (width or line_width()) - 2):
+        print(f"  {line}")
+
+
+CHOSEN = " ←"
+"""Behind the name of the row that was chosen."""
+
+
+def print_chosen(iterations_s: Sequence[float], tie: float, width: int | None = None) -> None:
+    """Explain the mark and the order of a table of plans; nothing where there is one row.
+
+    Arguments:
+        iterations_s: by row, the chosen one first. tie: by which share of the quickest others count as equal.
+    """
+    if len(iterations_s) < 2:
+        return
+    why = "the quickest"
+    if min(iterations_s) < iterations_s[0]:
+        why = f"the simplest (fewest stages, then devices) of those within {tie:.0%} of the quickest, which count as equal"
+    told = f"{CHOSEN.strip()}: the plan that was chosen, {why}; the others by time"
     for line in textwrap.wrap(told, (width or line_width()) - 2):
         print(f"  {line}")
 
@@ -99,11 +125,6 @@ def _figure(value: float, digits: int) -> str:
     before = len(str(int(abs(value)))) if abs(value) >= 1 else 0
     shown = f"{value:,.{min(3, max(0, digits - before))}f}"
     return shown if shown.strip("-0.,") else "<0.001"
-
-
-def _plain(text: str) -> str:
-    """Without what would move the cursor or change colours: names come from files."""
-    return "".join(c if c.isprintable() else " " for c in text)
 
 
 def _cells(text: str) -> int:

@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from hocket.cli.resuming import Resume, read_resume
+
 Json = Annotated[bool, typer.Option("--json", help="Print JSON lines: one a step, then the summary.")]
 
 
@@ -18,9 +20,13 @@ def train(
         int | None, typer.Option(help="Steps between two checkpoints; a tenth of what is to do by default.")
     ] = None,
     keep: Annotated[int, typer.Option(help="How many of the newest checkpoints stay.")] = 3,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Go on from the newest whole checkpoint, under any plan.")
-    ] = False,
+    resume: Resume = None,
+    on_nan: Annotated[
+        str,
+        typer.Option(
+            help="When a loss or gradient is nan or infinite: stop ends the run and names the place, skip leaves the update out, go continues."
+        ),
+    ] = "stop",
     device: Annotated[str, typer.Option(help="auto (as the plan's cluster says), cpu or cuda.")] = "auto",
     threads: Annotated[int, typer.Option(help="Threads of each worker on a CPU.")] = 1,
     pin: Annotated[
@@ -48,6 +54,8 @@ def train(
 
     Example: hocket train job.py plan.yaml --steps 100 --checkpoint checkpoints
 
+    A plan that `hocket check` refuses is refused here in the same words, if its profile is at hand.
+
     On many machines: torchrun --nnodes 2 --nproc-per-node 8 -m hocket train job.py plan.yaml
     """
     from hocket.run.display import listener
@@ -64,7 +72,8 @@ def train(
             checkpoint=str(checkpoint) if checkpoint else None,
             every=every,
             keep=keep,
-            resume=resume,
+            resume=read_resume(resume),
+            on_nan=on_nan,
             device=device,
             threads=threads,
             pin=pin,

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from hocket.printable import say
+
 if TYPE_CHECKING:
     from hocket.run.waving import Waved
 
@@ -32,7 +34,8 @@ def waves(
     One wave is the plan's microbatch on every device (or chain of devices). The profile says for how many waves memory, compute and
     network have room; so many are trained for some steps, and one fewer each time (Wavelet, appendix B.2), until an iteration is hardly
     longer than one wave's; of two waves on the same devices until more is trained. Each wave has a batch of its own, so that the plan's
-    batch is as many times larger: the job is to say so. What is trained here is thrown away. The machine must have nothing else to do.
+    batch is as many times larger: the job is to say so. Each number is trained in turns with one wave, so that both meet the same machine.
+    What is trained here is thrown away. Other programs should leave the cores alone.
 
     Example: hocket waves job.py model_parallel.yaml -o waves.yaml
     """
@@ -85,7 +88,7 @@ def _print(found: "Waved") -> None:
             continue
         pace = show_number(one.waves * each / one.iteration_s)
         rows.append([str(one.waves), show_seconds(one.iteration_s), f"{one.stretch:+.1%}", pace])
-    print(f"room for {found.room.waves}: {found.room.why}")
+    say(f"room for {found.room.waves}: {found.room.why}")
     print_table(
         f"{each} samples a wave", ["waves", "an iteration", "beside one", "samples/s"], rows, right=(0, 1, 2, 3)
     )

@@ -1,8 +1,8 @@
 """Asking: when a policy is asked for an allocation, and what it is told.
 
 It is asked in the first round after something came, went or changed, or in every round, as settings say; not sooner than some
-time after the last answer, unless workers came or went, which no allocation outlives. While the solver fails, the last answer
-holds on.
+time after the last answer, unless workers came or went, which no allocation outlives. While the solver fails, or the policy refuses
+what it is told, such as prices that all became 0, the last answer holds on.
 Source: sections 5.3 and 5.5.
 """
 
@@ -16,6 +16,7 @@ from hocket.cluster.policies._lp import SolverTrouble
 from hocket.cluster.roster import Roster
 from hocket.cluster.settings import Settings
 from hocket.cluster.snapshot import Entity, Pairs, Snapshot
+from hocket.errors import InputError
 
 __all__ = ["Asking", "Policy"]
 
@@ -26,6 +27,7 @@ class Asking:
     """A policy, and what is known of how its last answer has aged.
 
     Attributes:
+        policy: what is asked.
         kept: what classes of jobs keep beside each other, see Pairs, with one class more, that shares with nobody.
         made_s: when the allocation that holds was made; holds_s, fills: for how long, and whether free workers may be given away.
         stale: it is to be made anew. must: at once.
@@ -40,7 +42,7 @@ class Asking:
         entities: tuple[Entity, ...],
         budget_usd: float | None,
     ) -> None:
-        self._policy, self._settings = policy, settings
+        self.policy, self._settings = policy, settings
         self.entities, self.budget_usd, self.spent_usd = entities, budget_usd, 0.0
         self.kept = None if kept is None else _with_nobody(kept)
         self.made_s: float | None = None
@@ -60,14 +62,27 @@ class Asking:
         return self.stale or self.holds_s < float("inf")
 
     def ask(self, roster: Roster, floor: Floor, now_s: float) -> tuple[Allocation | None, str]:
-        """A new allocation, if one is due; and why there is none, if the solver failed."""
+        """A new allocation, if one is due; and why there is none, if the solver failed or the policy refused.
+
+        Raises:
+            InputError: the policy refuses the first snapshot that it is shown: nothing holds that could go on.
+        """
         if not roster.slot or not self.due(now_s):
             return None, ""
+        counted = roster.isolated()
         roster.count_isolated(np.where(floor.consolidated, floor.workers[floor.type_of], 0))
         try:
-            return self._policy(self.snapshot(roster, floor, now_s)), ""
+            return self.policy(self.snapshot(roster, floor, now_s)), ""
         except SolverTrouble as trouble:
             return None, f"{trouble}; the last allocation holds on"
+        except InputError as error:
+            if self.made_s is None:
+                roster.set_isolated(counted)
+                raise
+            return None, f"{error}; the last allocation holds on"
+        except BaseException:
+            roster.set_isolated(counted)
+            raise
 
     def holds(self, allocation: Allocation, now_s: float) -> None:
         """From now on an allocation holds."""

@@ -38,6 +38,7 @@ from hocket.cluster.events import (
     RoundEnded,
     SharingMeasured,
     Stop,
+    StopOne,
     ThroughputMeasured,
     WakeAt,
     WorkersJoined,
@@ -171,10 +172,11 @@ class Core:
         return told
 
     def _leaves(self, job: str, reason: str, now_s: float) -> list[Command]:
-        over, claims = self.floor.leave(job)
+        lease, over, claims = self.floor.leave(job)
         if over:
             self._enter(claims, now_s)
-        return [Stop(lease, reason) for lease in over]
+            return [Stop(one, reason) for one in over]
+        return [] if lease is None else [StopOne(lease, job, reason)]
 
     # Workers and figures change.
 

@@ -16,7 +16,7 @@ from hocket.cluster.lease import Lease
 __all__ = [
     "JobArrived", "Progressed", "JobFinished", "JobFailed", "JobWithdrawn", "RoundEnded", "WorkersLost", "WorkersJoined",
     "PriceChanged", "ThroughputMeasured", "SharingMeasured", "Event",
-    "Start", "Renew", "Preempt", "Stop", "WakeAt", "Refuse", "Note", "Command",
+    "Start", "Renew", "Preempt", "Stop", "StopOne", "WakeAt", "Refuse", "Note", "Command",
 ]  # fmt: skip
 
 _STRICT: dict[str, Any] = {"extra": "forbid"}
@@ -184,7 +184,7 @@ class Renew(NamedTuple):
 
 
 class Preempt(NamedTuple):
-    """Save a checkpoint of the lease's jobs and free its workers."""
+    """Save a checkpoint of the lease's jobs that still run and free its workers."""
 
     lease: Lease
 
@@ -193,6 +193,14 @@ class Stop(NamedTuple):
     """End the lease: nothing of it is to be saved, or nothing can be; jobs of it that are not finished go back into the queue."""
 
     lease: Lease
+    reason: str
+
+
+class StopOne(NamedTuple):
+    """End one job of a lease of two, with nothing to save; the other goes on under the same lease until the round ends."""
+
+    lease: Lease
+    job: str
     reason: str
 
 
@@ -215,4 +223,4 @@ class Note(NamedTuple):
     text: str
 
 
-Command = Start | Renew | Preempt | Stop | WakeAt | Refuse | Note
+Command = Start | Renew | Preempt | Stop | StopOne | WakeAt | Refuse | Note

@@ -2,7 +2,7 @@
 
 A job takes its place on the first type of workers that has enough of them free, in the order of the types; the first for which
 there is none makes all behind it wait. It is blind to speeds, so the order of types is all that it knows. It remembers who is
-where, so each run needs one of its own.
+where, so each run needs one of its own. A job that turns out to do nothing where it is takes a place elsewhere.
 Source: the baseline FIFO of section 5.7.3.
 """
 
@@ -58,7 +58,7 @@ class FirstCome:
         for j, active in enumerate(snapshot.jobs):
             column = before.get(active.job.id)
             kind = -1 if column is None else snapshot.columns[column].type
-            if column is not None and free[kind] >= snapshot.scale[j]:
+            if column is not None and free[kind] >= snapshot.scale[j] and snapshot.throughputs[j, column] > 0:
                 self._column[active.job.id] = column
                 free[kind] -= snapshot.scale[j]
         for j, active in enumerate(snapshot.jobs):
@@ -84,6 +84,7 @@ class FirstCome:
             self._came.setdefault(name, len(self._came))
         kinds = {c.type: k for k, c in enumerate(snapshot.columns) if c.consolidated}
         free = {k: snapshot.workers[kind] for kind, k in kinds.items()}
+        self._column = {name: k for name, k in self._column.items() if name not in at or steps[at[name], k] > 0}
         queue = [j for j, name in enumerate(ids) if j not in refused and name not in self._column]
         for name in sorted(self._column, key=self._came.__getitem__):
             column = self._column[name]

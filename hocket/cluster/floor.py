@@ -90,17 +90,17 @@ class Floor:
         """Columns of the jobs that run."""
         return {name: r.column for r in self.running.values() for name in r.jobs if name not in self.ended}
 
-    def leave(self, job: str) -> tuple[list[Lease], Claims]:
-        """A job runs no more; the lease that it was in, if nothing of that runs any more: it is over."""
+    def leave(self, job: str) -> tuple[Lease | None, list[Lease], Claims]:
+        """A job runs no more; the lease that it ran in, and that again if nothing of it runs any more: it is over."""
         if self._of is None:
             self._of = {name: n for n, lease in self.running.items() for name in lease.jobs if name not in self.ended}
         number = self._of.pop(job, None)
         if number is None:
-            return self._over([])
+            return None, *self._over([])
         lease = self.running[number]
         self._stays.pop(self._keys[self._turned[0].index(number)], None)
         self.ended.add(job)
-        return self._over([lease] if self.ended.issuperset(lease.jobs) else [])
+        return lease, *self._over([lease] if self.ended.issuperset(lease.jobs) else [])
 
     def _over(self, leases: list[Lease]) -> tuple[list[Lease], Claims]:
         """These do not hold any more."""

@@ -30,7 +30,7 @@ class Machine:
         held: leases that hold, by number.
         remaining: steps, by job. finished_s: by job, None before. busy_s: by job, at work when its steps were counted last.
         finishes: (when, job) of those that finish in this round, the latest first.
-        ends_s: when the last job of this round has nothing more to do in it.
+        ends_s: when the last job of this round has nothing more to do in it. moves: somebody does steps in this round.
         price_changes: when, of which type, dollars an hour.
         spans: leases that are over, as Span has them; plain tuples, of which the garbage collector looks at none for long.
     """
@@ -69,6 +69,7 @@ class Machine:
         self._speeds: list[float] = []
         self._from_s: list[float] = []
         self.ends_s = self.settled_s = 0.0
+        self.moves = False
         self.spans: list[tuple[tuple[int, ...], int, int, float, float, float]] = []
         self.price_changes: list[tuple[float, int, float]] = []
 
@@ -142,13 +143,14 @@ class Machine:
     def plan(self, until_s: float) -> None:
         """Find out who finishes in this round, which ends then at the latest."""
         self._begin()
-        self.finishes, self.ends_s = [], until_s
+        self.finishes, self.ends_s, self.moves = [], until_s, False
         if not self.running:
             return
         jobs = self._jobs_running()
         speed, since_s, remaining = self.speed[jobs], self.since_s[jobs], self.remaining[jobs]
         able = self._steps(speed * np.maximum(until_s - since_s, 0.0))
         done = remaining <= able
+        self.moves = bool(np.maximum.reduce(speed) > 0)
         if np.minimum.reduce(speed) <= 0:  # who does nothing is busy until the end
             speed = np.where(speed > 0, speed, np.inf)
             since_s = np.where(speed < np.inf, since_s, until_s)
@@ -168,6 +170,13 @@ class Machine:
         held = self.held[number]
         if len(held[0]) == 1 or not any(map(self.running.__contains__, held[0])):
             self._over([self.held.pop(number)], now_s)
+
+    def stop_one(self, job: int, now_s: float) -> None:
+        """A job that is not finished runs no more, while the one beside it does; the lease goes on."""
+        if job in self.running:
+            self._count(np.array([job], dtype=np.int64), now_s)
+            del self.running[job]
+            self._jobs = None
 
     def leave(self, leases: Iterable[Lease], now_s: float, saved: bool) -> None:
         """Leases end; saved: what their jobs did up to now counts."""

@@ -19,6 +19,36 @@ from hocket.cluster.snapshot import Snapshot
 from hocket.registry import load
 
 
+class Named:
+    """A policy of the folder, with what it remembers.
+
+    Attributes:
+        told: what the next call is told besides its snapshot. session: what its solver keeps.
+    """
+
+    def __init__(self, name: str, blind: bool, rest: Literal["most", "middle"]) -> None:
+        """
+        Arguments:
+            name, blind, rest: see `policy_named`.
+        """
+        self.name, self.blind, self.rest = name, blind, rest
+        self.told: dict[str, Any] = {}
+        self.session = Session()
+        self._module = load("hocket.cluster.policies", name, "policy")
+
+    def __call__(self, snapshot: Snapshot) -> Allocation:
+        """The allocation."""
+        module, session = self._module, self.session
+        found: Allocation = module.allocate(agnostic(snapshot) if self.blind else snapshot, session, **self.told)
+        if hasattr(module, "remember"):
+            self.told = module.remember(snapshot, found, self.told)
+        if self.blind:
+            return evenly(found, snapshot)
+        if self.rest == "middle" and found.objective > 0 and hasattr(module, "asked") and session.answers(snapshot):
+            return session.stands(snapshot, middle(found, snapshot, module.asked(snapshot, found.objective)))
+        return found
+
+
 def policy_named(name: str, blind: bool = False, rest: Literal["most", "middle"] = "most") -> Policy:
     """A policy with a memory of its own, from one snapshot to the next.
 
@@ -32,21 +62,7 @@ def policy_named(name: str, blind: bool = False, rest: Literal["most", "middle"]
     Raises:
         InputError: there is none of this name.
     """
-    module, session = load("hocket.cluster.policies", name, "policy"), Session()
-    told: dict[str, Any] = {}
-
-    def allocate(snapshot: Snapshot) -> Allocation:
-        nonlocal told
-        found: Allocation = module.allocate(agnostic(snapshot) if blind else snapshot, session, **told)
-        if hasattr(module, "remember"):
-            told = module.remember(snapshot, found, told)
-        if blind:
-            return evenly(found, snapshot)
-        if rest == "middle" and found.objective > 0 and hasattr(module, "asked") and session.answers(snapshot):
-            return session.stands(snapshot, middle(found, snapshot, module.asked(snapshot, found.objective)))
-        return found
-
-    return allocate
+    return Named(name, blind, rest)
 
 
 def as_published(name: str, blind: bool = False, seed: int = 0) -> tuple[Policy, Options]:

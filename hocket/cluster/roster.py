@@ -12,11 +12,12 @@ from hocket.cluster.job import Job
 from hocket.cluster.snapshot import Active
 from hocket.errors import InputError
 
-__all__ = ["Roster"]
+__all__ = ["BY_SLOT", "Roster"]
 
 _ARRAYS = (
     "throughputs", "owed_s", "need", "came", "sharing", "arrived_s", "remaining_steps", "isolated_s", "busy_s", "_rate", "_counted",
 )  # fmt: skip
+BY_SLOT = ("jobs", "alone", *_ARRAYS)  # attributes with a row for each slot
 
 
 class Roster:
@@ -129,6 +130,14 @@ class Roster:
         share /= np.maximum(share.sum(axis=1, keepdims=True), 1.0)
         self._rate[slots] = (share * self.throughputs[slots]).sum(axis=1)
         self._counted[slots] = self.remaining_steps[slots]
+
+    def isolated(self) -> tuple[np.ndarray, ...]:
+        """Copies of the arrays that `count_isolated` changes, for `set_isolated`."""
+        return self.isolated_s.copy(), self._rate.copy(), self._counted.copy()
+
+    def set_isolated(self, before: tuple[np.ndarray, ...]) -> None:
+        """Undo `count_isolated`."""
+        self.isolated_s, self._rate, self._counted = before
 
     def slots(self) -> np.ndarray:
         """Of all jobs that are here, in the order in which they came; not to be changed."""

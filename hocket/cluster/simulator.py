@@ -6,6 +6,7 @@ Source: sections 5.5 and 5.7.1; options.py says what they leave open.
 """
 
 from collections.abc import Callable, Sequence
+from functools import update_wrapper
 from math import inf
 
 import numpy as np
@@ -18,6 +19,7 @@ from hocket.cluster.events import (
     Event,
     JobArrived,
     JobFinished,
+    JobWithdrawn,
     Note,
     Preempt,
     PriceChanged,
@@ -28,14 +30,17 @@ from hocket.cluster.events import (
     SharingMeasured,
     Start,
     Stop,
+    StopOne,
     WakeAt,
     WorkersJoined,
     WorkersLost,
 )
+from hocket.cluster.job import LATEST_S
 from hocket.cluster.machine import Machine
 from hocket.cluster.metrics import Run, Span
 from hocket.cluster.options import Options
 from hocket.cluster.snapshot import Snapshot
+from hocket.cluster.stalled import Stalled
 from hocket.cluster.throughputs import ThroughputTable
 from hocket.cluster.workers import Column, WorkerType
 from hocket.cluster.workload import Workload
@@ -46,7 +51,7 @@ __all__ = ["Watch", "simulate"]
 
 Watch = Callable[[Core], Callable[[Event, float], None]]
 
-_PATIENCE = 10_000  # rounds in which nothing runs and nothing is to come
+_LATEST_S = 10 * LATEST_S  # the last job has come long before
 
 
 def simulate(
@@ -66,7 +71,8 @@ def simulate(
         watch: given the new core, says who is told each event after the core was, such as a journal.
 
     Raises:
-        InputError: jobs or types that the table does not have, or events that cannot be.
+        InputError: jobs or types that the table does not have, or events that cannot be; or jobs that count will never be
+            finished, however long it goes on: with their names, and why.
     """
     if not types:
         raise InputError("worker types", "none", "one or more")
@@ -97,21 +103,26 @@ class _Simulation:
         self._known = known.throughputs(self._rows, types, columns).tolist()
         kept = known.pairs(self._rows, types, columns).kept if options.space_sharing else None
         self._measured: set[tuple[int, int, int]] | None = set() if options.known and options.space_sharing else None
-        self._policy, self.allocations = policy, 0
+        self.allocations = 0
+
+        def asked(snapshot: Snapshot) -> Allocation:
+            self.allocations += 1
+            found = policy(snapshot)
+            self._stalled.told = snapshot, found.reasons
+            return found
+
+        update_wrapper(asked, policy, (), ())  # so that the state of the core has the policy's memory
         entities = options.entities or workload.entities
-        self.core = Core(types, columns, self._asked, options.settings, kept, entities, options.budget_usd)
+        self.core = Core(types, columns, asked, options.settings, kept, entities, options.budget_usd)
         self._watcher = watch(self.core) if watch else None
         self.now_s, self.wake_s, self.round_s, self.until_s = 0.0, inf, inf, 0.0
-        self.came = self.gone = self.rounds = self.idle = 0
+        self.came = self.gone = self.rounds = 0
+        self._stalled = Stalled(self.jobs, options.settings.recompute_after_s)
         self.up, self.up_since_s = [t.workers for t in types], [0.0] * len(types)
         self.capacity_s = [0.0] * len(types)
         self.notes: dict[str, None] = {}
         counted = range(len(self.jobs))[options.first : options.last]
         self.waiting = set(counted)
-
-    def _asked(self, snapshot: Snapshot) -> Allocation:
-        self.allocations += 1
-        return self._policy(snapshot)
 
     def run(self) -> Run:
         while self._goes_on() and self.step():
@@ -152,8 +163,9 @@ class _Simulation:
             round_s = min(self.wake_s, max(arrives_s, self.now_s))
         next_s = min(finish_s, given_s, arrives_s, round_s)
         if next_s == inf:
-            self.notes[f"{len(self.waiting)} jobs were left, to which the policy gives nothing"] = None
-            return False
+            raise self._stalled.error(self.waiting, self.core, machine)
+        if next_s > _LATEST_S:
+            raise self._stalled.error(self.waiting, self.core, machine, f"no end after {self.rounds} rounds")
         self.now_s = max(self.now_s, next_s)
         if next_s == finish_s:
             self._finish()
@@ -193,11 +205,11 @@ class _Simulation:
         self.until_s = self.now_s + self.options.settings.round_s if machine.running else self.now_s
         machine.plan(self.until_s)
         self.round_s = machine.ends_s if machine.running and self.options.cut_rounds else self.wake_s
-        self.idle = 0 if machine.running or coming_s < inf else self.idle + 1
-        if self.idle >= _PATIENCE:
-            self.notes[f"{len(self.waiting)} jobs were left: for {_PATIENCE} rounds nobody ran"] = None
+        if not self._stalled.is_after_round(self.core, machine, coming_s, self.now_s):
+            return True
+        if machine.refused.keys() >= self.waiting:
             return False
-        return True
+        raise self._stalled.error(self.waiting, self.core, machine)
 
     def _progress(self) -> None:
         """Tell how far everything is that runs."""
@@ -240,6 +252,8 @@ class _Simulation:
             if isinstance(event, WorkersLost) and event.warned:
                 self._progress()
         self._tell(event)
+        if isinstance(event, JobWithdrawn):
+            self.waiting.discard(machine.place[event.job])
         if machine.running:
             machine.plan(self.until_s)
             self.round_s = machine.ends_s if self.options.cut_rounds else self.wake_s
@@ -278,6 +292,8 @@ class _Simulation:
         if isinstance(command, WakeAt):
             self.wake_s = command.at_s if self.options.cut_rounds else max(command.at_s, self.until_s)
             self.round_s = min(self.round_s, self.wake_s) if machine.running else self.wake_s
+        elif isinstance(command, StopOne):
+            machine.stop_one(machine.place[command.job], self.now_s)
         elif isinstance(command, Refuse):
             machine.refused[machine.place[command.job]] = command.reason
         else:

@@ -1,80 +1,111 @@
-"""State: all that decides what a core will do, as plain data: to compare two cores, and to show one."""
+"""State: everything that decides what a core will answer, as plain data, to compare two cores and to show one.
 
+It is made of all attributes that a core and its parts have, so that a new one is part of it without a word here. Left out are
+only the caches of `_CACHES`, which are worked out from the rest. A policy's memory belongs to it: all attributes of a policy that
+is an object, such as those of named.py. A policy that is a plain function has none, and must answer by its snapshot alone.
+"""
+
+import random
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from hashlib import blake2b
+from inspect import unwrap
+from json import dumps
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
 
+import numpy as np
+
+from hocket.cluster.allocation import Allocation
+from hocket.cluster.asking import Asking
+from hocket.cluster.choice import Choice
 from hocket.cluster.core import Core
+from hocket.cluster.floor import Floor
+from hocket.cluster.roster import BY_SLOT, Roster
 
 __all__ = ["state_of"]
 
+_PARTS = ("roster", "floor", "asking", "book", "choice")
+# Attributes that follow from others; and what an allocation says to people.
+_CACHES: dict[type, frozenset[str]] = {
+    Roster: frozenset({"_slots"}),
+    Floor: frozenset({"_of", "_type_of", "_spread", "type_of", "consolidated", "columns"}),
+    Asking: frozenset({"policy", "_settings"}),  # the policy stands by itself
+    Choice: frozenset({"settings"}),
+    Core: frozenset(_PARTS),  # stand by themselves
+    Allocation: frozenset({"reasons", "note", "grouped"}),
+}
+_LONG = 1_000  # characters of a policy's attribute
+_CODE = (FunctionType, BuiltinFunctionType, MethodType)
+
 
 def state_of(core: Core) -> dict[str, Any]:
-    """The state of a core; equal for two that will answer alike whatever comes."""
-    asking = core.asking
-    return {
-        "now_s": core.now_s,
-        "round": {
-            "number": core.rounds,
-            "began_s": core.began_s,
-            "asked": core.asked,
-            "search": [core.choice.search_at, core.choice.search_every],
-        },
-        "allocation": {
-            "made_s": asking.made_s,
-            "holds_s": asking.holds_s,
-            "fills": asking.fills,
-            "stale": asking.stale,
-            "must": asking.must,
-            "spent_usd": asking.spent_usd,
-            "changed": core.changed,
-        },
-        "jobs": _jobs(core),
-        "entries": _entries(core),
-        "leases": _leases(core),
-        "workers": [list(up) for up in core.floor.up],
-        "prices_usd_per_hour": [kind.price_usd_per_hour for kind in core.floor.types],
-        "kept": None if asking.kept is None else asking.kept.tolist(),
-        "refused": dict(core.refused),
-    }
+    """The state of a core; equal only for two that answer alike to all that may come.
 
-
-def _jobs(core: Core) -> dict[str, dict[str, Any]]:
+    Returns:
+        Plain data: "core" (the clock, the round, settings), "jobs" (by id, with their figures), a part for each of the core's
+        parts, and "policy" (its memory). Large and opaque parts, such as where a solver ended, are digests.
+    """
     roster = core.roster
-    return {
-        name: {
-            "slot": slot,
-            "remaining_steps": float(roster.remaining_steps[slot]),
-            "isolated_s": float(roster.isolated_s[slot]),
-            "throughputs": roster.throughputs[slot].tolist(),
-            "sharing": int(roster.sharing[slot]),
-            "owed_s": roster.owed_s[slot].tolist(),
-            "attempts": roster.attempts.get(name, 0),
-            "ran": name in core.floor.ran,
-        }
+    # Rows of slots that nobody has decide nothing: who comes begins anew.
+    jobs = {
+        name: {"slot": slot, **{row.lstrip("_"): _plain(getattr(roster, row)[slot]) for row in BY_SLOT}}
         for name, slot in roster.slot.items()
     }
+    rows = {row.lstrip("_") for row in BY_SLOT}
+    others = {name: _plain(value) for name, value in _attributes(roster).items() if name not in rows}
+    parts = {part: _plain(getattr(core, part)) for part in _PARTS if part != "roster"}
+    return {"core": _plain(core), "jobs": jobs, "roster": others, **parts, "policy": _memory(core)}
 
 
-def _entries(core: Core) -> list[list[Any]]:
-    book = core.book
-    of = book.entries
-    columns = (of.first, of.second, of.column, of.fraction, book.received_s, book.owed_s)
-    return [list(row) for row in zip(*(column.tolist() for column in columns), strict=True)]
+def _memory(core: Core) -> Any:
+    """The policy's state between two snapshots, as plain data."""
+    policy = unwrap(core.asking.policy)
+    found = None if isinstance(policy, _CODE) else _plain(policy)
+    return {name: _in_short(own) for name, own in found.items()} if isinstance(found, dict) else found
 
 
-def _leases(core: Core) -> list[dict[str, Any]]:
-    floor = core.floor
-    claims = zip(*(column.tolist() for column in floor.claims()), strict=True)
-    return [
-        {
-            "number": lease.number,
-            "jobs": list(lease.jobs),
-            "still": sorted(set(lease.jobs) - floor.ended),
-            "column": lease.column,
-            "workers": list(lease.workers),
-            "began_s": lease.began_s,
-            "since_s": floor.since_s,
-            "entry": entry,
-            "claimed": claimed,
-        }
-        for lease, (entry, claimed) in zip(floor.running.values(), claims, strict=True)
-    ]
+def _in_short(value: Any) -> Any:
+    """Plain data, or a digest of it where it is long, such as what a solver keeps."""
+    text = dumps(value)
+    return value if len(text) <= _LONG else _digest(text)
+
+
+def _digest(text: str) -> str:
+    return blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def _attributes(value: Any) -> dict[str, Any]:
+    """All attributes of an object but caches and code; of a dataclass its fields, as cached properties are no part of it."""
+    names = [f.name for f in fields(value)] if is_dataclass(value) else vars(value)
+    left_out = _CACHES.get(type(value), frozenset())
+    found = {name.lstrip("_"): getattr(value, name) for name in names if name not in left_out}
+    return {name: own for name, own in found.items() if not isinstance(own, _CODE)}
+
+
+def _plain(value: Any) -> Any:
+    """Any of these objects as plain data."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, np.ndarray):
+        found = value.tolist()
+        return _plain(found) if value.dtype.kind in "cO" else found
+    if isinstance(value, complex):
+        return [value.real, value.imag]
+    if isinstance(value, random.Random):
+        return _digest(repr(value.getstate()))
+    if isinstance(value, Mapping):
+        if all(isinstance(key, str) for key in value):
+            return {key: _plain(own) for key, own in value.items()}
+        return [[_plain(key), _plain(own)] for key, own in value.items()]
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        return {key: _plain(own) for key, own in value._asdict().items()}
+    if isinstance(value, list | tuple):
+        return [_plain(own) for own in value]
+    if isinstance(value, set | frozenset):
+        return sorted(map(_plain, value), key=repr)
+    if isinstance(value, ModuleType):
+        return value.__name__
+    return {name: _plain(own) for name, own in _attributes(value).items()}

@@ -112,7 +112,7 @@ class ThroughputTable:
         """
         column = self.column.get((worker_type, True))
         if column is None:
-            step = nearest(worker_type, self.types)
+            step = f"{nearest(worker_type, self.types)} A table of your own goes with --throughputs, see docs/cluster.md.".lstrip()
             raise InputError(f"{place}: worker type", repr(worker_type), f"one of {', '.join(self.types)}", step)
         found = float(self.alone[self.find(job_type, scale_factor, place), column])
         if found <= 0:

@@ -59,6 +59,11 @@ class Background:
         """Seconds of a step alone on a device."""
         return sum(launch.seconds for launch in self.launches)
 
+    @cached_property
+    def utilization(self) -> float:
+        """The share of the device that it needs alone, on average over its time."""
+        return sum(launch.seconds * launch.demand for launch in self.launches) / self.step_s
+
     @property
     def samples_per_s(self) -> float:
         """Alone on a device."""

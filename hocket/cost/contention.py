@@ -9,7 +9,7 @@ predictions err to the slow side). Rates change whenever a user comes or goes.
 - A device that computes for several waves at once: each of its instructions needs a share of it (demand.py), and all go on at
   the same pace, 1 / (sum of shares), where that is more than the device has.
 - What a server's devices share to their host is one link in each direction.
-- A device that runs a background job beside the foreground's: `Collocation`.
+- A device that runs a background job beside the foreground's: `Collocation`, under a `Ceiling`.
 - `host_cores`: compute on devices of one innermost component shares that many cores. A transfer in motion takes
   `transfer_cores` on both ends and is not slowed itself: operating systems prefer threads that mostly wait.
 - Where overlap was measured (overlaps.py), speeds are resources: the least share of these multiplies the rate, and gradients in
@@ -114,6 +114,44 @@ def capacity(cluster: Cluster, resource: Resource) -> float:
     return 1.0
 
 
+class Ceiling(NamedTuple):
+    """The most that two jobs do together on one device, in terms of what each does alone there.
+
+    Two jobs together get no more work out of a device than the better of the two does alone: a share of the device that a layer leaves
+    is not another device. With u for the utilization of a job that runs alone (its mean demand while it computes) and r for its rate
+    beside the other (1 as if alone), u_foreground r_foreground + u_background r_background <= max(u_foreground, u_background) at every
+    moment. So r_foreground + r_background <= 1 + the share that is really idle, which is what the less efficient of the two leaves
+    of what the other one is seen to use: nothing, where both are equally efficient.
+    Source: DeepPool (MLSys 2022), figure 9, where the background alone on each device is the maximum throughput.
+
+    Attributes:
+        foreground, background: u of each by the greater u: 0 to 1, and one of them is 1.
+    """
+
+    foreground: float = 1.0
+    background: float = 1.0
+
+    @classmethod
+    def of(cls, foreground: float, background: float) -> "Ceiling":
+        """The ceiling of two jobs by their utilization, 0 to 1, the background's more than 0."""
+        most = max(foreground, background)
+        return cls(foreground / most, background / most)
+
+    @property
+    def room(self) -> float:
+        """The background's rate that leaves the foreground its full pace."""
+        return min(1.0, (1 - self.foreground) / self.background)
+
+    def limited(self, foreground: float, background: float) -> tuple[float, float]:
+        """Two rates, both reduced by the same factor where they exceed the ceiling together."""
+        together = self.foreground * foreground + self.background * background
+        return (foreground, background) if together <= 1 else (foreground / together, background / together)
+
+
+EVEN = Ceiling()
+"""The ceiling of two jobs that use a device equally well alone: together they take turns."""
+
+
 @dataclass(frozen=True)
 class Collocation:
     """How a background job shares devices with a foreground job. Source: DeepPool (MLSys 2022), sections 5 and 7.
@@ -123,7 +161,7 @@ class Collocation:
 
     Attributes:
         priority: a launch gets what the foreground leaves of the device when it begins. Without it both run at the same pace,
-            each at the rate 1 / (sum of demands) where that is more than the device has.
+            each at the rate 1 / (sum of demands) where that is more than the device has. Either way `Ceiling` holds.
         beside: launches begin beside the foreground's layers, in the share of the device that these leave ("Col"); otherwise only
             where the foreground computes nothing, and a launch takes the whole device.
         outstanding: launches that are given to a device at once. When one has begun, all of them come; behind the first of them
@@ -159,12 +197,24 @@ class Collocation:
         if not 0 < self.least_share <= 1:
             raise InputError("least_share", str(self.least_share), "more than 0, at most 1")
 
-    def rates(self, foreground: float, background: float, share: float | None) -> tuple[float, float]:
-        """At what rates two jobs run on one device, 1 as if alone.
+    def share(self, foreground: float, background: float, ceiling: Ceiling) -> float:
+        """The share of a device that a launch may take without slowing the foreground; without priority all that it needs.
 
         Arguments:
-            foreground, background: what both need of the device; 0 for a foreground that computes nothing.
-            share: what the background's launch has and keeps; None where no priority keeps the two apart.
+            foreground, background: demands of both; 0 for a foreground that computes nothing.
+        """
+        if not self.priority or foreground <= 0:
+            return background
+        return max(0.0, min(background, 1 - foreground, background * ceiling.room))
+
+    def rates(
+        self, foreground: float, background: float, share: float | None, ceiling: Ceiling = EVEN
+    ) -> tuple[float, float]:
+        """Rates of two jobs on one device, 1 as if alone; together never above the ceiling.
+
+        Arguments:
+            foreground, background: demands of both; 0 for a foreground that computes nothing.
+            share: of the device, that the background's launch has and keeps; None where no priority keeps the two apart.
         """
         if foreground <= 0:
             return 1.0, 1.0 if share is None else share / background
@@ -172,4 +222,5 @@ class Collocation:
             ours = theirs = 1 / max(1.0, foreground + background)
         else:
             ours, theirs = min(1.0, max(0.0, 1 - share) / foreground), share / background
+        ours, theirs = ceiling.limited(ours, theirs)
         return ours / self.compute_slowdown, theirs / self.compute_slowdown

@@ -3,7 +3,8 @@
 A layer's share is the larger of two: what it does by what it does best (samples a second, by those of the measured size at which
 it has most: figure 4 of DeepPool is this, for a whole model), and the bytes of its own weights by what the device's memory moves
 meanwhile (a forward reads them, a backward reads them and writes gradients). One number stands for processors and memory, so that
-predictions err to the slow side. Of a profile with one size, of a step and of all that is no layer's, the share is whole.
+predictions err to the slow side. Of a profile with one size, of a step and of all that is no layer's, the share is whole. So is every
+share of a processor's cores: what a small microbatch takes longer there, its threads are busy with.
 Source: Park et al., DeepPool (MLSys 2022), sections 2 and 5; that the share follows from a profile is ours.
 """
 
@@ -67,6 +68,8 @@ def works(
     figures = columns.at(samples)
     bandwidth = costs.cluster.type_of(instruction.device).memory_bandwidth_bytes_per_s
     shares = demands(columns, samples, bandwidth)
+    if costs.cluster.type_of(instruction.device).name == CPU:
+        shares = np.ones_like(shares[0]), np.ones_like(shares[1])
     if instruction.kind is Kind.FORWARD:
         return _between(layers, figures.forward_s, shares[0], 0.0, 1.0)
     ready = costs.ready_fractions(instruction.stage, samples) if (first, last) != (-1, -1) else ()
@@ -76,12 +79,7 @@ def works(
 
 
 def mean_demand(costs: "CostModel", instruction: Instruction) -> float:
-    """The share of its device that a compute instruction needs, on average over its time.
-
-    All of a processor's: what a small microbatch takes longer there, its threads are busy with.
-    """
-    if costs.cluster.type_of(instruction.device).name == CPU:
-        return 1.0
+    """The share of its device that a compute instruction needs, on average over its time."""
     return sum(work.fraction * work.demand for work in works(costs, instruction, max(costs.samples)))
 
 

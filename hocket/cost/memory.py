@@ -19,7 +19,7 @@ from hocket.passes.borders import StageCut, Tie, batch_tensors, crossing, ties_o
 from hocket.program.instruction import Instruction, Kind, Value, What
 from hocket.program.order import heir_of
 
-NORM_BYTES = 8.0  # of the squares of gradients, one number
+NORM_BYTES = 8.0  # of the squares of gradients, one number; of the weights of losses another one
 _SUMS = (What.ACCUMULATOR, What.REDUCED, What.LENT)
 _ALIGNMENT_BYTES = 64  # of tensors that share a message or a flat bucket
 
@@ -178,7 +178,7 @@ class Memory:
             case What.OPTIMIZER:
                 return stage.optimizer_bytes
             case What.SQUARES | What.NORM:
-                return NORM_BYTES
+                return NORM_BYTES * (1 + self._columns.profile.loss_weighted)
             case What.MARK:
                 return 0.0
             case What.SHARD:

@@ -98,7 +98,7 @@ class CostModel:
     @cached_property
     def _overlaps(self) -> Overlaps:
         ties = ties_of(self.profile, self.cuts)
-        return Overlaps(self.cluster, self.cuts, ties, self.memory, self._members)
+        return Overlaps(self.cluster, self.cuts, ties, self.memory, self.members)
 
     @cached_property
     def _factors(self) -> dict[str, float]:
@@ -243,7 +243,7 @@ class CostModel:
             size_bytes = 0.0 if self.at_once(instruction) else self.carried_bytes(instruction, size)
             return message(self.cluster, instruction.device, instruction.peer, size_bytes)
         if instruction.kind in COLLECTIVES:
-            members = self._members(instruction.group)
+            members = self.members(instruction.group)
             size_bytes, threads = self.carried_bytes(instruction, size), self._overlaps.threads(instruction)
             time = collective(self.cluster, instruction.kind, members, size_bytes, threads)
             # Startup contends as well (equations 8 to 11 of LIBRA).
@@ -271,7 +271,7 @@ class CostModel:
             parts = self.profile.tensor
         return parts * self.bytes_of(values, samples)
 
-    def _members(self, group: tuple[int, ...]) -> tuple[int, ...]:
+    def members(self, group: tuple[int, ...]) -> tuple[int, ...]:
         """A group with its members of other columns."""
         return tuple(sorted({*group, *(other for device in group for other in self._beside.get(device, ()))}))
 
@@ -303,7 +303,7 @@ class CostModel:
                 return ()
             return transfer_uses(self.cluster, ((instruction.device, instruction.peer),))
         if instruction.kind in COLLECTIVES:
-            members, speeds = self._members(instruction.group), self._overlaps.uses(instruction)
+            members, speeds = self.members(instruction.group), self._overlaps.uses(instruction)
             return (*collective_uses(self.cluster, members, cores=speeds is None), *(speeds or ()))
         if instruction.kind in SWAPS:
             return swap_uses(self.cluster, instruction.device, instruction.kind is Kind.SWAP_IN)

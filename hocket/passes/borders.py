@@ -25,6 +25,9 @@ class Graph(Protocol):
     @property
     def clip_grad_norm(self) -> float | None: ...
 
+    @property
+    def loss_weighted(self) -> bool: ...
+
 
 @dataclass(frozen=True)
 class StageCut:
@@ -202,6 +205,7 @@ def stage_shapes(graph: Graph, cuts: Sequence[StageCut]) -> tuple[StageShape, ..
                 recompute=cut.recompute,
                 columns=1 + len(cut.beside) // len(cut.devices),
                 clips=graph.clip_grad_norm is not None,
+                weighted=graph.loss_weighted,
                 shard=cut.shard if cut.replicated else "none",
                 merged=cut.merged,
                 wave=cut.wave,

@@ -96,13 +96,32 @@ def sizes_of(program: Program, swapping: Swapping) -> StageSizes | None:
     """
     if swapping.stages and len(swapping.stages) == len(program.stages):
         stages = program.stages
+        _check_lists(program, swapping)
         return StageSizes(swapping.stages, tuple(s.targets for s in stages), tuple(s.devices for s in stages))
     if swapping.policy == "task" and swapping.device_bytes is None:
         return None
     raise RefusedError(
         "swap.stages",
-        f"bytes of {len(swapping.stages)} stages of {len(program.stages)}; `hocket plan` writes them there",
+        f"bytes of {len(swapping.stages)} stages of {len(program.stages)}",
+        next_step="Leave swap.stages out and put the profile where the plan says: they are worked out from it. `hocket plan` writes them.",
     )
+
+
+def _check_lists(program: Program, swapping: Swapping) -> None:
+    """Refuse bytes of a stage for other buckets or borders than it has."""
+    for s, (stage, said) in enumerate(zip(program.stages, swapping.stages, strict=True)):
+        counts = {
+            "gradients_bytes": stage.buckets,
+            "activations_bytes": len(stage.targets),
+            "activation_gradients_bytes": len(stage.targets),
+        }
+        for key, count in counts.items():
+            if len(getattr(said, key)) != count:
+                raise RefusedError(
+                    f"swap.stages.{s}.{key}",
+                    f"{len(getattr(said, key))} numbers, for {count} of the stage",
+                    next_step="Leave swap.stages out: they are worked out from the profile.",
+                )
 
 
 def _swapped(

@@ -20,8 +20,8 @@ from hocket.program.program import replica
 from hocket.strategies._burst_cost import BurstCosts
 from hocket.strategies._common import lends, merged, waved
 from hocket.trace.active import active_s
-from hocket.trace.compare import update_s
 from hocket.trace.trace import KINDS, Trace
+from hocket.trace.update import update_s
 from hocket.units import show_count, show_seconds
 
 Work = Counter[tuple[str, int, str]]

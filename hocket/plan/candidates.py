@@ -88,6 +88,15 @@ class Search:
         return tuple(_told(group) for group in alike.values())
 
     @property
+    def written(self) -> Candidate:
+        """The best, whose prediction is that of the plan that is written.
+
+        Raises:
+            RefusedError: as `best`.
+        """
+        return self.best
+
+    @property
     def best(self) -> Candidate:
         """The best candidate.
 

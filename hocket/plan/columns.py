@@ -29,6 +29,18 @@ class Column:
                 found[device] = peaks[cut.devices[k % len(cut.devices)]]
         return dict(sorted(found.items()))
 
+    def pairs_everywhere(self, between: Mapping[tuple[int, int], float]) -> dict[tuple[int, int], float]:
+        """Bytes between devices of the column, with the same between those of every other column."""
+        twins: dict[int, tuple[int, ...]] = {}
+        for cut in self.cuts:
+            for k, device in enumerate(cut.devices):
+                twins.setdefault(device, (device, *cut.beside[k :: len(cut.devices)]))
+        return {
+            pair: size
+            for (source, target), size in between.items()
+            for pair in zip(twins[source], twins[target], strict=True)
+        }
+
 
 def column_of(
     graph: Graph, cluster: Cluster, cuts: tuple[StageCut, ...], batch_size: int, microbatch_size: int

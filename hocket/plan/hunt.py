@@ -14,6 +14,7 @@ from hocket.errors import InputError, RefusedError
 from hocket.plan.bound import Bounds
 from hocket.plan.buckets import Rebucketed
 from hocket.plan.candidates import NEAR, TIE, Candidate, Refused
+from hocket.plan.differences import differences
 from hocket.plan.failing import failed
 from hocket.plan.plan import Plan, PlanStage
 from hocket.plan.predict import predict_choice, proven_peaks, trace_of_choice
@@ -185,7 +186,14 @@ class Hunt:
                 name,
                 _config(shapes),
                 plan,
-                updates_of(name, shapes, plan.batch_size, plan.microbatch_size, plan.options),
+                updates_of(
+                    name,
+                    shapes,
+                    plan.batch_size,
+                    plan.microbatch_size,
+                    plan.options,
+                    differences(self.situation.profile),
+                ),
                 seconds,
                 predicted.samples_per_s,
                 predicted.peak_memory_bytes,

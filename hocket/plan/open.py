@@ -8,16 +8,19 @@ from pathlib import Path
 
 from hocket.cost.model import CostModel
 from hocket.cost.sizes import PlanSizes
-from hocket.errors import InputError
+from hocket.errors import InputError, ProgramError
 from hocket.passes.borders import StageCut
 from hocket.plan.columns import column_of
+from hocket.plan.differences import differences
 from hocket.plan.long import shorter
 from hocket.plan.plan import Plan, Predicted
 from hocket.plan.predict import predict, predict_iteration, profile_of_group
-from hocket.plan.swapped import capacity_of, completed, swap_problems
+from hocket.plan.swapped import capacity_of, completed, limit_problems, swap_problems
 from hocket.plan.updates import Updates, updates_of
+from hocket.plan.whole import excerpt_text, whole_summary
 from hocket.profile.model import ModelProfile
 from hocket.program.check import check as check_program
+from hocket.program.check import report
 from hocket.program.problem import Problem
 from hocket.program.program import Program
 from hocket.simulate.simulator import Summary
@@ -79,7 +82,9 @@ class Opened:
         plan = self.plan
         with self._here():
             shapes = plan.shapes(self.profile)
-            return updates_of(plan.strategy, shapes, plan.batch_size, plan.microbatch_size, plan.options)
+            return updates_of(
+                plan.strategy, shapes, plan.batch_size, plan.microbatch_size, plan.options, differences(self.profile)
+            )
 
     @cached_property
     def predicted(self) -> Predicted:
@@ -87,31 +92,24 @@ class Opened:
         with self._here():
             return predict_iteration(self.plan, self.profile)
 
+    @property
+    def excerpt(self) -> str:
+        """Which part of the plan is shown, such as "32 of 1,536 microbatches"; empty where it is the whole."""
+        return excerpt_text(self.plan, self.shown)
+
     def simulate(self) -> tuple[Trace, Summary]:
-        """The same in full: the trace of every instruction, and a summary.
+        """The same in full: the trace of every instruction, and a summary of one iteration.
 
-        Of a plan that is too long, the trace and what is sent are those of the shorter batch that is shown.
+        Of a plan that is too long, the trace is that of the shorter batch that is shown, and says so (`meta["excerpt"]`); figures are
+        the plan's (whole.py).
         """
-        trace, summary = self.simulate_shown()
-        return trace, self.of_whole(summary)
-
-    def simulate_shown(self) -> tuple[Trace, Summary]:
-        """The trace and the summary of the plan that is shown."""
         with self._here():
-            return predict(self.shown, self.profile)
-
-    def of_whole(self, summary: Summary) -> Summary:
-        """The summary of what is shown, with the time and the memory of the whole plan."""
-        if self.shown is self.plan:
-            return summary
-        now = self.predicted
-        return replace(
-            summary,
-            iteration_s=now.iteration_s,
-            samples_per_s=now.samples_per_s,
-            bubble_fraction=now.bubble_fraction,
-            peak_memory_bytes=now.peak_memory_bytes,
-        )
+            if self.shown is self.plan:
+                return predict(self.plan, self.profile)
+            trace, summary = predict(self.shown, self.profile, self.shown_cuts)
+            told = {"excerpt": self.excerpt, "whole_iteration_s": self.predicted.iteration_s}
+            whole = whole_summary(self.plan, self.profile, summary, self.shown, self.predicted)
+            return replace(trace, meta={**trace.meta, **told}), whole
 
     @contextmanager
     def _here(self) -> Iterator[None]:
@@ -165,12 +163,29 @@ def opened(plan: Plan, folder: Path, place: str = "plan") -> Opened:
 
 
 def problems_of(opened: Opened, program: Program) -> tuple[Problem, ...]:
-    """Every problem of a program under an opened plan's memory limits."""
+    """Every problem of a program under an opened plan's memory limits, by its profile and by the bytes that stand in the plan itself."""
     plan, profile = opened.shown, opened.profile
     cluster = plan.group.cluster
     whole = profile_of_group(plan, profile)
     costs = CostModel(whole, cluster, opened.shown_cuts, plan.batches.sizes, swaps=program.swaps)
     sizes = PlanSizes(costs, program)
     if program.swaps:
-        return swap_problems(plan, program, sizes)
+        return swap_problems(plan, program, sizes) or limit_problems(plan, program)
     return check_program(program, value_bytes=sizes, capacity_bytes=capacity_of(plan, program))
+
+
+def validate(opened: Opened) -> Program:
+    """Refuse a plan that cannot be run; return its program.
+
+    `hocket check`, `simulate` and `train` all ask this, so that they agree on every plan whose profile is at hand. What the job or the
+    machine decides (another model, another batch size, no CUDA device) only `train` and its workers know.
+
+    Raises:
+        InputError: the plan does not fit its profile. RefusedError: its strategy does not support it, or swaps.
+        ProgramError: its program is not legal, or may need more memory than there is.
+    """
+    program = opened.program
+    problems = problems_of(opened, program)
+    if problems:
+        raise ProgramError(f"program {program.name}", report(program, problems), "a legal program")
+    return program

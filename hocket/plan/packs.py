@@ -187,7 +187,7 @@ def _plan(situation: Situation, offer: _Offer, profile_path: str) -> Plan:
         for pack, devices in zip(one.backward.packs, offer.stands, strict=True)
     )
     options: dict[str, Any] = {"mode": str(one.mode)}
-    if situation.profile.clip_grad_norm is not None:
+    if situation.profile.needs_norm:
         options["just_in_time"] = False
     if _forward(one):
         options["forward"] = list(_forward(one))

@@ -97,6 +97,10 @@ class Found(Protocol):
         """The best plan."""
 
     @property
+    def written(self) -> Foreseen:
+        """The same with what is predicted of it as it is written."""
+
+    @property
     def candidates(self) -> Sequence[Foreseen]:
         """All plans that were simulated: some may be a little quicker than the best, and count as equal."""
 
@@ -122,7 +126,7 @@ class Planned(Generic[F]):
         Raises:
             RefusedError: nothing fits.
         """
-        seconds = self.found.best.iteration_s
+        seconds = self.found.written.iteration_s
         return worth(self.goal, self.batch_size, seconds, self.part.devices, self.part.usd_per_hour)
 
 

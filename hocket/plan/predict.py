@@ -4,7 +4,6 @@ Rules of this file: a program depends on stages, microbatches and options alone,
 one lowered program; seconds and bytes are asked anew for each plan.
 """
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
@@ -17,11 +16,12 @@ from hocket.cost.model import CostModel
 from hocket.cost.sizes import PlanSizes
 from hocket.errors import InputError
 from hocket.hardware.cluster import Cluster
-from hocket.passes.borders import StageCut, crossing, stage_shapes
+from hocket.passes.borders import StageCut, stage_shapes
 from hocket.passes.swapping import Swapping
 from hocket.passes.swaps import with_swaps
 from hocket.plan.columns import Column, column_of
-from hocket.plan.long import foreseen, repeats, shorter
+from hocket.plan.group_bytes import group_bytes
+from hocket.plan.long import foreseen, longest, repeats, shorter
 from hocket.plan.plan import Plan, Predicted
 from hocket.plan.swapped import completed
 from hocket.profile.model import ModelProfile
@@ -67,18 +67,22 @@ def profile_of_group(plan: Plan, profile: ModelProfile) -> ModelProfile:
     return of_group(profile, plan.group)
 
 
-def predict(plan: Plan, profile: ModelProfile) -> tuple[Trace, Summary]:
+def predict(plan: Plan, profile: ModelProfile, cuts: tuple[StageCut, ...] | None = None) -> tuple[Trace, Summary]:
     """What a plan does: the trace of every instruction, and a summary. Peaks of waves are those of any timing, see `_peaks`.
+
+    Arguments:
+        cuts: the plan's stages, where they know of columns that the plan leaves out (`StageCut.beside`); its own by default.
 
     Raises:
         InputError: the plan does not fit the profile. RefusedError: its strategy does not support it.
     """
-    outcome = _play(_of_plan(plan, profile), record=True)
+    asked = _of_plan(plan, profile)
+    outcome = _play(asked if cuts is None else asked._replace(cuts=cuts), record=True)
     apart = sums_apart(outcome.layout)
     summary = replace(
         summarize(outcome, plan.tensor, plan.slices),
         peak_memory_bytes=_peaks(outcome),
-        group_bytes=_inside_bytes(plan, profile),
+        group_bytes=group_bytes(plan, profile),
         overlap=overlap_of(outcome, play(apart, outcome.costs, record=False)) if apart is not None else None,
     )
     trace = outcome.trace
@@ -147,39 +151,12 @@ def critical_path_of(plan: Plan, profile: ModelProfile) -> PathSeconds:
     """
     asked = _of_plan(plan, profile)
     samples, each = asked.batch
-    sizes = shorter(asked.strategy, asked.cuts, asked.batch)
-    if sizes is None or asked.swap is not None:
+    found = _shorter_of(asked)
+    if found is None:
         return _path(asked)
-    first, second = (_path(asked._replace(batch=(size, each)), repeats(asked.strategy)) for size in sizes)
+    sizes, often = found[1], repeats(asked.strategy, asked.cuts)
+    first, second = (_path(asked._replace(batch=(n, each)), often) for n in sizes)
     return first.further(second, (samples - sizes[0]) / (sizes[1] - sizes[0]))
-
-
-def _inside_bytes(plan: Plan, profile: ModelProfile) -> float:
-    """What members send each other for one batch: rings of all-reduces and gathers, those where each has received a part among
-    them."""
-    if plan.tensor == 1:
-        return 0.0
-    cuts = plan.cuts(profile)
-    reduced = gathered = 0.0
-    for size, count in Counter(plan.samples(m) for m in range(plan.microbatches)).items():
-        reduced_bytes, gathered_bytes = (profile.column(key, size) for key in ("reduced_bytes", "gathered_bytes"))
-        for cut in cuts:
-            for i in cut.layers:
-                (reductions, reductions_back), (gathers, gathers_back) = (
-                    profile.layers[i].reductions,
-                    profile.layers[i].gathers,
-                )
-                again = 1 + cut.recompute
-                reduced += count * float(reduced_bytes[i]) * (reductions * again + reductions_back)
-                gathered += count * float(gathered_bytes[i]) * (gathers * again + gathers_back)
-        sizes = profile.tensor_bytes(size)
-        for indices in crossing(profile, cuts).values() if plan.slices else ():
-            back = [i for i in indices if profile.tensors[i].gradient]
-            for message in (indices, back):
-                if not any(profile.tensors[i].own for i in message):  # which goes whole
-                    gathered += count * float(sum(sizes[i] for i in message))
-    # Each member sends 2 (t - 1) / t of what is reduced, (t - 1) / t of what is gathered.
-    return (plan.tensor - 1) * (2 * reduced + gathered)
 
 
 def predict_choice(situation: Situation, strategy: str, choice: Choice, most_forwards: int = MAX_FORWARDS) -> Predicted:
@@ -240,12 +217,21 @@ def _of_plan(plan: Plan, profile: ModelProfile) -> _Asked:
 
 
 def _short(asked: _Asked, most_forwards: int = MAX_FORWARDS) -> Predicted:
+    many = len(asked.cuts) * asked.batch[0] > most_forwards * asked.batch[1]
+    found = _shorter_of(asked) if many else None
+    return found[0] if found else _simulated(asked)
+
+
+def _shorter_of(asked: _Asked) -> tuple[Predicted, tuple[int, int]] | None:
+    """The prediction for a long batch from two shorter ones, and their sizes; None where it is short or these do not show it."""
     samples, each = asked.batch
-    many = len(asked.cuts) * samples > most_forwards * each and asked.swap is None
-    if many and (sizes := shorter(asked.strategy, asked.cuts, asked.batch)):
-        first, second = (_simulated(asked._replace(batch=(size, each)), repeats(asked.strategy)) for size in sizes)
-        return foreseen(samples, sizes, first, second, _round_s(asked, sizes))
-    return _simulated(asked)
+    if asked.swap is not None or not (sizes := shorter(asked.strategy, asked.cuts, asked.batch)):
+        return None
+    often = repeats(asked.strategy, asked.cuts)
+    return foreseen(
+        samples, sizes, longest(asked.cuts, each),
+        lambda size: _simulated(asked._replace(batch=(size, each)), often), _round_s(asked, sizes),
+    )  # fmt: skip
 
 
 def _round_s(asked: _Asked, sizes: tuple[int, int]) -> float:
@@ -257,6 +243,39 @@ def _round_s(asked: _Asked, sizes: tuple[int, int]) -> float:
         for device in cut.devices[:1] if len(asked.cluster.nodes) < 2 else cut.devices:
             busy_s[device] = busy_s.get(device, 0.0) + costs.turn_s(s, device, each) * turns / len(cut.devices)
     return max(busy_s.values())
+
+
+class ShorterRuns(NamedTuple):
+    """Runs from which an iteration is extrapolated.
+
+    They are the runs of two shorter batches, or the run of the whole batch alone.
+
+    Attributes:
+        runs: of one column, where columns are alike. column: which; None where all are in the runs. rounds: how often the whole batch
+            adds to the first run what the last has more than it.
+    """
+
+    runs: tuple[Outcome, ...]
+    column: Column | None
+    rounds: float
+
+
+def shorter_runs(plan: Plan, profile: ModelProfile) -> ShorterRuns:
+    """The runs that `predict_iteration` uses for a plan whose batch is too long to be simulated whole.
+
+    Raises:
+        InputError: the plan does not fit the profile. RefusedError: its strategy does not support it.
+    """
+    asked = _of_plan(plan, profile)
+    samples, each = asked.batch
+    found = _shorter_of(asked)
+    if found is None:
+        alone, column = _alone(asked)
+        return ShorterRuns((_play(alone, record=False),), column, 0.0)
+    sizes, often = found[1], repeats(asked.strategy, asked.cuts)
+    alone_of = [_alone(asked._replace(batch=(size, each))) for size in sizes]
+    runs = tuple(_play(alone, record=False, repeats=often) for alone, _ in alone_of)
+    return ShorterRuns(runs, alone_of[0][1], (samples - sizes[0]) / (sizes[1] - sizes[0]))
 
 
 def _path(asked: _Asked, repeats: int | None = None) -> PathSeconds:

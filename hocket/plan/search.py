@@ -20,6 +20,7 @@ from hocket.plan.amplification import alone_s as alone_of
 from hocket.plan.buckets import AUTO, Rebucketed, best_few, check_buckets, kept_by_buckets
 from hocket.plan.candidates import Candidate, Refused, Search, joined, ordered
 from hocket.plan.compiling import compiled, told
+from hocket.plan.differences import differences
 from hocket.plan.failing import failed
 from hocket.plan.hunt import Hunt
 from hocket.plan.pack_places import left_out
@@ -29,7 +30,6 @@ from hocket.plan.swap_candidates import Packs, within
 from hocket.plan.tolerance import Tolerance, alone_words
 from hocket.plan.updates import considered
 from hocket.plan.virtual_memory import BASELINES, SWAPS, plans_with_virtual_memory
-from hocket.profile.costs import BATCH_STATISTICS
 from hocket.profile.model import ModelProfile
 from hocket.program.program import SHARDS
 from hocket.strategies._choices import MAX_FORWARDS, Situation
@@ -248,9 +248,4 @@ def _notes(profile: ModelProfile, situation: Situation, cluster: Cluster) -> Ite
             f"only after the job says batch_size={batch_size}"
         )
     yield from note_of_types(profile, cluster)
-    normalised = [layer.name for layer in profile.layers if BATCH_STATISTICS in layer.notes]
-    if normalised:
-        yield (
-            f"{len(normalised)} layers ({normalised[0]}, ...) normalise with the statistics of each microbatch on each replica, "
-            "not of the batch: losses depend on the microbatch size, as with any gradient accumulation"
-        )
+    yield from (one.text for one in differences(profile))

@@ -91,6 +91,24 @@ class SizedSearch(SizedSpace):
         return replace(self._with_one_size if found is self.best else self._plan(found), profile=profile_path)
 
     @cached_property
+    def written(self) -> Meshed:
+        """The best mesh with the prediction of the plan that is written for it.
+
+        The search foresees a long batch from shorter ones; the plan, which may have other buckets as well, is simulated whole where that
+        is possible.
+
+        Raises:
+            RefusedError: as `best`.
+        """
+        predicted = self.plan(self.best).predicted
+        return self.best if predicted is None else replace(self.best, predicted=predicted)
+
+    def told(self) -> tuple[Meshed, ...]:
+        """All candidates as they are told to people: the best as it is written and first, the others by time."""
+        rest = (one for one in self.candidates if one is not self.best)
+        return (self.written, *sorted(rest, key=lambda one: one.iteration_s))
+
+    @cached_property
     def _with_one_size(self) -> Plan:
         """The best plan with buckets of one size."""
         return self._plan(self.best)

@@ -26,7 +26,7 @@ def by_equation_4_4_s(planned: Planned[SizedSearch]) -> float | None:
     if planned.goal.samples is None:
         return None
     found, devices = planned.found, planned.part.devices
-    achieved = found.model.model_flops(found.batch_size) / found.best.iteration_s / devices
+    achieved = found.model.model_flops(found.batch_size) / found.written.iteration_s / devices
     return equation_4_4_s(planned.goal.samples * found.model.sequence, found.model.parameters, devices, achieved)
 
 

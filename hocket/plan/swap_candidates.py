@@ -10,6 +10,7 @@ from hocket.hardware.cluster import Cluster
 from hocket.passes.swapping import Swapping
 from hocket.passes.swaps import sizes_of
 from hocket.plan.candidates import Candidate, Refused
+from hocket.plan.differences import differences
 from hocket.plan.failing import failed
 from hocket.plan.plan import Plan
 from hocket.plan.predict import predict_iteration, program_of
@@ -107,7 +108,7 @@ def tried(situation: Situation, plan: Plan, config: str, found: Packs, policy: s
         strategy,
         config,
         replace(plan, predicted=predicted),
-        updates_of(strategy, shapes, plan.batch_size, plan.microbatch_size, plan.options),
+        updates_of(strategy, shapes, plan.batch_size, plan.microbatch_size, plan.options, differences(profile)),
         predicted.iteration_s,
         predicted.samples_per_s,
         predicted.peak_memory_bytes,

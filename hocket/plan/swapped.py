@@ -96,15 +96,23 @@ def swap_problems(plan: Plan, program: Program, sizes: Sizes) -> tuple[Problem, 
     return tuple(_lacking(own, cluster))
 
 
-def prove_limits(plan: Plan, program: Program) -> None:
-    """Refuse a program that swaps by the bytes that stand in its plan: what its devices and hosts may hold, by its limits or its cluster.
+def limit_problems(plan: Plan, program: Program) -> tuple[Problem, ...]:
+    """Problems of a program that swaps within limits that are too low.
 
-    Raises:
-        ProgramError: it may need more than that, as `hocket check` says it.
+    Sizes are the plan's own bytes; limits are the plan's or its cluster's.
     """
     limited = plan.swap is not None and (claims_more(plan) or bool(host_bytes(plan, plan.group.cluster)))
-    sizes = sizes_of(program, plan.swap) if plan.swap is not None and limited else None
-    problems = swap_problems(plan, program, sizes) if sizes is not None else ()
+    sizes = sizes_of(program, plan.swap) if plan.swap is not None and plan.swap.stages and limited else None
+    return swap_problems(plan, program, sizes) if sizes is not None else ()
+
+
+def prove_limits(plan: Plan, program: Program) -> None:
+    """Refuse a program that swaps by the bytes that stand in its plan.
+
+    Raises:
+        ProgramError: it may need more than its limits or its cluster's, as `hocket check` says it.
+    """
+    problems = limit_problems(plan, program)
     if problems:
         raise ProgramError(f"program {program.name}", report(program, problems), "a legal program")
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from hocket.errors import InputError, nearest
+from hocket.plan.differences import Difference
 from hocket.program.program import StageShape
 from hocket.program.rule import Rule
 from hocket.strategies._common import all_strategies, complete, microbatches_of, strategy
@@ -24,16 +25,18 @@ class Updates:
         samples: how many samples one update averages, on the stage with the fewest and the most; the last microbatch of a
             batch may have fewer.
         batch_size: how many one update of one process averages.
+        differences: in what the model is another one than in one process, because of how a batch is cut.
     """
 
     kind: str
     old: tuple[int, int]
     samples: tuple[int, int]
     batch_size: int
+    differences: tuple[Difference, ...] = ()
 
     @property
     def same(self) -> bool:
-        """Whether the mathematics are those of one process."""
+        """True if the update rule equals that of one process."""
         return not self.shared and self.old == (0, 0) and self.samples == (self.batch_size, self.batch_size)
 
     @property
@@ -49,19 +52,24 @@ class Updates:
 
     @property
     def text(self) -> str:
-        """In a few words, for a column: "same", "two waves", "1 update old", "up to 3 updates old, of 16"."""
+        """In a few words, for a column: "same", "same but loss", "two waves", "1 update old", "up to 3 updates old, of 16"."""
         if self.same:
-            return "same"
+            return " but ".join(["same", *([self._kinds] if self.differences else [])])
         if self.shared:
             return "two waves"
         if self.samples == (self.batch_size, self.batch_size):
             return self.age
         return f"{self.age}, of {_range(self.samples)}" if self.age else f"updates of {_range(self.samples)}"
 
+    @property
+    def _kinds(self) -> str:
+        return ", ".join(one.kind for one in self.differences)
+
     def sentence(self, name: str) -> str:
         """The same in a sentence about the strategy of this name."""
         if self.same:
-            return f"{name} has the mathematics of one process: each update averages the {self.batch_size} samples of a batch"
+            but = f" but for {self._kinds}" if self.differences else ""
+            return f"{name} has the mathematics of one process{but}: each update averages the {self.batch_size} samples of a batch"
         parts = []
         if self.shared:
             parts.append(
@@ -76,9 +84,17 @@ class Updates:
 
 
 def updates_of(
-    name: str, shapes: tuple[StageShape, ...], batch_size: int, microbatch_size: int, options: dict[str, object]
+    name: str,
+    shapes: tuple[StageShape, ...],
+    batch_size: int,
+    microbatch_size: int,
+    options: dict[str, object],
+    differences: tuple[Difference, ...] = (),
 ) -> Updates:
     """The updates of a strategy on some stages.
+
+    Arguments:
+        differences: of the model, where batches are cut.
 
     Raises:
         InputError: an unknown strategy or option.
@@ -86,7 +102,8 @@ def updates_of(
     microbatches = microbatches_of(name, batch_size, microbatch_size, (len(shape.devices) for shape in shapes)).count
     rule = strategy(name).rule(shapes, microbatches, complete(name, options))
     counts = [batch_size if count == microbatches else count * microbatch_size for count in rule.batch]
-    return Updates(rule.kind, (min(rule.delay), max(rule.delay)), (min(counts), max(counts)), batch_size)
+    cut = differences if microbatches > 1 else ()
+    return Updates(rule.kind, (min(rule.delay), max(rule.delay)), (min(counts), max(counts)), batch_size, cut)
 
 
 @cache

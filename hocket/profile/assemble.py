@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 
 from hocket.profile.capture import Captured, Stage
-from hocket.profile.costs import BATCH_STATISTICS, RANDOM, Layer, Tensor
+from hocket.profile.costs import Layer, Tensor
 from hocket.profile.job import Job
 from hocket.profile.layout import is_dense
 from hocket.profile.memory import LayerBytes
 from hocket.profile.model import ModelProfile
+from hocket.profile.optimizer import whole_optimizer
 from hocket.profile.precision import sums_of
 from hocket.profile.storage import unique_bytes
 
@@ -63,12 +63,14 @@ def assemble(
     device_type: str,
     source: str,
     notes: tuple[str, ...],
+    loss_parts: str = "",
 ) -> ModelProfile:
     """The profile of a captured job; seconds that are not known are 0.
 
     Arguments:
         job: as its user wrote it; captured may be a member's part of it.
         columns: one a microbatch size, ascending; with seconds all or none.
+        loss_parts: see ModelProfile.
     """
     sizes = tuple(column.size for column in columns)
     seconds = [column.seconds for column in columns if column.seconds is not None]
@@ -80,7 +82,6 @@ def assemble(
         # Gradients are added up in the masters' type where there are masters, which count with the optimizer's state.
         trained = {name: p.numel() * sums_of(p).itemsize for name, p in weights.items() if p.requires_grad}
         master_bytes = sum(trained.values()) if job.precision is not None else 0
-        marks = [note for note, holds in ((RANDOM, found.random), (BATCH_STATISTICS, found.batch_statistics)) if holds]
         counted = [column.bytes[k] for column in columns]
         layers.append(
             Layer(
@@ -102,7 +103,7 @@ def assemble(
                 copy_s=sum(step.copy_s.get(name, 0.0) for name in trained),
                 flops=tuple(captured.for_size(size).layers[k].flops for size in sizes),
                 noise_s=tuple(float(one.noise[k]) for one in seconds),
-                notes=tuple(marks),
+                notes=found.notes,
             )
         )
     until = _gradients_until(captured, columns[-1].bytes)
@@ -125,7 +126,7 @@ def assemble(
         microbatch_sizes=sizes,
         layers=tuple(layers),
         tensors=tensors,
-        optimizer=type(job.optimizer([torch.nn.Parameter(torch.zeros(1))])).__name__,
+        optimizer=type(whole_optimizer(job)).__name__,
         ties=captured.ties,
         source=source,
         whole_forward_s=tuple(one.whole_forward for one in seconds),
@@ -137,6 +138,8 @@ def assemble(
         digest_of_model=job.model_digest,
         batch_size=job.batch_size,
         clip_grad_norm=job.clip_grad_norm,
+        loss_weighted=callable(job.loss_weight),
+        loss_parts=loss_parts,
         notes=notes,
     )
 

@@ -7,17 +7,22 @@ that the profile names. `hocket.profile.trace` records, `hocket.profile.layers` 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from math import prod
+from math import inf
 
 import torch
 from torch import nn
 
 from hocket.errors import CaptureError, InputError
+from hocket.profile.captured_layer import CapturedLayer, CapturedTensor
+from hocket.profile.changing import check_unchanging
 from hocket.profile.job import Job
 from hocket.profile.layers import Graph, Segment, choose, group, pieces
+from hocket.profile.learning_rates import check_optimizer_and_rates
 from hocket.profile.operations import Trace
 from hocket.profile.precision import computed
+from hocket.profile.refusal import refusal
 from hocket.profile.stage import Stage
+from hocket.profile.structure import FIXED, check_same_structure, first_other
 from hocket.profile.subtasks import Part, decomposed, parts_of
 from hocket.profile.trace import all_modules, record
 
@@ -25,55 +30,6 @@ __all__ = ["Captured", "CapturedLayer", "CapturedTensor", "Stage", "capture"]
 
 # Layers are chosen at this size, whatever size is asked for: 1 is refused by batch normalisation of single values.
 _BASE_SIZE = 2
-
-_FIXED = "A model whose shape or course follows from the data cannot be planned."
-
-
-@dataclass(frozen=True)
-class CapturedLayer:
-    """One layer: operations that are executed in a run.
-
-    Attributes:
-        modules: paths of the modules without children that it calls.
-        parameters: global names, a tied one under its first name. buffers: names of buffers that it may change or read.
-        random: draws random numbers. batch_statistics: normalises over the microbatch and keeps running statistics.
-        nodes: indices of its operations in the trace.
-    """
-
-    name: str
-    kind: str
-    modules: tuple[str, ...]
-    parameters: tuple[str, ...]
-    buffers: tuple[str, ...]
-    random: bool
-    batch_statistics: bool
-    flops: float
-    nodes: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class CapturedTensor:
-    """One tensor between layers; `source` -1 is the batch.
-
-    Attributes:
-        batch_dim: which dimension grows with the microbatch. value: its number in the trace.
-        stride: how its elements lie in memory, empty where that cannot be said.
-    """
-
-    name: str
-    source: int
-    targets: tuple[int, ...]
-    gradient: bool
-    shape: tuple[int, ...]
-    dtype: torch.dtype
-    batch_dim: int | None
-    value: int
-    stride: tuple[int, ...]
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes of the tensor at this microbatch size."""
-        return prod(self.shape) * self.dtype.itemsize
 
 
 @dataclass(frozen=True)
@@ -98,6 +54,7 @@ class Captured:
         loss_tensor: name of the loss, which the last layer makes (it is not one of `tensors`).
         ties: groups of layers that share a parameter.
         choices: what other microbatch sizes repeat.
+        sums_norm: the norm of all gradients is summed up before steps, also where nothing is clipped.
     """
 
     job: Job
@@ -110,6 +67,7 @@ class Captured:
     choices: Choices
     notes: tuple[str, ...]
     loss_tensor: str = "loss"
+    sums_norm: bool = False
     _sizes: "dict[int, Captured]" = field(default_factory=dict, repr=False)
 
     def masters(self, names: Iterable[str], device: torch.device | str) -> dict[str, torch.Tensor] | None:
@@ -125,8 +83,13 @@ class Captured:
 
     @property
     def clip_grad_norm(self) -> float | None:
-        """The norm that gradients are clipped to, if they are."""
-        return self.job.clip_grad_norm
+        """The norm that gradients are clipped to, if they are; infinity where their norm is wanted for itself."""
+        return inf if self.sums_norm and self.job.clip_grad_norm is None else self.job.clip_grad_norm
+
+    @property
+    def loss_weighted(self) -> bool:
+        """True if microbatch losses are weighted by a function, not by samples."""
+        return callable(self.job.loss_weight)
 
     def for_size(self, microbatch_size: int) -> "Captured":
         """The same layers for another microbatch size.
@@ -136,7 +99,7 @@ class Captured:
         """
         if microbatch_size not in self._sizes:
             found = _capture_at(self.job, microbatch_size, self.choices, self._sizes)
-            _same_structure(self, found)
+            check_same_structure(self, found)
             self._sizes[microbatch_size] = found
         return self._sizes[microbatch_size]
 
@@ -175,7 +138,7 @@ def capture(
 
     Raises:
         CaptureError: the model cannot be cut into layers; names the module and the reason.
-        InputError: its weights have no numbers.
+        InputError: its weights have no numbers; its optimizer is not one of its parameters, or goes with no schedule as given.
     """
     if microbatch_size < 1:
         raise InputError("microbatch_size", str(microbatch_size), ">= 1")
@@ -188,6 +151,7 @@ def capture(
         raise InputError(
             "Job.model", f"{numberless!r} on `meta`, where it has no numbers", "weights with numbers", hint
         )
+    check_optimizer_and_rates(job)
     job = computed(decomposed(job))
     choices = Choices(max_layers) if like is None else like.choices
     while True:
@@ -225,8 +189,15 @@ def _yielding(job: Job, choices: Choices, error: CaptureError) -> Choices:
 def _record(job: Job, size: int, choices: Choices) -> Trace:
     # Other sizes see other samples, so that what depends on the data shows as a difference between them.
     first = size * (size - 1) // 2
-    batch = job.batch([(first + i) % len(job.data) for i in range(size)])
-    return record(job.model, job.loss, job, batch, choices.opaque, choices.as_tracing)
+    indices = [(first + i) % len(job.data) for i in range(size)]
+    batch = job.batch(indices)
+    try:
+        return record(job.model, job.loss, job, batch, choices.opaque, choices.as_tracing)
+    except CaptureError as error:
+        refused = refusal(error.__cause__, indices, batch) if error.__cause__ is not None else None
+        if refused is None:
+            raise
+        raise refused from error.__cause__
 
 
 def _capture_at(job: Job, size: int, choices: Choices, sizes: dict[int, Captured]) -> Captured:
@@ -247,8 +218,11 @@ def _build(job: Job, size: int, graph: Graph, choices: Choices, sizes: dict[int,
     first_name = {id(p): name for name, p in job.model.named_parameters()}
     finest = pieces(graph)
     if len(finest) != sum(choices.joined):
-        found = f"{len(finest)} operations and modules with {size} samples"
-        raise CaptureError("model", found, f"{sum(choices.joined)}, as with other samples", _FIXED)
+        check_unchanging(job)
+        base = sizes.get(_BASE_SIZE)
+        other = first_other(base.trace, trace) if base is not None else ""
+        found = f"{len(finest)} operations and modules with {size} samples{other}"
+        raise CaptureError("model", found, f"{sum(choices.joined)}, as with other samples", FIXED)
     segments = group(finest, choices.joined)
     notes = choices.notes
     layers = tuple(_layer(graph, s, modules, first_name) for s in segments)
@@ -286,11 +260,19 @@ def _layer(graph: Graph, segment: Segment, modules: dict[str, nn.Module], first_
     statistics = any(
         isinstance(m, nn.modules.batchnorm._NormBase) and m.training for p in paths for m in modules[p].modules()
     )
+    running = {
+        name
+        for p in paths
+        for path, m in modules[p].named_modules(prefix=p)
+        if isinstance(m, nn.modules.batchnorm._NormBase)
+        for name, _ in m.named_buffers(prefix=path)
+    }
+    written = tuple(name for name in buffers if name in trace.changed_buffers and name not in running)
     flops = sum(n.flops for n in nodes)
     return CapturedLayer(
         segment.path,
         segment.kind, tuple(paths), tuple(weights), tuple(buffers), any(n.random for n in nodes), statistics, flops,
-        tuple(segment.nodes),
+        tuple(segment.nodes), written,
     )  # fmt: skip
 
 
@@ -321,31 +303,6 @@ def _tensors(graph: Graph, segments: list[Segment], layers: tuple[CapturedLayer,
             CapturedTensor(name, source, targets, value.requires_grad, value.shape, value.dtype, None, v, value.stride)
         )
     return tuple(out)
-
-
-def _same_structure(base: Captured, other: Captured) -> None:
-    for a, b in zip(base.layers, other.layers, strict=False):
-        labels = [[c.trace.nodes[i].label for i in layer.nodes] for c, layer in ((base, a), (other, b))]
-        if a.name != b.name or labels[0] != labels[1]:
-            _changes(a.name, base, other, f"{b.name} ({', '.join(labels[1])[:120]})")
-    if len(base.layers) != len(other.layers):
-        _changes("model", base, other, f"{len(other.layers)} layers")
-    for s, t in zip(base.tensors, other.tensors, strict=False):
-        if (s.name, s.targets, s.dtype, len(s.shape)) != (t.name, t.targets, t.dtype, len(t.shape)):
-            _changes(s.name, base, other, f"tensor {t.name} of {t.dtype} and shape {t.shape}")
-        for m, n in zip(s.shape, t.shape, strict=True):
-            if m != n and m * other.microbatch_size != n * base.microbatch_size:
-                _changes(s.name, base, other, f"shape {t.shape} after {s.shape}")
-    if len(base.tensors) != len(other.tensors):
-        _changes("model", base, other, f"{len(other.tensors)} tensors between layers")
-
-
-def _changes(place: str, base: Captured, other: Captured, found: str) -> None:
-    sizes = f"{base.microbatch_size} and {other.microbatch_size} samples"
-    raise CaptureError(
-        f"layer {place}", f"{found} with other samples", f"the same layers and shapes for microbatches of {sizes}",
-        _FIXED,
-    )  # fmt: skip
 
 
 def _with_batch_dims(captured: Captured, other: Captured) -> Captured:

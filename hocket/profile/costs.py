@@ -13,6 +13,8 @@ from hocket.errors import InputError
 # Notes of a layer that planners act on.
 AGAIN = "recompute "
 """Begins the note of a layer that makes what is inside of it again: recompute full, recompute selective."""
+WRITES = "writes "
+"""Begins the note of a layer whose forward writes a buffer of this name."""
 RANDOM, BATCH_STATISTICS = "random", "batch statistics"
 _REQUIRED = ("forward_s", "backward_s", "stash_bytes")
 _SINGLE = ("weights_bytes", "gradients_bytes", "optimizer_bytes", "buffers_bytes", "step_s", "copy_s", "step_bytes")

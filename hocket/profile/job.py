@@ -8,17 +8,19 @@ import inspect
 import re
 import runpy
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from functools import cached_property, lru_cache
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-import numpy as np
-
 from hocket.errors import InputError, nearest
 from hocket.files import digest
+from hocket.profile.loss_weight import LossWeight, check_loss_weight
+from hocket.profile.lr_schedules import check_lr_schedule
+from hocket.profile.order import indices_at
 from hocket.profile.origin import NAMES, Maker, Origin, look_up, makers_at_work, origin_of
+from hocket.profile.samples import read_samples
 from hocket.units import show_count
 
 if TYPE_CHECKING:
@@ -38,38 +40,53 @@ class Job:
 
     Attributes:
         model: an ordinary module, in training mode.
-        loss: called as `loss(output, *targets)`, a mean over samples; None when the model's output has a `loss`.
+        loss: called as `loss(output, *targets)`, a mean over samples; None when the model's output has a `loss`. `loss_weight` says
+            what else it is.
         data: map-style: `len(data)`, and `data[i]` is one sample without batch dimension: a tensor, a tuple of
-            tensors, or a dictionary of tensors.
-        optimizer: makes the optimizer from parameters, such as `lambda params: torch.optim.SGD(params, lr=0.1)`.
+            tensors, or a dictionary of tensors. Several processes read it: each read must give the same, for which the global
+            generators of torch, numpy.random and random are seeded for each sample.
+        optimizer: makes the optimizer from the model's trainable parameters, such as `lambda params: torch.optim.SGD(params,
+            lr=0.1)`. A function whose first argument's name begins with `named` is given (name, parameter) pairs.
         batch_size: samples of one optimizer step, over all devices.
         inputs: of a tuple, how many leading items are the model's positional arguments; the others go to the loss.
             Of a dictionary, the keys that the model's forward accepts go to the model, the others to the loss.
-        seed: of the data order and of the random numbers inside the model.
+        seed: of the data order and of the random numbers inside the model and inside `data[i]`.
         clip_grad_norm: the most that the norm of all gradients of an update may be, over all of the model's parameters:
             above it they are scaled down before the step, as `torch.nn.utils.clip_grad_norm_` does.
+        loss_weight: by what the loss of a microbatch counts in the loss of its batch, where that is not its number of samples: a
+            function of the microbatch (names of its tensors to tensors; items of a tuple are item0, item1, ...), such as
+            `hocket.tokens("labels")` for a mean over tokens; or "sum", for a loss that is a sum over samples.
         precision: the type that compute works in, "bfloat16", where it is shorter than the model's: weights and their gradients
             are added up, stepped and saved in the model's own (see `hocket.profile.precision`).
         subtask_bytes: a linear layer with larger weights is computed in subtasks of at most so many bytes (`hocket.profile.subtasks`).
+        lr_schedule: by what learning rates are multiplied at each step: a function of the step (from 0), a list of one for each
+            parameter group, a name or a dictionary such as {"name": "cosine", "steps": 1000, "warmup_steps": 100}; or a function of
+            `optimizer` that makes a torch scheduler.
         path: the file that it came from, when `load_job` loaded it: another process can load the same.
         makers: who was at work when it was made, from where `origin` knows how another process can make the same.
+        samples: the length of the data, which must stay as it is.
         own: of a job as compute sees it in another precision, the job itself, whose model keeps the weights.
+        written: of a job with another model than its user's (another precision, subtasks, a member's part), the user's job.
     """
 
     model: "nn.Module"
     loss: Callable[..., "Tensor"] | None
     data: Any
-    optimizer: "Callable[[Iterable[Any]], Optimizer]"
+    optimizer: "Callable[..., Optimizer]"
     batch_size: int
     name: str = ""
     seed: int = 0
     inputs: int = 1
     clip_grad_norm: float | None = None
+    loss_weight: LossWeight | None = None
     precision: str | None = None
     subtask_bytes: float | None = None
+    lr_schedule: "Callable[..., Any] | Sequence[Callable[[int], float]] | str | Mapping[str, Any] | None" = None
     path: Path | None = field(default=None, init=False)
     makers: tuple[Maker, ...] = field(default=(), init=False, repr=False)
+    samples: int = field(default=0, init=False, repr=False)
     own: "Job | None" = field(default=None, init=False, repr=False)
+    written: "Job | None" = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "makers", makers_at_work())
@@ -88,16 +105,20 @@ class Job:
             raise InputError("Job.precision", found, expected, hint)
         if self.clip_grad_norm is not None and not _positive(self.clip_grad_norm):
             raise InputError("Job.clip_grad_norm", repr(self.clip_grad_norm), "a number > 0, or None for no clipping")
+        check_loss_weight(self.loss_weight)
         if self.subtask_bytes is not None and not _positive(self.subtask_bytes):
             raise InputError("Job.subtask_bytes", repr(self.subtask_bytes), "bytes > 0, or None for no subtasks")
+        if self.lr_schedule is not None:
+            check_lr_schedule(self.lr_schedule)
         if self.inputs < 1:
             raise InputError("Job.inputs", str(self.inputs), ">= 1")
         if not hasattr(self.data, "__len__") or not hasattr(self.data, "__getitem__"):
             raise InputError("Job.data", type(self.data).__name__, "a map-style dataset: len(data) and data[i]")
-        if len(self.data) < self.batch_size:
+        object.__setattr__(self, "samples", len(self.data))
+        if self.samples < self.batch_size:
             hint = "Lower batch_size or give more data."
             raise InputError(
-                "Job.data", show_count(len(self.data), "sample"), f"at least batch_size = {self.batch_size}", hint
+                "Job.data", show_count(self.samples, "sample"), f"at least batch_size = {self.batch_size}", hint
             )
 
     @property
@@ -110,6 +131,11 @@ class Job:
         return Origin(self.path) if self.path is not None else origin_of(self, self.makers)
 
     @property
+    def as_written(self) -> "Job":
+        """The job with the model that its user wrote."""
+        return self.written or self
+
+    @property
     def model_digest(self) -> str:
         """SHA-256 over names, shapes and types of the model's parameters: a plan is for one model."""
         rows = [f"{name}:{tuple(p.shape)}:{p.dtype}" for name, p in self.model.named_parameters()]
@@ -120,15 +146,19 @@ class Job:
         """The type that compute works in, such as "float32"."""
         return self.precision or str(next(self.model.parameters()).dtype).removeprefix("torch.")
 
-    def batch(self, indices: Sequence[int]) -> Batch:
+    def batch(self, indices: Sequence[int], positions: Sequence[int] | None = None) -> Batch:
         """The samples of these indices, stacked: names of the batch's tensors to tensors of shape (samples, ...).
 
+        Arguments:
+            positions: where each stands in the stream of samples, from which the random numbers inside `data[i]` follow; by
+                default its index.
+
         Raises:
-            InputError: samples differ in their shapes, or are not tensors.
+            InputError: a sample cannot be read; samples differ in their shapes, or are not tensors; names the sample.
         """
         import torch
 
-        samples = [_as_items(self.data[int(i)], int(i)) for i in indices]
+        samples = read_samples(self.data, indices, indices if positions is None else positions, self.seed)
         first = samples[0]
         out: Batch = {}
         for name in first:
@@ -175,9 +205,22 @@ class Job:
             raise InputError("Job.loss", "None, and the output has no `loss`", "an output with a loss", hint)
         return cast("Tensor", found)
 
+    def batch_at(self, position: int, count: int) -> Batch:
+        """So many samples of the stream from a position on, which counts the samples before over all epochs.
+
+        Raises:
+            InputError: as `batch`; the data have another length than when the job was made.
+        """
+        if len(self.data) != self.samples:
+            found, expected = show_count(len(self.data), "sample"), f"{self.samples}, as when the job was made"
+            hint = "The order of the samples follows from the length of the data, which must stay as it is."
+            raise InputError("Job.data", found, expected, hint)
+        indices = indices_at(position, count, self.samples, self.seed)
+        return self.batch(indices, range(position, position + count))
+
     def batch_of_step(self, step: int) -> Batch:
         """The whole batch of one optimizer step."""
-        return self.batch(order(step, self.batch_size, len(self.data), self.seed))
+        return self.batch_at(step * self.batch_size, self.batch_size)
 
     def _accepts(self, key: str) -> bool:
         known, takes_all = self._signature
@@ -192,46 +235,6 @@ class Job:
 
 def _positive(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0
-
-
-def _as_items(sample: Any, index: int) -> dict[str, Any]:
-    """One sample as named tensors; items of a tuple are called item0, item1, ..."""
-    import torch
-
-    if isinstance(sample, torch.Tensor):
-        sample = (sample,)
-    items = sample if isinstance(sample, dict) else {f"item{k}": value for k, value in enumerate(sample)}
-    for name, value in items.items():
-        if isinstance(value, (int, float)) and not isinstance(value, bool):
-            items = {**items, name: torch.tensor(value)}
-        elif not isinstance(value, torch.Tensor):
-            raise InputError(f"Job.data[{index}]", f"{name} of type {type(value).__name__}", "a tensor or a number")
-    if not items:
-        raise InputError(f"Job.data[{index}]", "nothing", "at least one tensor")
-    return dict(items)
-
-
-@lru_cache(maxsize=4)
-def _shuffled(epoch: int, samples: int, seed: int) -> np.ndarray:
-    return np.random.default_rng((seed, epoch)).permutation(samples)
-
-
-def order(step: int, batch_size: int, samples: int, seed: int) -> list[int]:
-    """Which samples step number `step` (from 0) trains on; shape (batch_size,).
-
-    Every epoch has its own shuffled order and batches run on over the end of an epoch, so that the data position is
-    step * batch_size and every sample is used once an epoch.
-    """
-    if step < 0 or batch_size < 1 or samples < 1:
-        raise InputError("order", f"step {step}, batch {batch_size}, {samples} samples", "step >= 0, others >= 1")
-    out: list[int] = []
-    position = step * batch_size
-    while len(out) < batch_size:
-        epoch, start = divmod(position, samples)
-        taken = _shuffled(epoch, samples, seed)[start : start + batch_size - len(out)]
-        out.extend(int(i) for i in taken)
-        position += len(taken)
-    return out
 
 
 def check_device(name: str) -> None:

@@ -24,6 +24,8 @@ def likeness(job: "Job") -> Likeness:
     """A job in a few numbers, ready for JSON: its own, and of each parameter and buffer some values."""
     tensors = [*job.model.named_parameters(), *job.model.named_buffers()]
     own = {name: getattr(job, name) for name in ("batch_size", "seed", "inputs", "clip_grad_norm", "precision")}
+    weight = job.loss_weight
+    own["loss_weight"] = weight if weight is None or isinstance(weight, str) else type(weight).__name__
     return {**own, "samples": len(job.data), "tensors": {name: _of(tensor) for name, tensor in tensors}}
 
 

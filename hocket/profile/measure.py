@@ -8,7 +8,6 @@ Source: the profiling step of section 2.3 of the dissertation, with spread, memo
 
 import gc
 import statistics
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -18,13 +17,16 @@ import torch
 from torch import Tensor
 
 from hocket.errors import CaptureError, InputError
+from hocket.profile.additive import additivity
 from hocket.profile.assemble import Column, Seconds, Step, assemble
 from hocket.profile.capture import Captured, Stage, capture
 from hocket.profile.companions import Companions
+from hocket.profile.core_time import on_core_s
 from hocket.profile.job import Job, check_device
 from hocket.profile.memory import LayerBytes, count_bytes, optimizer_bytes, step_peaks
 from hocket.profile.model import CPU, ModelProfile
 from hocket.profile.rehearsal import Clock, Rehearsal, Way
+from hocket.profile.repeatable import check_repeatable
 from hocket.profile.speedup import ends_of, speedup
 from hocket.profile.timing import ROUNDS, Times, timed
 from hocket.profile.verify import verify
@@ -46,7 +48,7 @@ def measure(
     neighbours: int = 0,
     max_layers: int = 64,
     progress: Progress | None = None,
-    clock: Clock = time.perf_counter,
+    clock: Clock = on_core_s,
     part: Callable[[Captured], Captured] | None = None,
     compile: str = "",
 ) -> ModelProfile:
@@ -60,13 +62,14 @@ def measure(
         neighbours: how many other processes train the job meanwhile, on a CPU, as the other workers of a machine will (see
             `hocket.profile.companions.usual_neighbours`); a job that is of no file is measured alone, which a note says.
         progress: called with (done, total, what), in steps.
-        clock: seconds that pass, for CPUs.
+        clock: seconds that pass, for CPUs; by default without those in which this thread waits for a core, which are no part of
+            what a layer takes.
         part: what is measured of the job, with the same layers: a member of a tensor-parallel group has less of each.
         compile: a backend of torch.compile to measure as well, beside the layers as they are written; none: nothing of it.
 
     Raises:
         CaptureError: the model cannot be cut into layers, or the layers do not compute what the model computes.
-        InputError: no usable microbatch size; nothing to train.
+        InputError: no usable microbatch size; nothing to train; a sample that is another one when it is read again.
     """
     sizes = sorted({int(s) for s in microbatch_sizes if 1 <= s <= job.batch_size})
     if not sizes:
@@ -79,6 +82,7 @@ def measure(
         raise InputError("device", found, "'cpu', or a machine with such a GPU and a torch that is built for it")
     if neighbours < 0 or (neighbours and place.type != "cpu"):
         raise InputError("neighbours", f"{neighbours} of {device}", ">= 0, and 0 where no CPU is measured")
+    check_repeatable(job)
     tell = progress or _silent
     total = (1 + ROUNDS) * len(sizes) + 1
     # While they load the job it is captured here.
@@ -90,6 +94,7 @@ def measure(
         if not verify(captured.for_size(sizes[-1])):
             notes.append("not compared with the model's own loss: it draws random numbers that the loss does not need")
         with _quiet(threads, place):
+            added = additivity(job, [name for layer in captured.layers for name in layer.written])
             columns: list[tuple[int, list[LayerBytes], Times]] = []
             for k, size in enumerate(sizes):
                 tell(k, total, f"bytes of microbatches of {size}")
@@ -113,6 +118,7 @@ def measure(
                 code = speedup(captured, batches, ends_of(usual.tolist()), compile, place, budget_s / 4, clock)
     if neighbours:
         notes += [f"measured with {busy} busy {'neighbour' if busy == 1 else 'neighbours'}", *companions.problems]
+    notes += added.notes
     tell(total, total, "done")
     made = [_column(*each) for each in columns]
     notes += [note for _, said in made for note in said]
@@ -125,6 +131,7 @@ def measure(
         device_type or type_of(place),
         source,
         (*captured.notes, *notes),
+        added.finding,
     )
     return replace(profile, compiled=code)
 
@@ -205,7 +212,7 @@ def _optimizer(captured: Captured, whole: Rehearsal, columns: Sequence[tuple[int
     )
 
 
-def _usual(seconds: Sequence[float]) -> float:
+def usual(seconds: Sequence[float]) -> float:
     """What one of many takes on average: many in a row take as long as their mean says, which is more than the median where
     a few are disturbed. The slowest fiftieth is left out, whatever stopped the machine there."""
     kept = sorted(seconds)[: max(1, len(seconds) - (len(seconds) + 49) // 50)]
@@ -215,7 +222,7 @@ def _usual(seconds: Sequence[float]) -> float:
 def _column(size: int, counted: list[LayerBytes], times: Times) -> tuple[Column, list[str]]:
     """The usual times of one microbatch size, scaled to the undivided model's, and what is to be said of them."""
     parts = np.median(np.array(times.forward), axis=0), np.median(np.array(times.backward), axis=0)
-    wholes = _usual(times.whole_forward), _usual(times.whole_backward)
+    wholes = usual(times.whole_forward), usual(times.whole_backward)
     factors = [whole / part.sum() if part.sum() > 0 else 1.0 for whole, part in zip(wholes, parts, strict=True)]
     both = np.array(times.forward) + np.array(times.backward)
     low, high = np.percentile(both, (25, 75), axis=0)

@@ -5,7 +5,7 @@ that autograd keeps belongs to the layer that made it, whoever keeps it, so that
 what the stage keeps, apart from its inputs.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -193,7 +193,7 @@ def collect(given: dict[str, Tensor], grads: dict[str, Tensor]) -> None:
             grads[name] = grads[name] + tensor.grad if name in grads else tensor.grad
 
 
-def optimizer_bytes(optimizer: torch.optim.Optimizer, parameters: dict[str, Tensor]) -> dict[str, int]:
+def optimizer_bytes(optimizer: torch.optim.Optimizer, parameters: Mapping[str, Tensor]) -> dict[str, int]:
     """Bytes of optimizer state by parameter, after a step."""
 
     def tensors(thing: Any) -> list[Tensor]:
@@ -203,7 +203,7 @@ def optimizer_bytes(optimizer: torch.optim.Optimizer, parameters: dict[str, Tens
 
 
 def step_peaks(
-    optimizer: torch.optim.Optimizer, weights: dict[str, Tensor], layers: Sequence[Sequence[str]]
+    optimizer: torch.optim.Optimizer, weights: Mapping[str, Tensor], layers: Sequence[Sequence[str]]
 ) -> tuple[list[int], bool]:
     """Temporary memory of a warm optimizer's step for each layer's parameters, and whether a step for all needs the sum.
 

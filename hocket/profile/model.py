@@ -68,6 +68,9 @@ class ModelProfile:
             of the sequence, which then are what goes between layers.
         clip_grad_norm: the norm that gradients are clipped to; None when they are not. What it takes to square and to scale them
             is in the seconds of the step.
+        loss_weighted: whether losses of microbatches count by `Job.loss_weight`, so that every step waits for the sum of all weights.
+        loss_parts: how the loss of a batch differs from the mean of the losses of its parts, in a sentence
+            (`hocket.profile.additive`); empty where it does not, or was not looked at.
         correction: what a run has taught, which is in the figures already; None where nothing was.
         compiled: what torch.compile makes of it, which is not in the figures; None where that was not measured.
     """
@@ -90,6 +93,8 @@ class ModelProfile:
     batch_size: int = 0
     tensor: int = 1
     clip_grad_norm: float | None = None
+    loss_weighted: bool = False
+    loss_parts: str = ""
     correction: Correction | None = None
     compiled: Compiled | None = None
     sequence_parallel: bool = False
@@ -142,6 +147,14 @@ class ModelProfile:
     def worked_out(self) -> bool:
         """Whether seconds are worked out from sizes, and not measured."""
         return WORKED_OUT in self.notes or self.source.startswith("worked out")
+
+    @property
+    def needs_norm(self) -> bool:
+        """True if every step waits for a sum over all devices.
+
+        The sum is of squared gradients, of loss weights, or of both.
+        """
+        return self.clip_grad_norm is not None or self.loss_weighted
 
     @property
     def elsewhere(self) -> tuple[str, ...]:
@@ -252,8 +265,9 @@ class ModelProfile:
     def _data(self) -> dict[str, Any]:
         """Plain data; nothing of other device types, of clipping or slices where there is none, as before these were known."""
         data: dict[str, Any] = as_data(self)
-        if not self.sequence_parallel:
-            del data["sequence_parallel"]
+        for name in ("sequence_parallel", "loss_weighted", "loss_parts"):
+            if not data[name]:
+                del data[name]
         for tensor in data["tensors"]:
             if not tensor["own"]:
                 del tensor["own"]

@@ -60,6 +60,7 @@ def computed(job: Job) -> Job:
     twin = replace(job, model=copy.deepcopy(job.model, memo), loss=_wide(job.loss, own))
     object.__setattr__(twin, "own", job)
     object.__setattr__(twin, "path", job.path)
+    object.__setattr__(twin, "written", job.as_written)
     return twin
 
 

@@ -17,8 +17,10 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from hocket.errors import InputError
 from hocket.profile.capture import Captured, Stage
 from hocket.profile.clip import scale_down, squares_of
-from hocket.profile.job import order
 from hocket.profile.memory import seed_of
+from hocket.profile.optimizer import optimizer_of
+from hocket.profile.order import indices_at
+from hocket.profile.refusal import naming_samples
 
 Clock = Callable[[], float]
 
@@ -101,10 +103,11 @@ class Rehearsal:
         if apart is not None:
             self.masters = {name: nn.Parameter(p.clone()) for name, p in apart.items()}
         self._slots = ([p.data for p in self._leaves.values()], [p.detach().clone() for p in self._leaves.values()])
-        self.optimizer = captured.job.optimizer(list(self.masters.values()))
+        self.optimizer = optimizer_of(captured.job, self.masters)
         self._least = min(self.masters.values(), key=torch.Tensor.numel)
         self._gradients: list[Tensor | None] = [None] * len(self._leaves)
         self._loaded = 0
+        self._indices: list[int] = []
         self._clip = captured.job.clip_grad_norm
 
     def once(self, clock: Clock, way: Way = Way.IN_PLACE) -> Seconds:
@@ -118,7 +121,8 @@ class Rehearsal:
         load_s = clock() - start
         marks = Marks(self.device, clock)
         marks.mark()
-        root = get_gradient_edge(self.stage.run(batch, seed_of)[self.captured.loss_tensor])
+        with naming_samples(self._indices, batch):
+            root = get_gradient_edge(self.stage.run(batch, seed_of)[self.captured.loss_tensor])
         marks.mark()
         self._backward(root)
         del root
@@ -132,7 +136,9 @@ class Rehearsal:
     def _load(self) -> dict[str, Tensor]:
         """Samples that were not used lately, as run/device.py makes them."""
         job, names = self.captured.job, self.captured.batch_names
-        batch = job.batch(order(self._loaded, self.size, len(job.data), job.seed))
+        position = self._loaded * self.size
+        batch = job.batch_at(position, self.size)
+        self._indices = indices_at(position, self.size, job.samples, job.seed)
         self._loaded += 1
         loaded = {names[key]: value.to(self.device) for key, value in batch.items() if key in names}
         if self.device.type == "cuda":

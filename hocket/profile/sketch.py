@@ -26,6 +26,7 @@ from hocket.profile.job import Job, load_job
 from hocket.profile.measure import Progress, usable, usual_sizes
 from hocket.profile.memory import Catch, border, count_bytes, detached, optimizer_bytes, seed_of, step_peaks
 from hocket.profile.operators import Operator
+from hocket.profile.optimizer import optimizer_of
 from hocket.profile.precision import sums_of
 from hocket.profile.work import Sketch, Work
 
@@ -141,10 +142,10 @@ def _step(captured: Captured, foreach: bool) -> tuple[Step, tuple[Operator, ...]
     stage = Stage(captured, range(len(captured.layers)), share=True)
     trained = {name: p for name, p in stage.parameters().items() if p.requires_grad}
     apart = captured.masters(trained, stage.device)
-    weights: dict[str, Tensor] = {name: nn.Parameter(p.detach()) for name, p in (apart or trained).items()}
+    weights = {name: nn.Parameter(p.detach()) for name, p in (apart or trained).items()}
     if not weights:
         raise InputError("Job.model", "no parameter that requires a gradient", "at least one")
-    optimizer = captured.job.optimizer(list(weights.values()))
+    optimizer = optimizer_of(captured.job, weights)
     for p in weights.values():
         p.grad = torch.empty_like(p)
     optimizer.step()

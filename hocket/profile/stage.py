@@ -5,7 +5,7 @@ its layers call, so that two stages (or two versions of one) never meet in a mod
 that talk to each other, schedules or versions.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -16,12 +16,16 @@ from torch import Tensor, nn
 from hocket.errors import InputError
 from hocket.profile.operations import Node, Ref
 from hocket.profile.precision import sums_in, sums_of
+from hocket.profile.seeding import GENERATORS
 from hocket.profile.steps import Step, flat_step, general_step, has_ref, inside, prepare
 from hocket.profile.tensor.traits import share_among
 from hocket.profile.trace import all_modules
 
 if TYPE_CHECKING:
     from hocket.profile.capture import Captured
+
+
+Look = Callable[[dict[str, Tensor]], None]
 
 
 class Stage:
@@ -140,6 +144,7 @@ class Stage:
         values: dict[str, Tensor],
         seed_of: Callable[[int], int] | None = None,
         recomputing: bool = False,
+        look: Look | None = None,
     ) -> dict[str, Tensor]:
         """Execute the layers in order.
 
@@ -147,6 +152,7 @@ class Stage:
             values: the tensors named in `inputs`; they are never changed.
             seed_of: the seed of a layer's random numbers, asked for layers that draw some; None leaves the generator.
             recomputing: a second forward of the same microbatch: running statistics are not updated again.
+            look: called behind each layer with the tensors that it has made for other layers, by name, and the loss.
         """
         restore = self._set_aside() if recomputing and self._changing else None
         env = self._template.copy()
@@ -154,13 +160,26 @@ class Stage:
             env[slot] = values[name] if ready is None else ready(values[name])
         for layer, is_random, steps in self._program:
             if is_random and seed_of is not None:
-                self._seed(seed_of(layer))
-            for step in steps:
-                step(env)
+                with GENERATORS:  # lanes of one device, in threads of their own, draw from the same generator
+                    self._seed(seed_of(layer))
+                    for step in steps:
+                        step(env)
+            else:
+                for step in steps:
+                    step(env)
+            if look is not None:
+                look({name: env[slot] for name, slot in self._made_by(layer)})
         if restore is not None:
             for container, key, tensor in restore:
                 container[key] = tensor
         return {name: env[slot] for name, slot in self._exits}
+
+    def _made_by(self, layer: int) -> Iterator[tuple[str, int]]:
+        """Values that a layer makes for others, and the loss: name and number."""
+        captured, trace = self.captured, self.captured.trace
+        yield from ((tensor.name, tensor.value) for tensor in captured.tensors if tensor.source == layer)
+        if trace.values[trace.loss].node in captured.layers[layer].nodes:
+            yield captured.loss_tensor, trace.loss
 
     # -- making it
 

@@ -94,6 +94,7 @@ def decomposed(job: Job) -> Job:
     twin = replace(job, model=model)
     for name in ("path", "own", "makers"):
         object.__setattr__(twin, name, getattr(job, name))
+    object.__setattr__(twin, "written", job.as_written)
     return twin
 
 

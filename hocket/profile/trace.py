@@ -93,6 +93,7 @@ def record(
         for name, tensor in batch.items():
             recorder.add(tensor, "batch", name, fixed=False)
         args, kwargs, loss_args, loss_kwargs = job.split(batch)
+        held = {(path, key): x for path, m in modules.items() for key, x in vars(m).items() if isinstance(x, Tensor)}
         dice = python_random.getstate()
         nn.Module.__call__ = stand_in  # type: ignore[method-assign, assignment]
         is_tracing = torch.jit.is_tracing  # type: ignore[attr-defined]
@@ -117,11 +118,19 @@ def record(
             if module._buffers[key] is not given[name]:
                 hint = f"Change it in place, such as self.{key}.copy_(value)."
                 raise CaptureError(f"buffer {name}", "replaced by another tensor", "a buffer changed in place", hint)
+        for (path, key), before in held.items():
+            if vars(modules[path]).get(key) is not before and id(before) in recorder.number:
+                name = f"{path}.{key}".lstrip(".")
+                hint = f"Use register_buffer for it, and change it in place, such as self.{key}.copy_(value)."
+                raise CaptureError(
+                    f"attribute {name}", "a tensor that the forward reads and replaces", "a buffer", hint
+                )
         if is_fake():
             unsaid = recorder.changed_unsaid
             changed = frozenset(n for n, b in given.items() if b._version != versions[n] or storage_of(b) in unsaid)
         else:
-            changed = frozenset(n for n, b in given.items() if not _same(start[n], b))
+            # What is written may be what was there, and another batch's may not: a changed version says it, too.
+            changed = frozenset(n for n, b in given.items() if b._version != versions[n] or not _same(start[n], b))
     if python_random.getstate() != dice:
         python_random.setstate(dice)
         raise CaptureError(

@@ -9,6 +9,8 @@ from torch import Tensor
 
 from hocket.errors import CaptureError
 from hocket.profile.capture import Captured, Stage
+from hocket.profile.changing import check_unchanging
+from hocket.profile.refusal import naming_samples
 from hocket.profile.trace import untouched
 
 
@@ -19,7 +21,8 @@ def verify(captured: Captured) -> bool:
         False when they cannot be compared: the model draws random numbers that have no influence on its loss.
 
     Raises:
-        CaptureError: they differ; names the loss or the parameter that differs most.
+        CaptureError: they differ; names the loss or the parameter that differs most, or the operation that the model itself does
+            otherwise at each call.
     """
     trace = captured.trace
     used = {i for layer in captured.layers for i in layer.nodes}
@@ -29,6 +32,7 @@ def verify(captured: Captured) -> bool:
     loss, grads = _of_stage(captured)
     tolerance = 10 * max(torch.finfo(t.dtype).eps for t in (model_loss, *model_grads.values())) ** 0.5
     if not bool((loss - model_loss).abs() <= tolerance * model_loss.abs()):
+        check_unchanging(captured.job)
         _differ("loss", loss.item(), model_loss.item())
     norm = torch.stack([g.double().norm() for g in model_grads.values()]).norm().item()
     for name, expected in model_grads.items():
@@ -36,6 +40,7 @@ def verify(captured: Captured) -> bool:
         apart = (found.double() - expected.double()).norm().item()
         # Gradients that are zero but for rounding (a bias before a normalisation) are measured by the others' size.
         if not apart <= tolerance * (expected.double().norm().item() + 0.01 * norm):
+            check_unchanging(captured.job)
             _differ(f"gradient of {name}", found.double().norm().item(), expected.double().norm().item())
     return True
 
@@ -48,8 +53,11 @@ def _differ(what: str, found: float, expected: float) -> None:
 
 
 def _batch(captured: Captured) -> dict[str, Tensor]:
-    size = captured.microbatch_size
-    return captured.job.batch([i % len(captured.job.data) for i in range(size)])
+    return captured.job.batch(_indices(captured))
+
+
+def _indices(captured: Captured) -> list[int]:
+    return [i % len(captured.job.data) for i in range(captured.microbatch_size)]
 
 
 def _of_model(captured: Captured) -> tuple[Tensor, dict[str, Tensor]]:
@@ -59,7 +67,8 @@ def _of_model(captured: Captured) -> tuple[Tensor, dict[str, Tensor]]:
     batch = {key: value.to(device) for key, value in _batch(captured).items()}
     with untouched(dict(job.model.named_modules()), device), torch.enable_grad():
         torch.manual_seed(0)
-        loss = job.loss_of(batch)
+        with naming_samples(_indices(captured), batch):
+            loss = job.loss_of(batch)
         grads = torch.autograd.grad(loss, list(weights.values()), allow_unused=True)
     return loss.detach(), {name: g for name, g in zip(weights, grads, strict=True) if g is not None}
 

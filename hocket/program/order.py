@@ -214,7 +214,7 @@ def stages_on(stages: Stages, device: int) -> list[int]:
 
 def norms(stages: Stages, rule: Rule) -> bool:
     """Whether the norm of all gradients is an instruction of its own; a wave's step has all that it steps with, and finds it by itself."""
-    return stages[0].clips and not waves(rule)
+    return stages[0].needs_norm and not waves(rule)
 
 
 def norm_group(stages: Stages) -> tuple[int, ...]:

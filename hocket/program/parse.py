@@ -152,7 +152,7 @@ def _stage(reader: _Reader, line: str, number: int) -> tuple[StageShape, tuple[i
     seen: dict[str, str] = {}
     tied: list[tuple[int, tuple[int, ...]]] = []
     lists = ("devices", "sources", "targets", "gradients")
-    flags = ("batch", "recompute", "clips", "overlaps")
+    flags = ("batch", "recompute", "clips", "weighted", "overlaps")
     figures = ("buckets", "columns", "shard", "merged", "threads", "wave")
     known = (*lists, *flags, "tied", *figures, "update", "delay")
     for entry in rest.split(";"):
@@ -186,6 +186,7 @@ def _stage(reader: _Reader, line: str, number: int) -> tuple[StageShape, tuple[i
         recompute="recompute" in seen,
         columns=_number(reader, seen.get("columns", "1"), least=1),
         clips="clips" in seen,
+        weighted="weighted" in seen,
         shard=seen.get("shard", "none"),
         merged=_number(reader, seen.get("merged", "1"), least=1),
         threads=_numbers(reader, seen["threads"]) if "threads" in seen else (),

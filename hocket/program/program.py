@@ -46,6 +46,7 @@ class StageShape:
         columns: how many such pipelines there are, side by side and each with microbatches of its own, of which the program
             is one; gradients are summed over all.
         clips: whether a step reads the norm of the gradients of all stages first (of all stages or of none).
+        weighted: whether a step divides by the weights of all losses of its update, which are summed with the norm (likewise).
         shard: one of SHARDS.
         merged: microbatches of a bundle, which one forward or backward runs together: those from a multiple of this on.
         threads: for each bucket, how many threads move its sum; (): what the library takes by itself.
@@ -63,6 +64,7 @@ class StageShape:
     recompute: bool = False
     columns: int = 1
     clips: bool = False
+    weighted: bool = False
     shard: str = "none"
     merged: int = 1
     threads: tuple[int, ...] = ()
@@ -73,6 +75,14 @@ class StageShape:
     def lane(self) -> str:
         """The lane of its compute instructions."""
         return compute_lane(self.wave)
+
+    @property
+    def needs_norm(self) -> bool:
+        """True if a step waits for a sum over all devices.
+
+        The sum is of squared gradients, of loss weights, or of both.
+        """
+        return self.clips or self.weighted
 
     @property
     def sharded(self) -> bool:

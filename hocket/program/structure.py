@@ -155,14 +155,19 @@ def _rounds(program: Program) -> Iterator[Problem]:
 
 
 def _clips(program: Program) -> Iterator[Problem]:
-    clips = {stage.clips for stage in program.stages}
+    clips, weighted = ({getattr(stage, name) for stage in program.stages} for name in ("clips", "weighted"))
     if clips == {True, False}:
         yield _wrong("some stages clip and others do not; expected all or none: the norm is that of all gradients.")
-    if True in clips and not (program.rule.at_one_moment or waves(program.rule)):
+    if weighted == {True, False}:
         yield _wrong(
-            f"stages clip under a rule {program.rule.kind!r} with updates {list(program.rule.batch)} and delays {list(program.rule.delay)}; "
-            "expected all stages to update at one moment, with the gradients of the same microbatches."
+            "some stages are weighted and others are not; expected all or none: an update has one sum of weights."
         )
+    for word, asked, possible in (("clip", clips, waves(program.rule)), ("are weighted", weighted, False)):
+        if True in asked and not (program.rule.at_one_moment or possible):
+            yield _wrong(
+                f"stages {word} under a rule {program.rule.kind!r} with updates {list(program.rule.batch)} and delays "
+                f"{list(program.rule.delay)}; expected all stages to update at one moment, with the gradients of the same microbatches."
+            )
 
 
 def _waves(program: Program) -> Iterator[Problem]:

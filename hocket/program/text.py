@@ -111,6 +111,8 @@ def _stage_line(s: int, stage: StageShape, update: int, delay: int) -> str:
         fields.append(f"columns {stage.columns}")
     if stage.clips:
         fields.append("clips")
+    if stage.weighted:
+        fields.append("weighted")
     if stage.shard != "none":
         fields.append(f"shard {stage.shard}")
     if stage.merged != 1:

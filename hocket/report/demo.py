@@ -10,6 +10,7 @@ from hocket.report.charts import loss_curves, paired_bars
 from hocket.report.page import draw, render
 from hocket.report.svg import show_time
 from hocket.simulate.summary import Summary
+from hocket.trace.parts import Parts
 from hocket.trace.trace import Trace
 from hocket.units import show_bytes, show_number
 
@@ -22,6 +23,8 @@ class DemoRow:
         config: as the papers write it, such as '15-1'.
         predicted_peak_bytes, measured_peak_bytes: of the device that holds the most.
         samples_per_s: measured.
+        paced_iteration_s: predicted at the pace that the machine had during the run; nan where that was not measured.
+        parts: of the error; None where they are not known.
     """
 
     strategy: str
@@ -31,12 +34,35 @@ class DemoRow:
     predicted_peak_bytes: float
     measured_peak_bytes: float
     samples_per_s: float
+    paced_iteration_s: float = nan
+    parts: Parts | None = None
 
     @property
     def error(self) -> float:
         """(predicted - measured) / measured iteration time; nan where it was not measured."""
+        return self._error(self.predicted_iteration_s)
+
+    @property
+    def paced_error(self) -> float:
+        """The same of the prediction at the machine's pace."""
+        return self._error(self.paced_iteration_s)
+
+    def _error(self, predicted_s: float) -> float:
         real = self.measured_iteration_s
-        return (self.predicted_iteration_s - real) / real if isfinite(real) and real > 0 else nan
+        return (predicted_s - real) / real if isfinite(real) and real > 0 else nan
+
+
+def slower_by(rows: Sequence[DemoRow], paced: bool = False) -> float:
+    """By what share the strategy that is predicted to be the fastest is measured slower than the fastest one; nan without any.
+
+    Arguments:
+        paced: predicted at the machine's pace.
+    """
+    known = [row for row in rows if isfinite(row.measured_iteration_s)]
+    if not known:
+        return nan
+    chosen = min(known, key=lambda row: row.paced_iteration_s if paced else row.predicted_iteration_s)
+    return chosen.measured_iteration_s / min(row.measured_iteration_s for row in known) - 1
 
 
 def demo_html(
@@ -86,8 +112,11 @@ def _cells(row: DemoRow) -> tuple[str, ...]:
         row.strategy,
         row.config,
         show_time(row.predicted_iteration_s),
+        _known(row.paced_iteration_s, show_time(row.paced_iteration_s)),
         _known(row.measured_iteration_s, show_time(row.measured_iteration_s)),
         _known(row.error, facts.signed(row.error)),
+        _known(row.paced_error, facts.signed(row.paced_error)),
+        *(facts.signed(share) if isfinite(share) else "–" for share in (row.parts.shares if row.parts else (nan,) * 3)),
         show_bytes(row.predicted_peak_bytes),
         _known(row.measured_peak_bytes, show_bytes(row.measured_peak_bytes)),
         show_number(row.samples_per_s),
@@ -113,6 +142,16 @@ def _tiles(
         mean = sum(errors) / len(errors)
         found.append(
             facts.Tile("prediction error", f"{mean:.1%}", f"mean of absolute errors; at most {max(errors):.1%}")
+        )
+    paced = [abs(row.paced_error) for row in rows if isfinite(row.paced_error)]
+    if paced:
+        mean = sum(paced) / len(paced)
+        found.append(
+            facts.Tile(
+                "at the machine's pace",
+                f"{mean:.1%}",
+                f"the same of predictions brought to it; at most {max(paced):.1%}",
+            )
         )
     ends = [(v[0], v[-1], name) for name, v in losses.items() if v and isfinite(v[-1])]
     if ends:

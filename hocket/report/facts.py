@@ -13,8 +13,9 @@ from hocket.report.svg import show_time
 from hocket.report.window import Window, batch_starts
 from hocket.simulate.summary import Summary
 from hocket.strategies._common import config, members, merged, strategy
-from hocket.trace.compare import Comparison, inner_gaps
+from hocket.trace.compare import Comparison
 from hocket.trace.trace import Event, Trace
+from hocket.trace.update import inner_gaps
 from hocket.units import show_bytes, show_number, show_ranges, show_rate
 
 
@@ -131,7 +132,11 @@ def tiles(plan: Plan, summary: Summary, measured: Trace | None) -> tuple[Tile, .
             "–".join(str(v) for v in ([versions[0], versions[-1]] if len(versions) > 1 else versions)),
             "at once, by stage",
         ),
-        Tile("sent", show_bytes(sum(summary.sent_bytes.values())), "per iteration, all links"),
+        Tile(
+            "sent",
+            show_bytes(sum(summary.sent_bytes.values())),
+            f"per iteration, {'between groups' if plan.tensor > 1 else 'all links'}",
+        ),
         Tile("simulated", f"{summary.instructions:,}", f"instructions in {show_time(summary.wall_s)}"),
     ]
     real_s = measured_iteration_s(measured, plan.microbatches) if measured is not None else None
@@ -146,6 +151,13 @@ def tiles(plan: Plan, summary: Summary, measured: Trace | None) -> tuple[Tile, .
             1, Tile("measured", show_time(real_s), f"an iteration; prediction {error}" if error else "an iteration")
         )
     return tuple(found)
+
+
+def computing(summary: Summary) -> str:
+    """Shares of an iteration in which devices compute, such as "devices compute 95.9% to 96.4% of the time"."""
+    shares = [f"{share:.1%}" for share in sorted(summary.utilization.values())]
+    ends = list(dict.fromkeys([*shares[:1], *shares[-1:]]))
+    return f"devices compute {' to '.join(ends)} of the time"
 
 
 def stage_table(plan: Plan, summary: Summary) -> Table:
@@ -202,13 +214,14 @@ def level_table(plan: Plan, summary: Summary) -> Table:
 
 def difference_tables(found: Comparison) -> tuple[tuple[str, Table], ...]:
     """Predicted beside measured: means by kind and stage, peaks of memory, and the instructions that differ most."""
+    why = parts_table(found)
     parts = (
         ("Means by kind and stage", (found.update, *found.kinds), show_time),
         ("Peak memory", found.memory, show_bytes),
         ("Instructions that differ most", found.largest, show_time),
     )
     columns = ("what", "predicted", "measured", "error", "times")
-    tables = []
+    tables = [("Why an update took longer or less", why)] if why is not None else []
     for name, rows, show in parts:
         cells = tuple(
             (
@@ -223,6 +236,15 @@ def difference_tables(found: Comparison) -> tuple[tuple[str, Table], ...]:
         if cells:
             tables.append((name, Table(columns, cells, right=(1, 2, 3, 4))))
     return tuple(tables)
+
+
+def parts_table(found: Comparison) -> Table | None:
+    """The parts of an update's error: pace, waits for cores, model; None where they are not known."""
+    parts = found.parts
+    if parts is None:
+        return None
+    cells = tuple((name, ("−" if s < 0 else "") + show_time(abs(s)), signed(share)) for name, s, share in parts.rows)
+    return Table(("part", "added to an update", "error"), cells, right=(1, 2))
 
 
 def _known(show: Callable[[float], str], value: float) -> str:

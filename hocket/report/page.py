@@ -12,6 +12,8 @@ from markupsafe import Markup
 from hocket import __version__
 from hocket.plan.gang import Course
 from hocket.plan.plan import Plan
+from hocket.plan.whole import excerpt_text
+from hocket.printable import printable
 from hocket.report import facts
 from hocket.report.charts import legend_of, utilization
 from hocket.report.memory import MemoryCurve, Record, memory_curves
@@ -45,6 +47,7 @@ class Drawings:
     events: list[Event]
     overlaps: Overlaps | None
     staircase: Staircase | None
+    excerpt: str  # which part of the plan the predicted drawings are of; empty where it is the whole
 
 
 def report_html(
@@ -57,23 +60,26 @@ def report_html(
     courses: Sequence[Course] = (),
     swapped: HostCourse | None = None,
     largest: tuple[facts.Table, str] | None = None,
+    shown: Plan | None = None,
 ) -> str:
     """The report of one plan.
 
     Arguments:
-        trace, summary: what is predicted, from `hocket.plan.predict.predict`.
+        trace, summary: what is predicted, from `Opened.simulate`.
         measured: what happened, to be laid beside it.
         amplification: what a plan that lends devices uses of them, in words (plan/amplification.py).
         together: the plan with a background job.
         swapped: what is on hosts and on its way, of a plan that swaps.
         largest: how deep models may be (swap_panel.py), and what a block of them is, in words.
         courses: of one iteration of it, and of the same job launched at once or in waves (plan/gang.py).
+        shown: the excerpt that `trace` is of, where the plan is too long to be drawn whole (`Opened.shown`). Everything that is drawn
+            of the prediction is labelled as an excerpt then; figures of an iteration are the plan's, from `summary`.
 
     Returns:
         A whole HTML document: no file or address outside it is needed, and it is the same to the byte each time.
     """
     measured = measured.by_group() if measured is not None else None
-    drawn = draw(plan, trace, summary, measured, together)
+    drawn = draw(plan, trace, summary, measured, together, shown or plan)
     return render(
         "report.html",
         title=f"{plan.model}: {plan.strategy} {facts.configuration(plan)}",
@@ -84,12 +90,13 @@ def report_html(
         chips=facts.chips(plan),
         tiles=facts.tiles(plan, summary, measured),
         drawn=drawn,
+        computing=facts.computing(summary),
         measured=measured is not None,
         amplification=amplification,
         together=together,
         swaps=swap_panel(plan, swapped, drawn.window),
         largest=largest,
-        usage=usage_panel(courses, measured, plan.batch_size, _capacities(plan)),
+        usage=usage_panel(courses, measured, plan.batch_size, _capacities(plan), drawn.excerpt),
         differences=facts.difference_tables(compare(trace, measured)) if measured is not None else (),
         stages=facts.stage_table(plan, summary),
         traffic=facts.traffic_table(plan, summary, drawn.events, drawn.window),
@@ -98,25 +105,37 @@ def report_html(
 
 
 def draw(
-    plan: Plan, trace: Trace, summary: Summary, measured: Trace | None, together: Together | None = None
+    plan: Plan,
+    trace: Trace,
+    summary: Summary,
+    measured: Trace | None,
+    together: Together | None = None,
+    shown: Plan | None = None,
 ) -> Drawings:
-    """Timelines (the measured one, and that with a background job, on the same scale), memory and utilisation of the same window."""
+    """Timelines (the measured one, and that with a background job, on the same scale), memory and utilisation of the same window.
+
+    Arguments:
+        shown: the excerpt of the plan that predicted traces are of; the plan itself by default.
+    """
+    shown = shown or plan
+    excerpt = excerpt_text(plan, shown)
+    part = f"excerpt, {excerpt}: " if excerpt else ""
     path = set(summary.critical_path)
-    window = choose(trace, plan.microbatches, around_s=_span_of(trace, path))
+    window = choose(trace, shown.microbatches, around_s=_span_of(trace, path))
     span_s, real = window.seconds, None
     if measured is not None:
         real = choose(measured, plan.microbatches, window.count)
         span_s = max(span_s, real.seconds)
-    shared = choose(together.trace, plan.microbatches, window.count) if together is not None else window
+    shared = choose(together.trace, shown.microbatches, window.count) if together is not None else window
     span_s = max(span_s, shared.seconds)
-    devices, events = rows_of(plan, trace), window.events(trace)
-    title = f"Predicted: {window.describe()}"
-    found = [timeline(plan, trace, window, events, span_s, title, lambda e: f"device {e.device}: {e.name}" in path)]
+    devices, events = rows_of(shown, trace), window.events(trace)
+    title = f"Predicted: {part}{window.describe()}"
+    found = [timeline(shown, trace, window, events, span_s, title, lambda e: f"device {e.device}: {e.name}" in path)]
     if together is not None:
-        title = f"Predicted {together.title}: {shared.describe()}"
-        found.append(timeline(plan, together.trace, shared, together.events(shared), span_s, title))
+        title = f"Predicted {together.title}: {part}{shared.describe()}"
+        found.append(timeline(shown, together.trace, shared, together.events(shared), span_s, title))
     record = None
-    busy = [("Predicted", utilization(events, window, devices))]
+    busy = [(f"Predicted{f', {part[:-2]}' if part else ''}", utilization(events, window, devices))]
     if measured is not None and real is not None:
         record = Record(measured, real)
         title = f"Measured: {real.describe()}"
@@ -132,7 +151,8 @@ def draw(
         legend_of(drawing for _, drawing in busy),
         events,
         overlaps(summary.overlap, measured),
-        staircase(plan, trace, measured),
+        staircase(plan, trace, measured, shown, sum(summary.utilization.values())),
+        excerpt,
     )
 
 
@@ -150,8 +170,9 @@ def _known_memory(measured: Record | None) -> str:
 
 
 def render(template: str, **values: Any) -> str:
-    """Fill a template; whatever is not `Markup` is escaped."""
-    return _environment().get_template(template).render(values, palette=Markup(stylesheet()), version=__version__)
+    """Fill a template; whatever is not `Markup` is escaped, and control characters are shown as escapes."""
+    page = _environment().get_template(template).render(values, palette=Markup(stylesheet()), version=__version__)
+    return printable(page, lines=True)
 
 
 @cache

@@ -6,6 +6,7 @@ import numpy as np
 from markupsafe import Markup
 
 from hocket.plan.plan import Plan
+from hocket.plan.whole import excerpt_text
 from hocket.program.instruction import computes
 from hocket.report.facts import Table, plural
 from hocket.report.palette import MEANINGS, class_of, family_of
@@ -57,9 +58,18 @@ class Staircase:
     note: str
 
 
-def staircase(plan: Plan, trace: Trace, measured: Trace | None) -> Staircase | None:
-    """Draw an iteration; None where nothing computes in it."""
-    window = choose(trace, plan.microbatches, 1)
+def staircase(
+    plan: Plan, trace: Trace, measured: Trace | None, shown: Plan | None = None, mean: float | None = None
+) -> Staircase | None:
+    """Draw an iteration; None where nothing computes in it.
+
+    Arguments:
+        shown: the excerpt of the plan that `trace` is of, by default the plan. mean: devices that compute on average over an iteration
+            of the plan, which is told where an excerpt is drawn.
+    """
+    shown = shown or plan
+    excerpt = excerpt_text(plan, shown)
+    window = choose(trace, shown.microbatches, 1)
     found = stairs_of(trace, window)
     if found is None:
         return None
@@ -70,9 +80,14 @@ def staircase(plan: Plan, trace: Trace, measured: Trace | None) -> Staircase | N
     used = len({device for stage in plan.stages for device in stage.devices})
     many = plural(used, "device") if plan.tensor == 1 else f"{used:,} groups of {plan.tensor} devices"
     there = plan.group.cluster.devices
-    sentence = f"Of {many} that the plan uses{f' (the cluster has {there:,})' if there > used else ''}, {found.mean:.3g} compute on average, predicted"
+    told = found.mean if not excerpt or mean is None else mean
+    sentence = f"Of {many} that the plan uses{f' (the cluster has {there:,})' if there > used else ''}, {told:.3g} compute on average, predicted"
     if real is not None:
         sentence += f"; measured {real.mean:.3g}"
+    if excerpt:
+        sentence += (
+            f". The drawing and its table are of an excerpt, {excerpt}, in which {found.mean:.3g} compute on average"
+        )
     binned = found.binned or (real is not None and real.binned)
     both = [("Predicted", found)] + ([("Measured", real)] if real is not None else [])
     drawn = [f for k, f in enumerate(FAMILIES) if any(stairs.counts[k].any() for _, stairs in both)]

@@ -46,11 +46,13 @@ def usage_panel(
     measured: Trace | None,
     samples: int,
     capacity_bytes: Mapping[int, float],
+    excerpt: str = "",
 ) -> UsagePanel | None:
     """Everything of the section; None where nothing is predicted.
 
     Arguments:
-        measured: a run of the plan. samples: of one of its iterations.
+        measured: a run of the plan. samples: of one of its iterations. excerpt: which part of the plan the courses are of; empty where
+            it is the whole.
     """
     if not courses:
         return None
@@ -83,7 +85,10 @@ def usage_panel(
         tuple(course.title for course in columns),
         svg(WIDTH, height, parts, "Memory and compute over one iteration, by device", about, cls="usage"),
         _figures(columns, shown, peaks),
-        tuple(f"{course.title}: {course.note}" for course in columns if course.note),
+        (
+            *([f"What is predicted here is of an excerpt, {excerpt}, as a batch of its own"] if excerpt else []),
+            *(f"{course.title}: {course.note}" for course in columns if course.note),
+        ),
         len(devices) - len(shown),
         len(columns) > len(courses),
         len(columns) > len(courses) and not columns[-1].usage.held_bytes and bool(peaks),

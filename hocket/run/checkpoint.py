@@ -2,6 +2,7 @@
 
     CHECKPOINTS/step-00000012/manifest.json          what it is, and size and SHA-256 of every file; has its own hash
                               worker-0.safetensors   tensors by global name, each in one worker's file only
+    CHECKPOINTS/step-00000016.damaged/               found damaged by a run that went on from an older one: nothing deletes it
     CHECKPOINTS/.step-00000020.part/                 being written, or left by a death: ignored, removed by the next save
 
 Rules of this file: tensors go through `torch.distributed.checkpoint` (DCP), so that any plan reads what any other wrote, but
@@ -148,7 +149,12 @@ def folder_name(step: int) -> str:
 def names_in(folder: Path) -> list[str]:
     """Names of the checkpoints in a folder, whole or not, by step."""
     names = [path.name for path in folder.glob("step-*") if _NAME.fullmatch(path.name)]
-    return sorted(names, key=lambda name: int(name.removeprefix("step-")))
+    return sorted(names, key=step_of)
+
+
+def step_of(name: str) -> int:
+    """The step that the name of a checkpoint's folder says."""
+    return int(name.removeprefix("step-"))
 
 
 def save(
@@ -209,7 +215,7 @@ def newest(folder: Path, board: Board, warn: Callable[[str], None]) -> Checkpoin
         problem = next(filter(None, problems), "")
         if not problem:
             return Checkpoint(path, Manifest.read(path))
-        warn(f"checkpoint {path} is damaged and was skipped: {problem}")
+        warn(f"checkpoint {path} is damaged: {problem}")
     return None
 
 

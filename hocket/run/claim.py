@@ -1,15 +1,20 @@
 """Claim: a folder of checkpoints belongs to one run at a time, from its beginning to its end.
 
-Rules of this file: the claim is a lock (flock) on the file `.lock` in the folder, held open by the first worker, so that it ends with
-that process however it ends. What stands in the file is for people, and a file without a lock claims nothing. (The folder itself
-could be locked as well, but not over NFS, which wants a file that is open for writing.) Whoever only reads asks for nothing.
+Rules of this file: the claim is a record lock (fcntl) on the file `.lock` in the folder, taken by the first worker. A record lock belongs
+to the process and not to the open file: it ends with the process, and a child that was forked meanwhile never has it. What stands in the
+file is for people; a file without a lock claims nothing. Whoever only reads asks for nothing. (NFS knows record locks, and wants a file
+that is open for writing.)
+
+A process does not conflict with its own record locks, and loses one as soon as it closes the file, however it had opened it. So this
+file lists the folders that the process has claimed, and does not open their locks again.
 """
 
 import fcntl
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,7 +25,8 @@ if TYPE_CHECKING:
 
 LOCK = ".lock"
 _MAX_BYTES = 256
-_HELD: set[int] = set()
+# Device and inode of each folder that this process has claimed, and by whom: one dict.setdefault decides between two threads.
+_claimed: dict[tuple[int, int], object] = {}
 
 
 @contextmanager
@@ -36,48 +42,61 @@ def claimed(folder: str | Path | None, board: "Board") -> Iterator[None]:
     if folder is None:
         yield
         return
-    handle, problem = _take(Path(folder)) if board.rank == 0 else (None, [])
-    problem = board.share(problem)[0]
-    if problem:
-        raise InputError(f"checkpoint in {folder}", *problem)
+    release, problem = _take(Path(folder)) if board.rank == 0 else (None, [])
     try:
+        problem = board.share(problem)[0]
+        if problem:
+            raise InputError(f"checkpoint in {folder}", *problem)
         yield
     finally:
-        if handle is not None:
-            _HELD.discard(handle)
-            with suppress(OSError):  # said aloud: a child that was forked while it was held may have it open, too
-                fcntl.flock(handle, fcntl.LOCK_UN)
-            os.close(handle)
+        if release is not None:
+            release()
 
 
-def _take(folder: Path) -> tuple[int | None, list[str]]:
-    """The lock, None on a file system without locks; else what was found and expected, and the next step."""
+def _take(folder: Path) -> tuple[Callable[[], None] | None, list[str]]:
+    """Take the lock; returns how to release it (None without a lock), or what was found and expected, and the next step."""
+    claim = object()
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        status = folder.stat()
+        key = (status.st_dev, status.st_ino)
+        if _claimed.setdefault(key, claim) is not claim:
+            return None, _taken(f"pid {os.getpid()} on {socket.gethostname()}")
         handle = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
     except OSError as error:
+        _forget(claim)
         return None, [str(error), "a folder that can be written", "Name another folder."]
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+        fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError):  # POSIX allows both for a lock that another process has
         holder = os.read(handle, _MAX_BYTES).decode(errors="replace").strip()
-        os.close(handle)
-        step = "Name another folder, or wait until that run is over and go on from it with --resume."
-        return None, [f"another run that writes there{holder and f', {holder}'}", "a folder of its own", step]
+        _release(claim, handle)
+        return None, _taken(holder)
     except OSError:
-        os.close(handle)
+        _release(claim, handle)
         return None, []
-    _HELD.add(handle)
     with suppress(OSError):  # a full disk ends the run when there is something to save
         os.ftruncate(handle, 0)
         os.write(handle, f"pid {os.getpid()} on {socket.gethostname()}\n".encode())
-    return handle, []
+    return partial(_release, claim, handle), []
 
 
-def _let_go() -> None:
-    """In a child that was forked: it may live on when its parent was killed, and the lock must not."""
-    while _HELD:
-        os.close(_HELD.pop())
+def _taken(holder: str) -> list[str]:
+    """How a folder is refused that another run has."""
+    step = "Name another folder, or wait until that run is over and go on from it with --resume."
+    return [f"another run that writes there{holder and f', {holder}'}", "a folder of its own", step]
 
 
-os.register_at_fork(after_in_child=_let_go)
+def _release(claim: object, handle: int) -> None:
+    """Close the file, which ends the lock if this process has it, and strike the folder off the list."""
+    os.close(handle)
+    _forget(claim)
+
+
+def _forget(claim: object) -> None:
+    for key in [key for key, held in list(_claimed.items()) if held is claim]:
+        _claimed.pop(key, None)
+
+
+# A forked child has no lock: what its copy of the list says is not true of it.
+os.register_at_fork(after_in_child=_claimed.clear)

@@ -3,10 +3,12 @@
 Rules of this file: no torch, no I/O. A report is a small dictionary that came as JSON; `event` says what it is:
 
     start   first, steps, checkpoint    from worker 0, once it knows where to begin
-    loss    step, sum, samples          one microbatch: its mean loss times its samples; from whoever has the last stage
+    loss    step, sum, weight, samples, one microbatch: its loss times its weight, and the rates of its step's updates by parameter
+            lr                          group; from whoever has the last stage
     note    text                        from worker 0
+    not_finite  step, text, halt        from whoever found it: what it was; halt: all workers are to drain, and look for its place
     saved   step, path                  from worker 0
-    done    steps, iteration_s, queued_share, warm_steps, optimizer, dtype, device_type, peak_memory_bytes, stopped; swaps; collectives of
+    done    steps, iteration_s, queued_share, warm_steps, skipped, optimizer, dtype, device_type, peak_memory_bytes, stopped; swaps; collectives of
             tensor-parallel groups inside forwards, backwards
     error   see failure.py
 """
@@ -24,12 +26,32 @@ from hocket.run.listener import Listener, Summary
 Event = Mapping[str, Any]
 
 
+def plain(event: Event) -> dict[str, Any]:
+    """A report as it may be written as JSON: numbers that JSON does not know become null."""
+    return {key: _plain(value) for key, value in event.items()}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return plain(value)
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return None if isinstance(value, float) and not isfinite(value) else value
+
+
 @dataclass
 class _Partial:
     """A step of which not all microbatches have reported."""
 
     total: float = 0.0
+    weight: float = 0.0
     samples: int = 0
+    lr: list[float | None] | None = None
+
+    @property
+    def loss(self) -> float:
+        """The mean loss; of a batch in which nothing has a weight it is not a number, as in one process."""
+        return self.total / self.weight if self.weight else float("nan")
 
 
 class Collector:
@@ -40,6 +62,7 @@ class Collector:
         self._steps: dict[int, _Partial] = {}
         self._next: int | None = None
         self._losses: list[float] = []
+        self._odd: set[int] = set()
         self.checkpoint: str | None = None
         self.done: dict[int, Event] = {}
 
@@ -56,8 +79,15 @@ class Collector:
                 partial = self._steps.setdefault(int(event["step"]), _Partial())
                 # JSON has no NaN: a loss that is not a number comes as null, and makes the step's loss one.
                 partial.total += float("nan") if event["sum"] is None else float(event["sum"])
+                partial.weight += float(event["weight"])
                 partial.samples += int(event["samples"])
+                partial.lr = event.get("lr", partial.lr)
                 self._emit()
+            case "not_finite":
+                # Several workers see one update: the first is shown.
+                if int(event["step"]) not in self._odd:
+                    self._odd.add(int(event["step"]))
+                    self._listener.note(str(event["text"]))
             case "note":
                 self._listener.note(str(event["text"]))
             case "saved":
@@ -85,11 +115,13 @@ class Collector:
         if self._next is None:
             return
         while self._next in self._steps and self._steps[self._next].samples >= batch:
-            loss = self._steps.pop(self._next).total / batch
+            partial = self._steps.pop(self._next)
+            loss = partial.loss
             self._next += 1
             self._losses.append(loss)
             shown = loss if isfinite(loss) else None
-            self._listener.step({"step": self._next, "loss": shown, "samples": self._next * batch})
+            line = {"step": self._next, "loss": shown, "samples": self._next * batch}
+            self._listener.step(line if partial.lr is None else line | {"lr": partial.lr})
 
     def _told(self, name: str) -> Iterator[str]:
         """What workers say of themselves when they are done."""
@@ -121,5 +153,6 @@ class Collector:
             dtype=next(self._told("dtype"), ""),
             device_types=tuple(dict.fromkeys(self._told("device_type"))),
             checkpoint=self.checkpoint,
+            skipped=max((int(event.get("skipped", 0)) for event in self.done.values()), default=0),
             swaps={devices[rank]: LinkSums(**e["swaps"]) for rank, e in sorted(self.done.items()) if e.get("swaps")},
         )

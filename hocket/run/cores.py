@@ -1,4 +1,4 @@
-"""Cores: which cores of this machine each of its local workers stays on, and how long it waits for one.
+"""Cores: which cores of this machine each of its local workers stays on.
 
 A worker that stays where it is keeps its caches, and what the kernel does for its messages does not run on another worker's
 core.
@@ -11,7 +11,6 @@ from pathlib import Path
 from hocket.profile.companions import usable_cores
 
 _TOPOLOGY = Path("/sys/devices/system/cpu")
-_SCHEDULED = Path("/proc/thread-self/schedstat")
 
 
 def cores_of(
@@ -43,17 +42,6 @@ def stay_on(cores: tuple[int, ...] | None) -> None:
     """Keep this process, with the threads that it will start, on these cores."""
     if cores is not None and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, cores)
-
-
-def queued_s(scheduled: Path = _SCHEDULED) -> float:
-    """Seconds for which the calling thread could have gone on and had no core, since it began; 0 where the kernel does not say.
-
-    Arguments:
-        scheduled: where it says nanoseconds on a core, nanoseconds in a queue for one, and turns.
-    """
-    with suppress(OSError, ValueError, IndexError):
-        return int(scheduled.read_text().split()[1]) * 1e-9
-    return 0.0
 
 
 def _place_among_siblings(core: int, topology: Path) -> int:

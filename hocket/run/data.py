@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 from hocket.errors import InputError
 from hocket.plan.plan import Plan
-from hocket.profile.job import Batch, Job, order
-
-_MASK = 2**64 - 1
+from hocket.profile.job import Batch, Job
+from hocket.profile.order import indices_at
+from hocket.profile.seeding import mixed
 
 
 @dataclass(frozen=True)
@@ -39,26 +39,20 @@ class Stream:
         """Where in the stream the microbatch begins."""
         return self.start + self.plan.batches.start(microbatch)
 
+    def step(self, microbatch: int) -> int:
+        """In which step (batch) of the whole training the microbatch is, from 0."""
+        return self.position(microbatch) // self.plan.batch_size
+
     def indices(self, microbatch: int, merged: int = 1) -> list[int]:
         """Which samples of `job.data` the microbatch holds, or so many from it on."""
-        position, count, total = self.position(microbatch), self.samples(microbatch, merged), len(self.job.data)
-        if position % count == 0:
-            return order(position // count, count, total, self.job.seed)
-        return [order(p, 1, total, self.job.seed)[0] for p in range(position, position + count)]
+        job = self.job
+        return indices_at(self.position(microbatch), self.samples(microbatch, merged), len(job.data), job.seed)
 
     def batch(self, microbatch: int, merged: int = 1) -> Batch:
         """The tensors of the microbatch, or of so many from it on, by their key in the batch; shape (samples, ...)."""
-        return self.job.batch(self.indices(microbatch, merged))
+        return self.job.batch_at(self.position(microbatch), self.samples(microbatch, merged))
 
     def seed_of(self, microbatch: int) -> Callable[[int], int]:
         """The seed of each layer's random numbers for one microbatch, by layer index."""
         key = mixed(mixed(self.job.seed) ^ self.position(microbatch))
         return lambda layer: mixed(key ^ mixed(layer)) >> 1
-
-
-def mixed(number: int) -> int:
-    """64 well mixed bits (SplitMix64: Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014)."""
-    z = (number + 0x9E3779B97F4A7C15) & _MASK
-    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
-    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _MASK
-    return z ^ (z >> 31)

@@ -29,6 +29,9 @@ from hocket.program.program import Program
 from hocket.run.borders import Borders
 from hocket.run.clipping import Clipping
 from hocket.run.data import Stream
+from hocket.run.guard import Guard
+from hocket.run.inspector import Inspector
+from hocket.run.loss_weights import LossWeights
 from hocket.run.microbatches import Microbatches, OnLoss, Publish
 from hocket.run.model_state import ModelState
 from hocket.run.scale import Scale
@@ -54,23 +57,25 @@ class Device:
         on_loss: OnLoss | None = None,
         memory: MemoryManager | None = None,
         lane: Callable[[str], AbstractContextManager[Any]] = lambda _: nullcontext(),
+        guard: Guard | None = None,
     ) -> None:
         """Make the device's stages.
 
         Arguments:
             number: which device of the program.
             device: where its tensors live.
-            on_loss: called with microbatch, mean loss (a detached scalar, still on the device) and samples.
+            on_loss: see Microbatches.
             memory: holds values to budgets; made as the plan says if none is given.
             lane: what the work of a compute lane is done in: a stream.
+            guard: says which steps are left out; none is if it is not given.
 
         Raises:
             MemoryExceeded: the weights do not fit.
         """
         self.number, self.device = number, torch.device(device)
         self.program, self.plan, self.captured = program, plan, captured
-        self.stream = Stream(captured.job, plan)
-        self.clipping = Clipping(captured.job.clip_grad_norm, program.stages)
+        self.stream, self.guard = Stream(captured.job, plan), guard or Guard()
+        self.clipping = Clipping(captured.clip_grad_norm, program.stages, captured.loss_weighted)
         parts = split(captured, plan, number)
         way = Feature.SHARD_FULL if plan.shard == "full" else Feature.SHARD_OPTIMIZER
         for replicas in {len(part.shape.devices) for part in parts if part.shape.sharded}:
@@ -89,16 +94,21 @@ class Device:
             if self.swapping is not None:
                 self.swapping.settle(part.number, runner)
         self.model = ModelState(program.rule, self.stages, self.swapping)
-        scale = Scale(plan, program.rule)
+        scale = Scale(plan, program.rule, captured.job.loss_weight)
+        weights = LossWeights(program.rule, self.stream)
         borders = Borders(captured, plan, program, parts)
         swaps = self.swapping is not None
-        self.microbatches = Microbatches(self.stages, borders, scale, self.stream, captured.loss_tensor, swaps, on_loss)
-        updates = Updates(program, self.stages, scale, self.clipping, self.device)
+        self.microbatches = Microbatches(
+            self.stages, borders, scale, weights, self.stream, captured.loss_tensor, swaps, on_loss
+        )
+        self._updates = Updates(
+            program, self.stages, scale, self.clipping, weights, self.device, self.stream, self.guard
+        )
         self._handlers: dict[Kind, Callable[[Instruction, Store], None]] = {
             Kind.LOAD: self.microbatches.load,
             Kind.FORWARD: self.microbatches.forward,
-            Kind.NORM: updates.norm,
-            Kind.STEP: updates.step,
+            Kind.NORM: self._updates.norm,
+            Kind.STEP: self._updates.step,
             Kind.DROP: lambda instruction, store: None,
         }
         if self.swapping is not None:
@@ -111,14 +121,32 @@ class Device:
 
     def start(self, position: int = 0) -> dict[Value, Any]:
         """Begin a segment at this many samples of the data; returns the values that are there before it."""
-        self.stream = self.microbatches.stream = Stream(self.captured.job, self.plan, position)
+        stream = Stream(self.captured.job, self.plan, position)
+        self.stream = self.microbatches.stream = self._updates.stream = stream
+        self.microbatches.weights.begin(stream)
+        self.guard.begin(stream)
+        if self.microbatches.inspector is not None:
+            self.microbatches.inspector.stream = stream
         self.model.meet()
+        if self.guard.policy == "skip":
+            for runner in self.stages.values():
+                runner.keep_buffers()
         found: dict[Value, Any] = {}
         for value in self.program.initial(self.number):
             weights = self.stages[value.stage].weights
             found[value] = weights.newest if value.what is What.WEIGHTS else weights  # a part is told by whose it is
             if self.swapping is not None:
                 found[value] = self.swapping.begin(value, self.stages[value.stage])
+        return found
+
+    def inspect(self) -> Inspector:
+        """From now on step no more, and look at all that the layers make."""
+        found = self.microbatches.inspector = Inspector()
+        self.guard.hold()
+        for stage, runner in self.stages.items():
+            runner.use_eager()
+            with nullcontext() if self.swapping is None else self.swapping.at_hand(stage, runner):
+                found.weights(stage, runner.weights.newest.own)
         return found
 
     def end(self, store: Mapping[Value, Any]) -> None:

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, TextIO
 
+from hocket.printable import printable
 from hocket.run.listener import Listener, Summary
 from hocket.units import show_count, show_number, show_peaks, show_seconds
 
@@ -49,7 +50,7 @@ class Lines:
 
     def note(self, text: str) -> None:
         """On the other stream."""
-        print(f"hocket: {text}", file=self._notes, flush=True)
+        print(printable(f"hocket: {text}", lines=True), file=self._notes, flush=True)
 
     def finished(self, summary: Summary) -> None:
         """The last line."""
@@ -166,7 +167,7 @@ class Bar:
         self._live.stop()
 
     def _say(self, text: str) -> None:
-        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+        self._console.print(printable(text, lines=True), markup=False, highlight=False, soft_wrap=True)
 
     def _shown(self) -> Any:
         from rich.text import Text
@@ -179,6 +180,8 @@ def spoken(summary: Summary, width: int | None = None) -> str:
     if not summary.losses and summary.iteration_s is None:
         return f"{show_count(summary.steps, 'step')} trained before, none now"
     parts = [f"{show_count(summary.steps, 'step')} trained"]
+    if summary.skipped:
+        parts.append(f"{show_count(summary.skipped, 'update')} left out, of gradients that were not finite")
     if summary.iteration_s is None:  # every step lay where the pipeline fills or empties
         parts.append("too few to measure an iteration")
     else:

@@ -110,6 +110,7 @@ class Division:
         model = copy.deepcopy(whole.model, kept)
         divide(model, split, member, self.members)
         self.job = replace(whole, model=model)
+        object.__setattr__(self.job, "written", whole.as_written)
         self._cuts = cuts(model, split)
 
     def whole(self, state: State, gather: Gather, keeps: bool = True) -> dict[str, dict[str, Any]]:

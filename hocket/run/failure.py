@@ -5,15 +5,14 @@ consequences, marked `peer`, and shown only when nothing better is known.
 """
 
 import re
-import sysconfig
 import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from hocket import errors
 from hocket.errors import HocketError, InputError, WorkerLost
+from hocket.profile.frames import is_own
 
 # How gloo, NCCL and the stores word a peer that is gone.
 _BROKEN = re.compile(
@@ -22,9 +21,6 @@ _BROKEN = re.compile(
     re.IGNORECASE,
 )
 _MAX_CHARACTERS = 20_000
-# Where code lies that whoever wrote the job did not write.
-_FOREIGN = (str(Path(__file__).parent.parent), sysconfig.get_paths()["stdlib"], "<frozen")
-_INSTALLED = {"site-packages", "dist-packages"}
 
 
 @dataclass(frozen=True)
@@ -86,14 +82,10 @@ def _keep_own(shown: traceback.TracebackException) -> None:
         context = None if chain[at].__suppress_context__ else chain[at].__context__
         chain += [cause for cause in (chain[at].__cause__, context) if cause is not None]
         at += 1
-    own = [[frame for frame in part.stack if _is_own(frame.filename)] for part in chain]
+    own = [[frame for frame in part.stack if is_own(frame.filename)] for part in chain]
     if any(own):
         for part, frames in zip(chain, own, strict=True):
             part.stack = traceback.StackSummary.from_list(frames)
-
-
-def _is_own(path: str) -> bool:
-    return not path.startswith(_FOREIGN) and not _INSTALLED & set(Path(path).parts)
 
 
 def first_cause(failures: list[Failure]) -> Failure:

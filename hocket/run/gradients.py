@@ -25,7 +25,7 @@ class Gradients:
         """No pass is running."""
         self._buckets = buckets
         self._active: list[Bucket] = []
-        self._fresh = True
+        self._fresh = self._counts = True
         self._left: list[int] = []
         self._published = 0
         self._ready: Ready | None = None
@@ -46,17 +46,18 @@ class Gradients:
             if self._buckets.summed[bucket]:
                 leaf.register_post_accumulate_grad_hook(self._hook(bucket, position))  # type: ignore[no-untyped-call]
 
-    def begin(self, slot: Slot, sums: Sequence[Bucket], ready: Ready | None = None) -> None:
+    def begin(self, slot: Slot, sums: Sequence[Bucket], ready: Ready | None = None, counts: bool = True) -> None:
         """Before a backward pass: gradients will be added to `sums`, or to fresh buckets when there are none.
 
         Arguments:
             ready: called with each bucket that is summed over devices, in order, as soon as its last gradient is there.
+            counts: False: every gradient of the pass is zero, whatever comes out: a mean over nothing has none that is a number.
         """
         names = self._buckets.names
-        self._fresh, self._ready, self._published = not sums, ready, 0
+        self._fresh, self._counts, self._ready, self._published = not sums, counts, ready, 0
         self._active = list(sums) or [self._buckets.take(b) for b in range(len(names))]
         self._left = list(self._expected or map(len, names))
-        if not self._fresh:
+        if not self._fresh and counts:
             for bucket, own in zip(self._active, names, strict=True):
                 for name, gradient in zip(own, bucket.views or bucket.gradients, strict=True):
                     slot.leaves[name].grad = gradient
@@ -67,7 +68,10 @@ class Gradients:
             for k, name in enumerate(names):
                 leaf = slot.leaves[name]
                 if not self._buckets.summed[b]:
-                    bucket.gradients[k] = leaf.grad
+                    if self._counts:
+                        bucket.gradients[k] = leaf.grad
+                    elif self._fresh and leaf.grad is not None:
+                        bucket.gradients[k] = torch.zeros_like(leaf.grad)
                 elif bucket.gradients[k] is None and b >= self._published:
                     bucket.views[k].zero_()
                 leaf.grad = None
@@ -82,7 +86,9 @@ class Gradients:
 
         def accumulated(leaf: Tensor) -> None:
             active = self._active[bucket]
-            if self._fresh:
+            if not self._counts:
+                leaf.grad = active.views[position].zero_() if self._fresh else active.gradients[position]
+            elif self._fresh:
                 view = active.views[position]
                 with torch.no_grad():
                     view.copy_(leaf.grad)  # type: ignore[arg-type]

@@ -6,7 +6,7 @@ watcher of launch.py does with pages and pipes goes through the store of the mee
     beat/RANK       a number that grows: this worker is alive; its right-hand neighbour looks at it
     failed/RANK     what this worker says of its own end
     gone            which worker does not answer any more
-    hold            somebody was interrupted; seen/RANK: periods that this worker had begun when it knew; stop: what the
+    hold            somebody was interrupted, or found what ends the run; seen/RANK: periods that this worker had begun when it knew; stop: what the
                     first worker made of them. The threads never wait for training, so this cannot deadlock (progress.py).
     news/RANK/N     reports for the first worker, which shows the run
 """
@@ -33,13 +33,15 @@ from hocket.documents import parse_json
 from hocket.errors import HocketError, WorkerLost
 from hocket.plan.plan import Plan
 from hocket.profile.job import Job, load_job
-from hocket.run.collect import Collector
+from hocket.run.collect import Collector, plain
 from hocket.run.failure import Failure, describe, first_cause, understand
 from hocket.run.listener import Listener, Summary
-from hocket.run.loop import INTERRUPTED, Options, devices_of, number_in, predicted_now, worker_name
+from hocket.run.loop import INTERRUPTED, Options, devices_of, predicted_now, worker_name
 from hocket.run.meeting import meet
+from hocket.run.prepared import Seat
 from hocket.run.progress import Progress, State, agreed_stop
-from hocket.run.work import Seat, work
+from hocket.run.torchrun import number_in
+from hocket.run.work import work
 
 _BEAT_S = 0.25
 _POLL_S = 0.02
@@ -128,6 +130,8 @@ class _Together:
         self._left = (self.rank - 1) % self.workers
         self._left_beats, self._left_s = "", time.monotonic()
         self._held = False
+        self._signals = 0
+        self._halts = False
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -158,6 +162,7 @@ class _Together:
         """A report of this worker."""
         if event["event"] == "done":
             self.done = event
+        self._halts = self._halts or bool(event.get("halt"))
         self._news.append(event)
 
     def finish(self) -> None:
@@ -236,7 +241,7 @@ class _Together:
             for event in batch:
                 self.collector.take(self.rank, event)
             return
-        self.store.set(f"news/{self.rank}/{self._sent}", json.dumps(batch))
+        self.store.set(f"news/{self.rank}/{self._sent}", json.dumps([plain(event) for event in batch], allow_nan=False))
         self._sent += 1
 
     def _take_news(self) -> None:
@@ -255,6 +260,8 @@ class _Together:
                 self.store.set("hold", "1")
         except BlockingIOError:
             pass
+        if self._halts and not self._held:
+            self.store.set("hold", "1")
         if self.progress.stop or not (self._held or self.store.check(["hold"])):
             return
         if not self._held:
@@ -268,7 +275,9 @@ class _Together:
             self.progress.stop = int(self.store.get("stop")) + 1
 
     def _again(self, number: int, frame: Any) -> None:
-        if self._held or self.options.checkpoint is None:
+        # Counted here, and not taken from `_held`: the thread may know of this very signal before the main thread runs Python again.
+        self._signals += 1
+        if self._signals > 1 or self.options.checkpoint is None:
             raise KeyboardInterrupt(self.collector.stopped_at_once(self.options.checkpoint) if self.collector else "")
 
     def _look_left(self) -> None:

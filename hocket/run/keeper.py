@@ -2,21 +2,27 @@
 
 import hashlib
 from collections.abc import Callable, Mapping
+from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from hocket.errors import InputError
 from hocket.plan.plan import Plan
 from hocket.profile.job import Job
+from hocket.profile.optimizer import whole_optimizer
 from hocket.profile.subtasks import Part
 from hocket.run.board import Board
-from hocket.run.checkpoint import Checkpoint, Position, names_in, newest, save
+from hocket.run.checkpoint import Checkpoint, Position, names_in, newest, save, step_of
+from hocket.run.elementwise import kept_keys
 from hocket.run.engines.torch_dist import Worker
+from hocket.run.guard import faults
+from hocket.run.not_finite import not_finite
+from hocket.run.resuming import no_checkpoint
 
 Report = Callable[[dict[str, Any]], None]
+_MOST_NAMED = 100
 
 
 class Keeper:
@@ -26,17 +32,32 @@ class Keeper:
         path: of the newest checkpoint of this run, or the one that it goes on from.
     """
 
-    def __init__(self, job: Job, plan: Plan, folder: Path, board: Board, resumes: bool, keep: int) -> None:
+    def __init__(
+        self,
+        job: Job,
+        plan: Plan,
+        folder: Path,
+        board: Board,
+        resumes: bool | Literal["auto"],
+        keep: int,
+        goes_on: bool = False,
+    ) -> None:
+        """Keep the checkpoints of a run in a folder.
+
+        Arguments:
+            resumes: see Options. goes_on: weights that are not finite end no run.
+        """
         self._job, self._plan, self._folder, self._board = job, plan, folder, board
-        self._resumes, self._keep = resumes, keep
+        self._resumes, self._keep, self._goes_on = resumes, keep, goes_on
         self._versions = (0,) * len(plan.stages)
         self.path: Path | None = None
 
     def resume(self, engine: Worker, speak: Report) -> int:
-        """Give the engine the newest whole checkpoint, if going on is wanted and there is one; returns the first step.
+        """Give the engine the newest whole checkpoint, if going on is wanted; returns the first step.
 
         Raises:
-            InputError: checkpoints of another job, model or optimizer; or some that are there and not asked for.
+            InputError: checkpoints of another job, model or optimizer; some that are there and not asked for; none that is whole where
+                one is demanded, or where there are only damaged ones.
         """
         found = self._found(speak)
         if found is None:
@@ -45,12 +66,17 @@ class Keeper:
         held = engine.described()
         parts = engine.device.captured.parts
         state = nested(in_parts(found.load(wanted(held, parts)), held, parts), held)
-        _check_optimizer(self._job, found.path, state)
+        _check_optimizer(self._job, found.path, state, parts)
         engine.load(state)
         return _first_step(found, self._job, self._plan)
 
-    def save(self, engine: Worker, step: int, periods: int) -> Path:
-        """Save what the engine holds after a segment of so many periods, in which step number `step` was reached."""
+    def save(self, engine: Worker, step: int, periods: int, speak: Report) -> Path | None:
+        """Save what the engine holds after a segment of so many periods, in which step number `step` was reached.
+
+        Raises:
+            NotFinite: weights or what the optimizer keeps are not finite, and the run does not go on with them. If it does, nothing is
+                saved, and None returned.
+        """
         plan, program = self._plan, engine.program
         self._versions = tuple(v + program.updates(s, periods) for s, v in enumerate(self._versions))
         position = Position(
@@ -64,6 +90,16 @@ class Keeper:
             weight_versions=self._versions,
         )
         state, wholes = flat(engine.state(to_save=True), engine.device.captured.parts)
+        bad = self._board.share(not_finite_in(state, self._job))
+        if spoiled := sorted({text for texts in bad for text in texts}):
+            more = f" and {len(spoiled) - 1} more" if len(spoiled) > 1 else ""
+            text = f"{spoiled[0]}{more} after step {step}"
+            if not self._goes_on:
+                raise not_finite(
+                    step - 1, text, "the step before it had finite gradients", str(self.path or "") or None
+                )
+            speak({"event": "note", "text": f"no checkpoint is made of weights that are not finite: {text}"})
+            return None
         self.path = save(self._folder, position, state, self._board, self._keep, wholes)
         return self.path
 
@@ -76,35 +112,73 @@ class Keeper:
                     f"checkpoint {self._folder}", f"{there[-1]} of an earlier run", "an empty folder", hint
                 )
             return None
-        found = newest(self._folder, self._board, lambda text: speak({"event": "note", "text": text}))
+        damaged: list[str] = []
+        found = newest(self._folder, self._board, damaged.append)
         if found is None:
-            there = self._board.share({"names": names_in(self._folder)})[0]["names"]
-            text = f"no {'whole ' if there else ''}checkpoint in {self._folder}: starting from step 0"
-            speak({"event": "note", "text": text})
-        elif found.position.plan_digest != plan_digest(self._plan):
+            if damaged or self._resumes is True:
+                raise _none_whole(self._folder, damaged)
+            speak({"event": "note", "text": f"no checkpoint in {self._folder}: starting from step 0"})
+            return None
+        if damaged:
+            set_aside(found, self._board)
+        for text in damaged:
+            speak({"event": "note", "text": f"{text}; it is kept with .damaged behind its name"})
+        if found.position.plan_digest != plan_digest(self._plan):
             text = f"{found.path} was made under another plan; its state is taken by name"
             speak({"event": "note", "text": text})
-        if found is not None and found.position.dtype not in ("", self._job.dtype):
+        if found.position.dtype not in ("", self._job.dtype):
             text = f"{found.path} was computed in {found.position.dtype}; its weights go on as they are, in {self._job.dtype} now"
             speak({"event": "note", "text": text})
         return found
 
 
-def _check_optimizer(job: Job, path: Path, state: Mapping[str, Any]) -> None:
-    """Refuse the state of another optimizer, found by letting this job's make a step on a small weight."""
-    kept = {key for entries in state["optimizer"].values() for key, value in entries.items() if value is not None}
-    if not kept:
-        return
-    weight = nn.Parameter(torch.ones(2, 2))
-    weight.grad = torch.ones(2, 2)
-    optimizer = job.optimizer([weight])
-    optimizer.step()
-    own = {key for key, value in optimizer.state[weight].items() if value is not None}
-    if kept != own:
-        found, expected = (", ".join(sorted(keys)) or "nothing" for keys in (kept, own))
-        wanted = f"{expected}, which {type(optimizer).__name__} keeps"
-        step = "Go on with the optimizer that the checkpoint was made with, or start anew in another folder."
-        raise InputError(f"checkpoint {path}: optimizer", f"{found} of each weight", wanted, step)
+def set_aside(found: Checkpoint, board: Board) -> None:
+    """Rename the checkpoints that are newer than the newest whole one, and so damaged, to `NAME.damaged`.
+
+    So they are not counted among the ones to keep, and neither `save` nor a later run deletes or replaces them. Every worker calls this.
+
+    Raises:
+        InputError: one cannot be renamed: on every worker the same error.
+    """
+    problem, folder = "", found.path.parent
+    try:
+        for name in names_in(folder) if board.rank == 0 else []:
+            if step_of(name) > found.position.step:
+                names = (f"{name}.damaged" + (f"-{number}" if number else "") for number in count())
+                (folder / name).rename(next(folder / one for one in names if not (folder / one).exists()))
+    except OSError as error:
+        problem = str(error)
+    problem = board.share({"problem": problem})[0]["problem"]
+    if problem:
+        hint = "Move the damaged checkpoints elsewhere."
+        raise InputError(f"checkpoint in {folder}", problem, "permission to rename damaged checkpoints", hint)
+
+
+def _none_whole(folder: Path, damaged: list[str]) -> InputError:
+    """Error for a folder without a whole checkpoint.
+
+    Nothing in the folder was changed or deleted.
+    """
+    if not damaged:
+        return no_checkpoint(folder)
+    hint = "Nothing was deleted. Restore one of them, or name another folder to start anew."
+    return InputError(f"checkpoint in {folder}", "; ".join(damaged), "a whole checkpoint to go on from", hint)
+
+
+def _check_optimizer(job: Job, path: Path, state: Mapping[str, Any], parts: Mapping[str, Part]) -> None:
+    """Refuse the state of another optimizer, or of other parameter groups."""
+    wanted = kept_keys(job)
+    for name, entries in state["optimizer"].items():
+        kept, own = (
+            {key for key, value in entries.items() if value is not None},
+            wanted[parts[name].name if name in parts else name],
+        )
+        if kept and kept != own:
+            found, expected = (", ".join(sorted(keys)) or "nothing" for keys in (kept, own))
+            kind = type(whole_optimizer(job)).__name__
+            step = "Go on with the optimizer that the checkpoint was made with, or start anew in another folder."
+            told = f"{expected}, which {kind} keeps"
+            raise InputError(f"checkpoint {path}: optimizer", f"{found} of {name!r}", told, step)
 
 
 def _first_step(found: Checkpoint, job: Job, plan: Plan) -> int:
@@ -135,6 +209,25 @@ def job_name(job: Job) -> str:
 def plan_digest(plan: Plan) -> str:
     """SHA-256 of the plan's text form."""
     return hashlib.sha256(plan.to_yaml().encode()).hexdigest()
+
+
+def not_finite_in(state: Mapping[str, Any], job: Job) -> list[str]:
+    """Entries of a checkpoint that are nan or infinite, each with its faults.
+
+    Those are none that the job's own model has so (a mask, say), nor an infinity that an optimizer keeps.
+    """
+    own = {f"model.{name}": tensor for name, tensor in job.model.state_dict().items()}
+    found = []
+    for key, value in state.items():
+        if (
+            isinstance(value, Tensor)
+            and (told := faults(value))
+            and not ("nan" not in told and key.startswith("optimizer."))
+        ):
+            before = own.get(key.partition("@")[0])
+            if before is None or not faults(before):
+                found.append(f"{key} has {told}")
+    return found[:_MOST_NAMED]
 
 
 def flat(state: Mapping[str, Any], parts: Mapping[str, Part]) -> tuple[dict[str, Any], dict[str, tuple[int, ...]]]:

@@ -23,6 +23,7 @@ class Summary:
         peak_memory_bytes: by device of the plan; predicted_peak_memory_bytes: what the plan says, where it says it.
         stopped: whether it ended early because it was asked to; checkpoint: the newest one, if any.
         queued_share: share of that time for which the worker that waited longest for a core had none.
+        skipped: updates that were left out because gradients were not finite (on_nan="skip").
         warm_steps: what `iteration_s` is the median of; optimizer, dtype, device_types: names of what trained, of the type that it
             computed in and of devices, as a profile has them. swaps: what they took, by device of the plan.
     """
@@ -38,6 +39,7 @@ class Summary:
     checkpoint: str | None = None
     warm_steps: float = 0.0
     queued_share: float = 0.0
+    skipped: int = 0
     optimizer: str = ""
     dtype: str = ""
     device_types: tuple[str, ...] = ()
@@ -53,7 +55,7 @@ class Summary:
     def line(self) -> dict[str, Any]:
         """The last line for machines."""
         paces = ("iteration_s", "samples_per_s", "predicted_iteration_s", "queued_share")
-        names = (*paces, "steps", "stopped", "checkpoint")
+        names = (*paces, "steps", "stopped", "skipped", "checkpoint")
         by_device = {
             name: {str(device): size for device, size in sorted(getattr(self, name).items())}
             for name in ("peak_memory_bytes", "predicted_peak_memory_bytes")
@@ -68,7 +70,8 @@ class Listener(Protocol):
         """Training goes from step `first` to step `steps`."""
 
     def step(self, line: dict[str, Any]) -> None:
-        """One more step: {"step": steps trained, "loss": mean over its samples, "samples": trained in all}."""
+        """One more step: {"step": steps trained, "loss": mean over its samples, "samples": trained in all, "lr": rates of its updates
+        by parameter group}; no "lr" where something in the job sets them by itself."""
 
     def saved(self, step: int, path: str) -> None:
         """There is a checkpoint of what so many steps have made, in this folder."""

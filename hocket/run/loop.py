@@ -5,33 +5,32 @@ of a run goes through a Listener (listener.py; display.py has two).
 """
 
 import os
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import isclose
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
-from hocket.errors import HocketError, InputError, ProgramError, nearest
+from hocket.errors import HocketError, InputError, nearest
 from hocket.files import check_folder_to_write, place_to_write
 from hocket.hardware.link_sums import LinkSums
 from hocket.plan.plan import Plan, Predicted
 from hocket.profile.job import Job, check_job_file, refuse_in_job_file
 from hocket.run.drawing import Drawing
 from hocket.run.listener import Listener, Quiet, Summary
+from hocket.run.resuming import no_checkpoint
+from hocket.run.torchrun import check_meeting, first_speaks, number_in
 from hocket.units import given_rate, show_seconds
 
 DEVICES = ("auto", "cpu", "cuda")
+ON_NAN = ("stop", "skip", "go")
 # Exit code of a run that was asked to stop, saved or not.
 INTERRUPTED = 130
 # Swaps that take less than their link lets them by this factor did not go over it.
 _QUICKER = 1.5
 # Predictions of one plan that differ by less are one prediction, written and read.
 _SAME = 1e-6
-_MAX_PORT = 2**16 - 1
 _MAX_THREADS = 1024  # of a worker: with some more no library can start them
-# How long the first worker has to say what the others do not.
-_GRACE_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -42,7 +41,10 @@ class Options:
         steps: train until so many steps are done in all, those before a resume included.
         checkpoint: folder of checkpoints; every: steps between two of them (None: a tenth of what is to do), rounded up to
             what the program can express; keep: how many of the newest stay.
-        resume: go on from the newest whole checkpoint, if there is one.
+        resume: True: go on from the newest whole checkpoint, of which there must be one. "auto": start at step 0 where the folder has no
+            checkpoint (damaged ones count: where there are only such, neither goes on).
+        on_nan: what a loss or gradient that is nan or infinite does: "stop" ends the run, with the place where it arose; "skip" leaves
+            the update out on all devices; "go" goes on, with one warning. Weights that are not finite are never saved.
         device: where tensors live: auto (as the plan's cluster says), cpu or cuda.
         threads: of each worker on a CPU; pin: keep each local worker on
             cores of its own; unasked where they need more than half of the cores.
@@ -60,7 +62,8 @@ class Options:
     checkpoint: str | None = None
     every: int | None = None
     keep: int = 3
-    resume: bool = False
+    resume: bool | Literal["auto"] = False
+    on_nan: str = "stop"
     device: str = "auto"
     threads: int = 1
     pin: bool | None = None
@@ -85,8 +88,12 @@ class Options:
             raise InputError("every", str(self.every), ">= 1 step")
         if self.every is not None and self.checkpoint is None:
             raise InputError("every", str(self.every), "a folder for checkpoints", "Give --checkpoint DIR as well.")
+        if self.resume not in (True, False, "auto"):
+            raise InputError("resume", repr(self.resume), "true, false or auto", nearest(str(self.resume), ("auto",)))
         if self.resume and self.checkpoint is None:
             raise InputError("resume", "no folder", "the folder of the checkpoints", "Give --checkpoint DIR as well.")
+        if self.on_nan not in ON_NAN:
+            raise InputError("on_nan", repr(self.on_nan), f"one of {', '.join(ON_NAN)}", nearest(self.on_nan, ON_NAN))
         if self.device not in DEVICES:
             raise InputError("device", repr(self.device), f"one of {', '.join(DEVICES)}", nearest(self.device, DEVICES))
         if self.host_link_bytes_per_s is not None and not self.host_link_bytes_per_s > 0:
@@ -125,11 +132,12 @@ def train(
     check_order(job, plan)
     given = _options(steps, options)
     path = None if isinstance(plan, Plan) else Path(plan).resolve()
+    place = "plan" if isinstance(plan, Plan) else str(plan)
     if not isinstance(plan, Plan):
         plan = Plan.read(plan)
     listener = listener or Quiet(on_step)
     try:
-        summary = run_workers(job, plan, path.parent if path else None, given, listener)
+        summary = run_workers(job, plan, path.parent if path else None, given, listener, place)
         told = unlike_host_link(plan, summary.swaps)
         if told and shows_the_run():
             listener.note(told)
@@ -155,15 +163,26 @@ def check_order(job: Job | str | Path, plan: Plan | str | Path, command: str = "
 
 
 def run_workers(
-    job: Job | str | Path, plan: Plan, folder: Path | None, options: Options, listener: Listener
+    job: Job | str | Path,
+    plan: Plan,
+    folder: Path | None,
+    options: Options,
+    listener: Listener,
+    place: str = "plan",
 ) -> Summary:
     """Be one of torchrun's workers, or start local ones and watch them.
 
     Arguments:
-        folder: of the plan's file; None: its profile is not known.
+        folder: of the plan's file; None: its profile is not known. place: of the plan, for errors.
+
+    Raises:
+        InputError: `hocket check` refuses the plan, or workers and plan do not fit.
     """
     if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
-        _check_number(plan)
+        with first_speaks():
+            check_workers(devices_of(plan), number_in("WORLD_SIZE"))
+            plan = checked(plan, folder, place)
+        check_meeting()
         from hocket.run.join import join
 
         return join(job, plan, folder, options, listener)
@@ -171,32 +190,29 @@ def run_workers(
         job = check_job_file(job)
     from hocket.run.launch import launch
 
-    _check_limits(plan, folder)
-    return launch(job, plan, folder, options, listener)
+    return launch(job, checked(plan, folder, place), folder, options, listener)
 
 
-def _check_limits(plan: Plan, folder: Path | None) -> None:
-    """Refuse before any worker starts, as `hocket check` does, a plan whose swaps need more than its cluster says that there is.
+def checked(plan: Plan, folder: Path | None, place: str = "plan") -> Plan:
+    """Refuse before any worker starts a plan that `hocket check` refuses; return it with the bytes by which it swaps.
 
-    Where its profile is not at hand the workers ask the same, by the plan's own figures. (Of plans that do not swap nothing is asked: no
-    limit is kept in their runs, and what a machine has beyond the file may be used.)
+    Where its profile is not at hand the workers ask what they can by the plan's own figures.
+
+    Arguments:
+        folder: of the plan's file; None: its profile is not known. place: of the plan, for errors.
 
     Raises:
-        ProgramError: it may need more than that.
+        InputError: as `hocket.plan.open.validate`; or the profile is another one than the plan was made for.
     """
-    from hocket.plan.open import opened, problems_of
-    from hocket.plan.swapped import claims_more
-    from hocket.program.check import report
+    from hocket.plan.open import opened, validate
+    from hocket.plan.predict import profile_of_group
+    from hocket.plan.swapped import completed
 
-    if folder is None or not claims_more(plan):
-        return
-    try:
-        known = opened(plan, folder)
-    except InputError:
-        return
-    problems = problems_of(known, known.program)
-    if problems:
-        raise ProgramError(f"program {known.program.name}", report(known.program, problems), "a legal program")
+    if folder is None or not plan.profile or not (folder / plan.profile).exists():
+        return plan
+    known = opened(plan, folder, place)
+    validate(known)
+    return completed(plan, profile_of_group(plan, known.profile))
 
 
 def _keep(plan: Plan, path: Path, summary: Summary, listener: Listener) -> None:
@@ -251,44 +267,11 @@ def _account(plan: Plan, path: Path, options: Options, listener: Listener) -> No
         listener.note(f"amplification: not known; {error}")
 
 
-def number_in(name: str) -> int:
-    """A number that torchrun sets in the environment.
-
-    Raises:
-        InputError: it is none.
-    """
-    text = os.environ.get(name, "")
-    if not text.isdigit():
-        raise InputError(name, repr(text), "a number >= 0, as torchrun sets it", "Start with torchrun.")
-    return int(text)
-
-
 def check_workers(devices: tuple[int, ...], workers: int) -> None:
     """One worker for each device of the plan, or an InputError."""
     if workers != len(devices):
         hint = f"Start {len(devices)} workers, for example torchrun --nproc-per-node {len(devices)}, or plan for {workers}."
         raise InputError("workers", str(workers), f"{len(devices)}, one for each device of the plan", hint)
-
-
-def _check_number(plan: Plan) -> None:
-    """Refuse another number of workers than the plan's before torch is loaded; of all workers the first one says it.
-
-    Refuse too, on each, that it is not told where they meet.
-    """
-    rank, workers = number_in("RANK"), number_in("WORLD_SIZE")
-    try:
-        check_workers(devices_of(plan), workers)
-    except InputError as error:
-        if rank == 0:
-            raise
-        # torchrun ends all workers when one leaves: the one that speaks goes first.
-        time.sleep(_GRACE_S)
-        raise SystemExit(error.exit_code) from None
-    if not os.environ.get("MASTER_ADDR"):
-        step = "Start with torchrun; or unset RANK and WORLD_SIZE, and local workers are started."
-        raise InputError("MASTER_ADDR", "nothing", "the machine where the workers meet, as torchrun sets it", step)
-    if number_in("MASTER_PORT") > _MAX_PORT:
-        raise InputError("MASTER_PORT", os.environ["MASTER_PORT"], f"at most {_MAX_PORT}", "Start with torchrun.")
 
 
 def predicted_now(plan: Plan, folder: Path | None, listener: Listener) -> Predicted | None:
@@ -305,7 +288,10 @@ def predicted_now(plan: Plan, folder: Path | None, listener: Listener) -> Predic
 
     then = plan.predicted
     try:
-        now = opened(plan, folder).predicted
+        known = opened(plan, folder)
+        if known.updates.differences and (told := known.profile.loss_parts):
+            listener.note(f"as the job was profiled, {told}")
+        now = known.predicted
     except HocketError as error:  # no profile, or another one: that is no reason not to train
         if not isinstance(error, InputError) or error.place.rpartition(": ")[2] != "tensor":
             return then
@@ -357,4 +343,6 @@ def _options(steps: int, options: dict[str, Any]) -> Options:
             raise InputError(f"trace {found.trace}", error.found, error.expected, error.next_step) from None
     if found.checkpoint is not None:
         check_folder_to_write(found.checkpoint, f"checkpoint {found.checkpoint}")
+        if found.resume is True and not any(Path(found.checkpoint).glob("step-*")):
+            raise no_checkpoint(Path(found.checkpoint))
     return found

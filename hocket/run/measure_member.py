@@ -17,6 +17,7 @@ from hocket.profile.job import Job
 from hocket.profile.measure import measure
 from hocket.profile.memory import border, collect, detached, seed_of
 from hocket.profile.model import ModelProfile
+from hocket.run.device_type import known_type
 from hocket.run.division import Division, Meeting, divided_tensors, split_of
 
 
@@ -29,6 +30,8 @@ def measure_member(
 ) -> ModelProfile:
     """Measure what one of `width` tensor-parallel devices does of a job; see `hocket.profile.measure.measure` for the options.
 
+    A profile of a card that the catalogue lists has the catalogue's name of it as its device type, so that cluster files fit.
+
     Layers and tensors have the names of the undivided job's, so that a plan of groups fits the job.
 
     Arguments:
@@ -39,6 +42,9 @@ def measure_member(
     """
     if width == 1 and sequence_parallel:
         raise InputError("sequence_parallel", "true, for one device", "false", "Say `tensor` as well.")
+    device = torch.device(options.get("device", "cpu"))
+    if device.type == "cuda" and torch.cuda.is_available() and options.get("device_type") is None:
+        options["device_type"] = known_type(device)
     if width == 1:
         return measure(job, microbatch_sizes, **options)
     division = Division(job, split_of(job, width, sequence_parallel), 0)

@@ -6,6 +6,7 @@ them, is not known here.
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,10 +14,15 @@ from torch import Tensor
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from hocket.errors import InternalError
+from hocket.profile.job import Batch
+from hocket.profile.loss_weight import whole_loss
+from hocket.profile.refusal import refusal
 from hocket.program.instruction import Instruction, Value, What
 from hocket.run.borders import Borders, by_stage
 from hocket.run.buckets import Bucket
 from hocket.run.data import Stream
+from hocket.run.inspector import Inspector
+from hocket.run.loss_weights import LossWeights
 from hocket.run.scale import Scale
 from hocket.run.stage_runner import StageRunner
 from hocket.run.stash import Stash
@@ -24,14 +30,19 @@ from hocket.run.streams import has_streams
 from hocket.run.swapping import Store
 
 Publish = Callable[[Value, Any], None]
-OnLoss = Callable[[int, Tensor, int], None]
+OnLoss = Callable[[int, Tensor, int, float], None]
+OnLoad = Callable[[int, Batch], None]
 
 
 class Microbatches:
     """The loads, forwards and backwards of one device.
 
     Attributes:
-        stream: of the segment. on_loss: called with microbatch, mean loss (a detached scalar, still on the device) and samples.
+        inspector: looks at every tensor, while a step is replayed.
+        stream: of the segment. weights: of the losses that are computed here.
+        on_loss: called with microbatch, its loss (a detached scalar, still on the device), samples, and by what it counts in the mean of
+            the batch.
+        on_load: called with each batch that is read, and the position of its first sample in the stream.
     """
 
     def __init__(
@@ -39,6 +50,7 @@ class Microbatches:
         stages: Mapping[int, StageRunner],
         borders: Borders,
         scale: Scale,
+        weights: LossWeights,
         stream: Stream,
         loss: str,
         swaps: bool,
@@ -49,15 +61,21 @@ class Microbatches:
         Arguments:
             loss: the name of the tensor that is the loss. swaps: whether values may leave the device's memory.
         """
-        self._stages, self._borders, self._scale = stages, borders, scale
+        self._stages, self._borders, self._scale, self.weights = stages, borders, scale, weights
         self._loss, self._swaps = loss, swaps
         self.stream, self.on_loss = stream, on_loss
+        self.on_load: OnLoad | None = None
+        self.inspector: Inspector | None = None
 
     def load(self, instruction: Instruction, store: Store) -> None:
         """Write the batch's tensors that the stage reads."""
         runner = self._stages[instruction.stage]
         part = runner.part
         batch = self.stream.batch(instruction.index, part.shape.merged)
+        if part.makes_loss:
+            self.weights.note(instruction.index, part.shape.merged, batch)
+        if self.on_load is not None:
+            self.on_load(self.stream.position(instruction.index), batch)
         own = self._swaps  # memory that others look into cannot be emptied
         for value in instruction.writes:
             store[value] = {name: _brought(batch[key], runner.device, own) for name, key in part.batch}
@@ -86,8 +104,19 @@ class Microbatches:
         watching: AbstractContextManager[None] = nullcontext()
         if self._swaps and stashes:
             watching = stash.watching((*slot.data, *runner.fixed(), *values.values()))
+        batch = {key: values[name] for name, key in part.batch if name in values}
+        look = None
+        if self.inspector is not None:
+            look = partial(self.inspector.made, microbatch, part.shape.merged, samples, instruction.stage)
+            look(values)
         with torch.set_grad_enabled(stashes), watching:
-            made = runner.run(samples, slot, values, seed_of, instruction.again)
+            try:
+                made = runner.run(samples, slot, values, seed_of, instruction.again, look)
+            except (IndexError, RuntimeError) as error:
+                refused = refusal(error, self.stream.indices(microbatch, part.shape.merged), batch)
+                if refused is None:
+                    raise
+                raise refused from error
         if part.makes_loss:
             loss = made[self._loss]
             if stashes and loss.requires_grad:
@@ -95,7 +124,10 @@ class Microbatches:
             if self.on_loss is not None and not instruction.again:
                 # The memory of the loss may be swapped out with the stash before somebody looks.
                 own = loss.detach() if not self._swaps else loss.detach().clone()
-                self.on_loss(microbatch, own, samples)
+                weight = self.weights.of(microbatch, part.shape.merged)
+                # A mean over nothing is not a number.
+                own = whole_loss(self.stream.job, own, samples) if weight else torch.zeros_like(own)
+                self.on_loss(microbatch, own, samples, weight)
         if stashes:
             for names in part.leaving_gradients.values():
                 stash.edges.update({n: get_gradient_edge(made[n]) for n in names if made[n].requires_grad})
@@ -134,25 +166,34 @@ class Microbatches:
                     gradients.append(gradient)
         if slot is None:
             raise InternalError(f"{instruction.name} reads no weights")
+        counts = True
         if stash.loss is not None:
             roots.append(stash.loss)
             meta = stash.loss.node._input_metadata[stash.loss.output_nr]
-            scale = self._scale.loss(microbatch, part.shape.merged)
+            weight = self.weights.of(microbatch, part.shape.merged)
+            counts = weight > 0
+            scale = self._scale.loss(microbatch, part.shape.merged, weight)
             gradients.append(torch.full((), scale, dtype=meta.dtype, device=runner.device))  # a kernel, not a copy
         accumulators = {v.part: v for v in instruction.writes if v.what is What.ACCUMULATOR}
         ready = None
         if publish is not None:
             ready = _publisher(publish, accumulators)
         # A slot that `naive` has updated since the forward is the newest one: gradients arrive at the same leaves.
-        weights.gradients.begin(slot, sums, ready)
+        weights.gradients.begin(slot, sums, ready, counts)
+        looking: AbstractContextManager[None] = nullcontext()
+        if self.inspector is not None:
+            merged = part.shape.merged
+            samples = self.stream.samples(microbatch, merged)
+            looking = self.inspector.backward(microbatch, merged, samples, instruction.stage, slot.leaves)
         if roots:
-            torch.autograd.backward(roots, gradients)
+            with looking:
+                torch.autograd.backward(roots, gradients)
         for bucket in weights.gradients.end(slot):
             store[accumulators[bucket.number]] = bucket
         store.update((value, None) for value in instruction.writes if value.what is What.ENDED)
         for source, pieces in by_stage(instruction.stage, instruction.writes, What.GRADIENT).items():
             leaves = [stash.leaves[name] for name in part.arriving_gradients[source]]
-            border = tuple(torch.zeros_like(x) if x.grad is None else x.grad for x in leaves)
+            border = tuple(torch.zeros_like(x) if x.grad is None or not counts else x.grad for x in leaves)
             self._borders.hand_on(instruction, store, source, pieces, border)
 
 

@@ -28,9 +28,9 @@ class Observer(Protocol):
         number. It may block for as long as it takes to agree on that number.
         """
 
-    def loss(self, microbatch: int, value: float, samples: int) -> None:
-        """The mean loss over one microbatch's samples, on the worker that computes it; microbatches count from 0 in
-        this run."""
+    def loss(self, microbatch: int, value: float, samples: int, weight: float) -> None:
+        """The loss of one microbatch, and by what it counts in the mean of the batch, on the worker that computes it;
+        microbatches count from 0 in this run."""
 
 
 class Unobserved:
@@ -46,5 +46,5 @@ class Unobserved:
         """Always."""
         return True
 
-    def loss(self, microbatch: int, value: float, samples: int) -> None:
+    def loss(self, microbatch: int, value: float, samples: int, weight: float) -> None:
         """Ignore it."""

@@ -53,12 +53,38 @@ class Wanted:
 
 
 @dataclass(frozen=True)
+class Turns:
+    """How several plans are trained in turns by the same workers.
+
+    Attributes:
+        steps: of one turn; traces: where each plan's measured trace is written ("": nowhere).
+        own_batch: whether each plan's batch size takes the place of the job's.
+        kernel_size: samples of the microbatch that is trained between turns to measure the machine's pace; 0: none is.
+        kernel_s: seconds of its forward and backward, as profiled.
+    """
+
+    steps: int
+    traces: tuple[str, ...]
+    own_batch: bool = False
+    kernel_size: int = 0
+    kernel_s: float = 0.0
+
+    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
+
+
+def plan_file(number: int) -> str:
+    """The file of a run's plan in its folder; several are counted from 0."""
+    return f"plan-{number}.yaml"
+
+
+@dataclass(frozen=True)
 class Orders:
     """One worker's orders.
 
     Attributes:
         folder: the run's private folder, with the plan, the progress pages and the meeting file.
         cores: to stay on; none: wherever the system puts it.
+        turns: if the folder has several plans, which are trained in turns.
     """
 
     job: Wanted
@@ -67,6 +93,7 @@ class Orders:
     workers: int
     options: Options
     cores: tuple[int, ...] = ()
+    turns: Turns | None = None
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
 

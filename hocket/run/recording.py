@@ -12,7 +12,8 @@ from hocket.program.instruction import COUNTS_UPDATES, Instruction, Value
 from hocket.program.program import Program
 from hocket.trace.trace import Event
 
-Ran = tuple[Instruction, float, float]  # one instruction: begin and end on the worker's clock, seconds
+# One instruction: begin and end on the worker's clock, and (where it is known) how long it waited for a core, in seconds.
+Ran = tuple[Instruction, float, float] | tuple[Instruction, float, float, float]
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,8 @@ class Recording:
         updates = tuple(done + program.updates(s, periods) for s, done in enumerate(behind.updates))
         self._behind = Behind(behind.microbatches + program.microbatches(periods), updates)
 
-    def _event(self, ran: Instruction, start_s: float, end_s: float) -> Event:
+    def _event(self, ran: Instruction, start_s: float, end_s: float, queued_s: float = 0.0) -> Event:
         moved = self._behind.moved(ran)
-        return Event(self._device, moved.lane, moved.name, moved.kind, moved.stage, moved.index, start_s, end_s)
+        return Event(
+            self._device, moved.lane, moved.name, moved.kind, moved.stage, moved.index, start_s, end_s, queued_s
+        )

@@ -5,25 +5,42 @@ microbatch after the other; only the declared rule says with which weights, and 
 """
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 
 import torch
 from torch import Tensor, nn
 
 from hocket.plan.plan import Plan
 from hocket.profile.capture import Captured, Stage
-from hocket.profile.job import Job, order
+from hocket.profile.job import Job
+from hocket.profile.learning_rates import scheduled
+from hocket.profile.loss_weight import loss_weight, whole_loss
 from hocket.program.rule import Rule
 from hocket.run.data import Stream
 
 
 @dataclass
 class Trained:
-    """What training gave: (microbatch, mean loss, samples) in order, and the weights by global name."""
+    """Losses and weights of a training run.
 
-    losses: list[tuple[int, float, int]] = field(default_factory=list)
+    Attributes:
+        losses: (microbatch, loss, its weight in the mean of the batch), in order. weights: by global name.
+    """
+
+    losses: list[tuple[int, float, float]] = field(default_factory=list)
     weights: dict[str, Tensor] = field(default_factory=dict)
+
+
+def step_losses(losses: Sequence[tuple[int, float, float]], microbatches: int) -> list[float]:
+    """The loss of each step of so many microbatches: the weighted mean of theirs."""
+    found: dict[int, list[float]] = {}
+    for microbatch, loss, weight in losses:
+        sums = found.setdefault(microbatch // microbatches, [0.0, 0.0])
+        sums[0] += loss * weight
+        sums[1] += weight
+    return [total / weight if weight else float("nan") for total, weight in found.values()]
 
 
 def rule_loop(captured: Captured, plan: Plan, rule: Rule, microbatches: int, start: int = 0) -> Trained:
@@ -31,7 +48,8 @@ def rule_loop(captured: Captured, plan: Plan, rule: Rule, microbatches: int, sta
 
     Microbatch m computes its gradient with weights of version rule.version(s, m) in the parameters of stage s (under
     `naive` the backward sees the newest); update u of stage s applies the mean over the samples of
-    rule.microbatches(s, u) with that stage's own optimizer. Of two waves see `_two_waves`.
+    rule.microbatches(s, u) with that stage's own optimizer, and with the learning rates of the training step that the first of these
+    microbatches belongs to. Of two waves see `_two_waves`.
     """
     if rule.kind == "averaged":
         return _two_waves(captured, plan, microbatches, start)
@@ -45,9 +63,15 @@ def rule_loop(captured: Captured, plan: Plan, rule: Rule, microbatches: int, sta
     names = [[n for n in leaves if owner[n] == s] for s in range(len(plan.stages))]
     apart = captured.masters(leaves, next(iter(leaves.values())).device)
     masters = {n: nn.Parameter(p.detach().clone()) for n, p in (apart or leaves).items()}
-    optimizers = [captured.job.optimizer([masters[n] for n in own]) if own else None for own in names]
+    optimizers = [scheduled(captured.job, {n: masters[n] for n in own}) if own else None for own in names]
     versions: list[list[dict[str, Tensor]]] = [[{n: masters[n].detach().clone() for n in own}] for own in names]
     trained = Trained()
+    job = captured.job
+
+    @cache
+    def weight_of(microbatch: int) -> float:
+        samples = stream.samples(microbatch)
+        return loss_weight(job, stream.batch(microbatch), samples) if callable(job.loss_weight) else samples
 
     def use(version_of: Callable[[int, int], int], microbatch: int) -> None:
         # Written in place past autograd, so that a graph that is alive sees the new numbers, as with `naive` it shall.
@@ -61,19 +85,19 @@ def rule_loop(captured: Captured, plan: Plan, rule: Rule, microbatches: int, sta
         use(rule.version, m)
         values = {name: batch[key] for key, name in captured.batch_names.items()}
         loss = whole[size].run(values, stream.seed_of(m))[captured.loss_tensor]
-        trained.losses.append((m, float(loss.detach()), size))
+        loss, weight = whole_loss(job, loss, size), weight_of(m)
+        trained.losses.append((m, float(loss.detach()) if weight else 0.0, weight))
         use(rule.backward_version, m)
-        totals = [
-            sum(stream.samples(k) for k in rule.microbatches(s, rule.update(s, m))) for s in range(len(plan.stages))
-        ]
+        totals = [sum(weight_of(k) for k in rule.microbatches(s, rule.update(s, m))) for s in range(len(plan.stages))]
         # Short types round what is scaled otherwise than they scale what is rounded, and a model may compute in one anywhere
         # (softmax in float32, of weights of float64): it is done where a plan does it.
-        least = max(totals)
-        gradients = torch.autograd.grad(loss, list(leaves.values()), loss.new_tensor(size / least), allow_unused=True)
+        # Of weights the sum is not known there yet.
+        least = 1.0 if callable(job.loss_weight) else max(totals)
+        gradients = torch.autograd.grad(loss, list(leaves.values()), loss.new_tensor(weight / least), allow_unused=True)
         for (n, _), gradient in zip(leaves.items(), gradients, strict=True):
             s = owner[n]
             if gradient is not None:
-                part = gradient * (least / totals[s])
+                part = gradient * (least / totals[s]) if weight else torch.zeros_like(gradient)
                 grad = masters[n].grad
                 masters[n].grad = part if grad is None else grad + part
         clip = captured.job.clip_grad_norm
@@ -82,8 +106,9 @@ def rule_loop(captured: Captured, plan: Plan, rule: Rule, microbatches: int, sta
         for s, optimizer in enumerate(optimizers):
             if (m + 1) % rule.batch[s] == 0:
                 if optimizer is not None:
-                    optimizer.step()
-                    optimizer.zero_grad()
+                    first = rule.microbatches(s, rule.update(s, m))[0]
+                    optimizer.step(stream.position(first) // plan.batch_size)
+                    optimizer.optimizer.zero_grad()
                 versions[s].append({n: masters[n].detach().clone() for n in names[s]})
     trained.weights = {n: masters[n].detach() for n in masters}
     return trained
@@ -113,7 +138,7 @@ def _two_waves(captured: Captured, plan: Plan, microbatches: int, start: int) ->
         {n: nn.Parameter(p.detach().clone()) for n, p in (long or own).items()}
         for long, own in zip(apart, replicas, strict=True)
     ]
-    optimizers = [captured.job.optimizer(list(own.values())) for own in masters]
+    optimizers = [scheduled(captured.job, own) for own in masters]
     trained = Trained()
     before: dict[str, Tensor] = {}
     before_samples = 0
@@ -126,6 +151,7 @@ def _two_waves(captured: Captured, plan: Plan, microbatches: int, start: int) ->
             size, batch = stream.samples(m), stream.batch(m)
             values = {name: batch[key] for key, name in captured.batch_names.items()}
             loss = stages[wave][size].run(values, stream.seed_of(m))[captured.loss_tensor]
+            loss = whole_loss(captured.job, loss, size)
             trained.losses.append((m, float(loss.detach()), size))
             scale = loss.new_tensor(size / samples)
             given = torch.autograd.grad(loss, list(leaves.values()), scale, allow_unused=True)
@@ -139,8 +165,8 @@ def _two_waves(captured: Captured, plan: Plan, microbatches: int, start: int) ->
             steps[name].grad = before[name] * (before_samples / together) + part if before else part
         if captured.job.clip_grad_norm is not None:  # what is stepped with
             torch.nn.utils.clip_grad_norm_(steps.values(), captured.job.clip_grad_norm)
-        optimizers[wave].step()
-        optimizers[wave].zero_grad()
+        optimizers[wave].step(stream.position(n * half) // plan.batch_size)
+        optimizers[wave].optimizer.zero_grad()
         with torch.no_grad():
             for name, leaf in leaves.items():
                 leaf.copy_(steps[name])
@@ -162,18 +188,18 @@ def _owners(captured: Captured, plan: Plan, leaves: dict[str, Tensor]) -> dict[s
 def plain_loop(job: Job, batch_size: int, steps: int) -> Trained:
     """The plainest training loop there is: the user's own module, loss and optimizer, one whole batch a step."""
     model = copy.deepcopy(job.model)
-    optimizer = job.optimizer(model.parameters())
+    optimizer = scheduled(job, {n: p for n, p in model.named_parameters() if p.requires_grad})
     trained = Trained()
     for step in range(steps):
-        batch = job.batch(order(step, batch_size, len(job.data), job.seed))
+        batch = job.batch_at(step * batch_size, batch_size)
         args, kwargs, loss_args, loss_kwargs = job.split(batch)
         output = model(*args, **kwargs)
         loss = output.loss if job.loss is None else job.loss(output, *loss_args, **loss_kwargs)
-        optimizer.zero_grad()
+        optimizer.optimizer.zero_grad()
         loss.backward()
         if job.clip_grad_norm is not None:
             torch.nn.utils.clip_grad_norm_(model.parameters(), job.clip_grad_norm)
-        optimizer.step()
+        optimizer.step(step)
         trained.losses.append((step, float(loss.detach()), batch_size))
     trained.weights = {name: p.detach() for name, p in model.named_parameters()}
     return trained

@@ -1,11 +1,14 @@
 """StageRunner: one stage on one device: its layers for each size of microbatch, its weights and buffers."""
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from hocket.profile.capture import Captured, Stage
+from hocket.profile.learning_rates import scheduled
+from hocket.profile.stage import Look
 from hocket.run.slots import Slot
 from hocket.run.split import StagePart
 from hocket.run.weights import StageWeights
@@ -36,19 +39,40 @@ class StageRunner:
             ordered,
             part.buckets,
             part.summed,
-            captured.job.optimizer,
+            partial(scheduled, captured.job),
             part.scattered,
             (replicas.index(number), len(replicas)),
             part.shape.gathers,
             captured.masters(ordered, device),
         )
         self.buffers = {name: b.clone() for stage in stages for name, b in stage.buffers().items()}
+        self._kept: dict[str, Tensor] = {}
         self._bound: dict[int, Slot] = {}
         for stages in self._runs.values():
             for stage in stages:
                 stage.bind({name: self.buffers[name] for name in stage.buffers()})
         for size in self._runs:
             self._bind(size, self.weights.slots[0])
+
+    def keep_buffers(self) -> None:
+        """Keep what buffers hold now, to restore it."""
+        self._kept = {name: buffer.clone() for name, buffer in self.buffers.items()}
+
+    def restore_buffers(self) -> None:
+        """Give buffers what they held when they were kept: a forward whose update is left out changes no running statistics."""
+        for name, kept in self._kept.items():
+            self.buffers[name].copy_(kept)
+
+    def use_eager(self) -> None:
+        """From now on execute layer by layer, also where the stage was compiled."""
+        if not self._compile:
+            return
+        self._compile = ""
+        self._runs = {size: self._stages(stages[0].captured) for size, stages in self._runs.items()}
+        self._bound.clear()
+        for stages in self._runs.values():
+            for stage in stages:
+                stage.bind({name: self.buffers[name] for name in stage.buffers()})
 
     def _stages(self, captured: Captured) -> tuple[Stage, ...]:
         # A stage of a branching model may hold layers that do not follow one another: each run of layers is executed.
@@ -87,10 +111,20 @@ class StageRunner:
                 yield from (*stage.buffers().values(), *stage.constants())
 
     def run(
-        self, size: int, slot: Slot, values: dict[str, Tensor], seed_of: Callable[[int], int], again: bool
+        self,
+        size: int,
+        slot: Slot,
+        values: dict[str, Tensor],
+        seed_of: Callable[[int], int],
+        again: bool,
+        look: Look | None = None,
     ) -> dict[str, Tensor]:
-        """Execute the layers: tensors from outside by name to all that were made on the way, by name."""
+        """Execute the layers: tensors from outside by name to all that were made on the way, by name.
+
+        Arguments:
+            look: called with what each layer has made for others.
+        """
         self._bind(size, slot)
         for stage in self._runs[size]:
-            values.update(stage.run({name: values[name] for name in stage.inputs}, seed_of, again))
+            values.update(stage.run({name: values[name] for name in stage.inputs}, seed_of, again, look))
         return values

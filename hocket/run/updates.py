@@ -4,7 +4,7 @@ Rules of this file: gradients come summed over microbatches and devices; what is
 weights that they share, and what waves lend each other.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -13,7 +13,10 @@ from hocket.program.instruction import Instruction, What
 from hocket.program.order import together
 from hocket.program.program import Program
 from hocket.run.buckets import Bucket
-from hocket.run.clipping import Clipping
+from hocket.run.clipping import Clipping, Squares
+from hocket.run.data import Stream
+from hocket.run.guard import Guard
+from hocket.run.loss_weights import LossWeights
 from hocket.run.scale import Scale
 from hocket.run.stage_runner import StageRunner
 from hocket.run.swapping import Store
@@ -31,21 +34,30 @@ class Updates:
         stages: Mapping[int, StageRunner],
         scale: Scale,
         clipping: Clipping,
+        weights: LossWeights,
         device: torch.device,
+        stream: Stream,
+        guard: Guard,
     ) -> None:
-        """For the stages of one device; `device` is where sums of squares are to be."""
+        """For the stages of one device.
+
+        Arguments:
+            device: where sums of squares are to be.
+            stream: the data of the segment that runs.
+            guard: says which steps are left out.
+        """
         self._program, self._stages, self._scale, self._clipping = program, stages, scale, clipping
-        self._device = device
+        self._weights, self._device, self.stream, self._guard = weights, device, stream, guard
 
     def norm(self, instruction: Instruction, store: Store) -> None:
-        """Write this device's share of the squares of all gradients."""
+        """Write this device's share of the squares of all gradients, and of the weights of all losses."""
         gradients = (
             (stage, bucket.number, name, gradient)
             for stage in sorted({value.stage for value in instruction.reads})
             for bucket in self._gradients(stage, instruction, store, once=True)
             for name, gradient in self._stages[stage].weights.buckets.named(bucket)
         )
-        squares = self._clipping.squares(gradients, self._device)
+        squares = self._clipping.squares(gradients, self._device, self._weights.take(instruction.index))
         store.update(dict.fromkeys(instruction.writes, squares))
 
     def step(self, instruction: Instruction, store: Store) -> None:
@@ -56,9 +68,11 @@ class Updates:
         old = next(value for value in instruction.reads if value.what is what)
         buckets = list(self._gradients(stage, instruction, store))
         factor: float | Tensor = self._scale.gradient(stage, update)
+        squares: Squares | None = None
         for value in instruction.reads:
             if value.what in (What.SQUARES, What.NORM):
-                factor = self._clipping.factor(store[value])  # of a synchronous program: the scale is one
+                squares = store[value]
+                factor = self._clipping.factor(squares)  # of a synchronous program: the scale is one
         newest = weights.newest if weights.gathers else store[old]
         lends = [value for value in instruction.writes if value.what is What.LENT]
         used = buckets
@@ -66,7 +80,9 @@ class Updates:
             lent = [store[value] for value in instruction.reads if value.what is What.LENT]
             used = averaged(buckets, lent) if lent else alone(buckets, weights.buckets, float(factor))
             factor = self._clipping.alone(g for bucket in used for _, g in weights.buckets.named(bucket))
-        slot = weights.step(newest, used, old in instruction.frees, factor)
+        leave_out = not self._lets(stage, update, used, squares)
+        training_step = self._training_step(stage, update)
+        slot = weights.step(newest, used, old in instruction.frees, factor, training_step, leave_out)
         if lends and not lent:
             for bucket in used:
                 weights.buckets.recycle(bucket)
@@ -74,6 +90,26 @@ class Updates:
         for value in instruction.writes:
             if value.what is not What.LENT:
                 store[value] = weights if value.what is What.OPTIMIZER or weights.gathers else slot
+
+    def _training_step(self, stage: int, update: int) -> int:
+        """The step (batch) of the whole training in which the first microbatch of an update is."""
+        return self.stream.step(self._program.rule.microbatches(stage, update)[0])
+
+    def _lets(self, stage: int, update: int, buckets: Sequence[Bucket], squares: Squares | None) -> bool:
+        """True if a step may use these gradients.
+
+        Where updates may be left out, the buffers are set back to their values before the update.
+        """
+        runner = self._stages[stage]
+        lets = self._guard.lets(
+            self._program.rule.microbatches(stage, update).start,
+            [tensor for bucket in buckets for tensor in bucket.parts or bucket.gradients if tensor is not None],
+            lambda: [named for bucket in buckets for named in runner.weights.buckets.named(bucket)],
+            squares.flats[0].reshape(-1)[0] if squares is not None and self._clipping.sums_norm else None,
+        )
+        if self._guard.policy == "skip":
+            runner.keep_buffers() if lets else runner.restore_buffers()
+        return lets
 
     def _gradients(self, stage: int, instruction: Instruction, store: Store, once: bool = False) -> Iterator[Bucket]:
         """The gradients of a stage among what an instruction reads, bucket by bucket; those that several stages of the device have of

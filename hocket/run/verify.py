@@ -23,7 +23,7 @@ from hocket.run.checkpoint import newest
 from hocket.run.computed_types import computed_types
 from hocket.run.listener import Quiet
 from hocket.run.loop import train
-from hocket.run.rule_loop import rule_loop
+from hocket.run.rule_loop import rule_loop, step_losses
 
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-5}
 """Relative, by the least exact type that the model computes in; for shorter types ten times their resolution."""
@@ -83,9 +83,7 @@ def verify(job: str | Path, plan: Plan, *, steps: int = 3, **options: Any) -> Ve
     captured = capture(load_job(job), plan.microbatch_size)
     program = plan.compile(captured)
     trained = rule_loop(captured, plan, program.rule, summary.steps * plan.microbatches)
-    losses = [0.0] * summary.steps
-    for microbatch, loss, samples in trained.losses:
-        losses[microbatch // plan.microbatches] += loss * samples / plan.batch_size
+    losses = step_losses(trained.losses, plan.microbatches)
     errors = {name: _distance(state[f"model.{name}"], tensor) for name, tensor in trained.weights.items()}
     weights = {tensor.dtype for tensor in trained.weights.values()}
     types = computed_types(captured) | weights

@@ -6,13 +6,13 @@ watcher's word (progress.py).
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from statistics import median
 from typing import Any
 
+from hocket.profile.core_time import queued_s
 from hocket.program.instruction import COMPUTE, SWAPS, Instruction
 from hocket.program.program import Program
-from hocket.run.cores import queued_s
 from hocket.run.progress import Progress, State
 from hocket.run.steps import Pace, Segment, stop_in
 
@@ -38,15 +38,23 @@ class Watched:
         pace: Pace,
         clock: Callable[[], float] = time.perf_counter,
         queued: Callable[[], float] = queued_s,
+        lr: Callable[[int], Sequence[float | None] | None] = lambda step: None,
+        cold: int = 0,
     ) -> None:
-        """Watch device `number` of a program."""
+        """Watch device `number` of a program.
+
+        Arguments:
+            lr: the learning rates of a step, from 0.
+            cold: periods at the beginning of each segment that are not counted: something else ran in this process before them.
+        """
+        self._cold, self._left_out = cold, 0
         self._progress, self._report, self._clock, self._pace = progress, report, clock, pace
-        self._queued = queued
+        self._queued, self._lr = queued, lr
         self._batch = program.rule.batch
         self._segment = Segment(0, 0, 0, 0)
         self._stop_at: int | None = None
         self.limit = 0
-        self.stopped = False
+        self.stopped = self._replays = False
         # A period begins with its first compute instruction, moved on; that of the epilogue ends the last one.
         first = next(iter(program.period.get((number, COMPUTE), ())), None)
         self._mark = _kind_of(first) if first else None
@@ -61,8 +69,13 @@ class Watched:
     def begin(self, segment: Segment) -> None:
         """A segment is about to run."""
         self._segment, self._begun, self.limit = segment, None, segment.periods
+        self._left_out = min(self._cold, segment.periods - 1)
         if self._stop_at is not None:
             self._stop(self._stop_at)
+
+    def again(self, segment: Segment) -> None:
+        """A step is about to be replayed, to look at it: nothing of it is reported or measured, and nobody is asked to stop."""
+        self._segment, self.limit, self._mark, self._replays = segment, segment.periods, None, True
 
     def end(self) -> None:
         """The segment is over: its last period ends here, where the epilogue did not begin with the same instruction."""
@@ -85,16 +98,22 @@ class Watched:
 
     def goes_on(self, periods: int) -> bool:
         """See Observer; the protocol is told in progress.py."""
+        if self._replays:
+            return periods < self.limit
         self._progress.periods = self._segment.first_period + periods
         if self._stop_at is None and self._progress.hold:
             self._stop_at = self._progress.wait_for_stop()
             self._stop(self._stop_at)
         return periods < self.limit
 
-    def loss(self, microbatch: int, value: float, samples: int) -> None:
+    def loss(self, microbatch: int, value: float, samples: int, weight: float) -> None:
         """See Observer."""
+        if self._replays:
+            return
         step = self._segment.first_step + microbatch // self._pace.microbatches
-        self._report({"event": "loss", "step": step, "sum": value * samples, "samples": samples})
+        event = {"event": "loss", "step": step, "sum": value * weight, "weight": weight, "samples": samples}
+        lr = self._lr(step)
+        self._report(event if lr is None else event | {"lr": lr})
 
     # -- what the worker asks for
 
@@ -132,7 +151,9 @@ class Watched:
 
     def _period(self, number: int) -> None:
         now_s, queued_s = self._clock(), self._queued()
-        if self._begun is not None:
+        if self._begun is not None and self._left_out > 0:
+            self._left_out -= 1
+        elif self._begun is not None:
             self._period_s.append(now_s - self._last_s)
             self._waited_s.append(max(0.0, queued_s - self._queued_s))
             self._measured += 1

@@ -1,6 +1,7 @@
 """Waving: how many waves a job's iterations have room for, by running them: the second round of profiling.
 
-Rules of this file: no torch. Workers are local ones, begun anew for each number of waves; what they train is thrown away.
+Rules of this file: no torch. Workers are local ones, begun anew for each number of waves, which is trained in turns with one wave where
+both fit (turns.py): a machine that others share is no judge of runs that are minutes apart. What they train is thrown away.
 Source: Wavelet (Wang et al. 2021), appendix B.2.
 """
 
@@ -17,7 +18,7 @@ from hocket.plan.waves import Room, Tried, decrease, in_waves, room, wave_of
 from hocket.profile.job import Job
 from hocket.profile.model import ModelProfile
 from hocket.run.listener import Listener, Noting
-from hocket.run.loop import Options, run_workers
+from hocket.run.turns import train_in_turns
 from hocket.units import show_bytes, show_count
 
 LEAST_STEPS = 4  # the first two periods are cold
@@ -25,7 +26,7 @@ LEAST_STEPS = 4  # the first two periods are cold
 
 @dataclass(frozen=True)
 class Waved:
-    """What was found.
+    """Result of the search for the number of waves.
 
     Attributes:
         room: the first number, from the profile. tried: what ran, one wave first.
@@ -75,8 +76,9 @@ def measure_waves(
         raise InputError("waves", str(begin), f"1 to {wave.most}, which the schedule has")
 
     plans = dict[int, Plan]()  # as they are predicted
+    seconds = dict[int, float | None]()
 
-    def measured(waves: int) -> float | None:
+    def fitting(waves: int) -> Plan | None:
         many = in_waves(one, waves)
         foreseen, cluster = predict_iteration(many, profile), many.group.cluster
         plans[waves] = replace(many, predicted=foreseen)
@@ -85,15 +87,60 @@ def measure_waves(
                 had = f"{show_bytes(size)} of {show_bytes(cluster.capacity_bytes(device))} on device {device}"
                 listener.note(f"{show_count(waves, 'wave')}: would hold {had}")
                 return None
-        listener.note(f"{show_count(waves, 'wave')}: {show_count(steps, 'step')} of {many.batch_size} samples")
-        given = Options(steps, batch_size=many.batch_size, **options)
-        summary = run_workers(job, many, None, given, Noting(listener))
-        if summary.queued and (wave.ring or waves == 1):  # otherwise it is the other wave that had it
-            listener.note(f"{summary.queued}: measure again when the machine is idle")
-        return summary.iteration_s
+        return many
+
+    def trained(*numbers: int) -> list[float | None]:
+        """Seconds of an iteration of each, in turns."""
+        for waves in numbers:
+            size = plans[waves].batch_size
+            listener.note(f"{show_count(waves, 'wave')}: {show_count(steps, 'step')} of {size} samples")
+        found = train_in_turns(
+            job,
+            [in_waves(one, waves) for waves in numbers],
+            steps=steps,
+            turn_steps=max(LEAST_STEPS, steps // 2),
+            own_batch=True,
+            listener=Noting(listener),
+            **options,
+        )
+        for waves, turned in zip(numbers, found, strict=True):
+            if turned.summary.queued and (wave.ring or waves == 1):  # otherwise it is the other wave that had it
+                listener.note(f"{turned.summary.queued}: measure again when the machine is idle")
+        return [turned.summary.iteration_s for turned in found]
+
+    def measured(waves: int) -> float | None:
+        """Seconds of an iteration; of later numbers at the pace that the machine had when one wave was measured first."""
+        if waves in seconds or fitting(waves) is None:
+            return seconds.get(waves)
+        if waves == 1:
+            many = begin > 1 and fitting(begin) is not None
+            if not many or not _together(plans[1], plans[begin]):
+                return _kept(seconds, {1: trained(1)[0]})
+            first_s, many_s = trained(1, begin)
+            return _kept(seconds, {1: first_s, begin: many_s})
+        alone_s = seconds[1]
+        if alone_s is None or not _together(plans[1], plans[waves]):
+            return trained(waves)[0]
+        again_s, many_s = trained(1, waves)
+        return many_s * alone_s / again_s if many_s and again_s else many_s
 
     waves, tried = decrease(begin, measured, wave.stretch)
     return Waved(found, tried, waves, plans[waves])
+
+
+def _kept(seconds: dict[int, float | None], found: dict[int, float | None]) -> float | None:
+    """Keep what was found; that of one wave."""
+    seconds.update(found)
+    return found[1]
+
+
+def _together(first: Plan, second: Plan) -> bool:
+    """True if both plans fit into memory at once, as training in turns needs."""
+    cluster, peaks = (
+        first.group.cluster,
+        [plan.predicted.peak_memory_bytes for plan in (first, second) if plan.predicted],
+    )
+    return all(sum(own.get(d, 0.0) for own in peaks) <= cluster.capacity_bytes(d) for d in range(cluster.devices))
 
 
 def _one_wave(plan: Plan) -> Plan:

@@ -10,13 +10,13 @@ An update in place goes past autograd's version counters. With weight stashing n
 graphs in flight shall see the new weights (section 2.4.3), relies on it.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
 from hocket.errors import InternalError
+from hocket.profile.learning_rates import Scheduled
 from hocket.profile.precision import sums_in
 from hocket.program.instruction import Value
 from hocket.run.buckets import Bucket, Buckets
@@ -42,7 +42,7 @@ class StageWeights:
         tensors: Mapping[str, Tensor],
         buckets: Sequence[Sequence[str]],
         summed: Sequence[bool],
-        optimizer: Callable[[Iterable[Tensor]], Optimizer],
+        optimizer: Callable[[Mapping[str, nn.Parameter]], Scheduled],
         scattered: Sequence[bool] = (),
         part: tuple[int, int] = (0, 1),
         gathers: bool = False,
@@ -54,6 +54,7 @@ class StageWeights:
             tensors: trainable parameters by global name, in the model's order.
             buckets: names of each bucket; every name in exactly one.
             summed: for each bucket, whether it is summed over devices and therefore lies in one flat tensor.
+            optimizer: makes the optimizer of what this device steps, by name.
             scattered: for each bucket, whether this device gets a part of the sum only, and steps that part of its weights.
             part: which part, of how many.
             gathers: only that part is kept, and whole weights are gathered for single rounds.
@@ -77,7 +78,8 @@ class StageWeights:
             }
         self._pointed: Slot | None = None
         self._point(self._current)
-        self.optimizer = optimizer(list(self._masters.values())) if self._masters else None
+        self._scheduled = optimizer(self._masters) if self._masters else None
+        self.optimizer = self._scheduled.optimizer if self._scheduled is not None else None
 
     # -- versions
 
@@ -111,12 +113,22 @@ class StageWeights:
         if value.part:
             self._free.append(self._rounds.pop(value.index))
 
-    def step(self, slot: Slot, buckets: Sequence[Bucket], in_place: bool, factor: float | Tensor = 1.0) -> Slot:
+    def step(
+        self,
+        slot: Slot,
+        buckets: Sequence[Bucket],
+        in_place: bool,
+        factor: float | Tensor = 1.0,
+        training_step: int = 0,
+        leave_out: bool = False,
+    ) -> Slot:
         """Make the next version from the newest one and these gradients; returns the slot that holds it.
 
         Arguments:
             in_place: nobody needs the old version any more.
             factor: what the gradients are multiplied by first.
+            training_step: which step of the whole training the update belongs to, from 0: its learning rates are those of it.
+            leave_out: the next version has the same weights, and the optimizer does not step.
         """
         if slot is not self._current:
             raise InternalError("a step must start from the newest version")
@@ -125,15 +137,15 @@ class StageWeights:
                 slot = self._free.pop() if self._free else self._new_slot(self._current.leaves)
                 if slot.own and not self._apart:
                     torch._foreach_copy_(list(slot.own.values()), list(self._current.own.values()))
-            for bucket in buckets:
+            for bucket in () if leave_out else buckets:
                 if isinstance(factor, Tensor) or factor != 1.0:
                     for tensor in bucket.parts or [g for g in bucket.gradients if g is not None]:
                         tensor.mul_(factor)
                 for name, gradient in self.buckets.named(bucket):
                     self._masters[name].grad = gradient
         self._point(slot)
-        if self.optimizer is not None:
-            self.optimizer.step()
+        if self._scheduled is not None and not leave_out:
+            self._scheduled.step(training_step)
         if self._apart:
             self._cast(slot)
         for master in self._masters.values():

@@ -6,39 +6,38 @@ numbers that all of them have. Who started the worker, and who watches it, is no
 
 import json
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.distributed as dist
-from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]
+from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 
-from hocket.errors import InputError, InternalError, RefusedError
-from hocket.features import Feature, check_together
+from hocket.errors import InternalError
 from hocket.files import write_atomic
+from hocket.plan.differences import differences_of_layers
 from hocket.plan.plan import Plan
-from hocket.plan.swapped import prove_limits
 from hocket.plan.updates import Updates, updates_of
-from hocket.profile.capture import Captured, capture
+from hocket.profile.capture import Captured
 from hocket.profile.job import Job
-from hocket.profile.measure import type_of
-from hocket.profile.model import CPU
-from hocket.profile.tensor.split import Collectives, TensorSplit
-from hocket.program.check import prove
+from hocket.profile.learning_rates import rates_of, remarks, shown_rates
+from hocket.profile.tensor.split import Collectives
 from hocket.program.program import Program
 from hocket.run.board import Board
 from hocket.run.claim import claimed
-from hocket.run.division import Division, divided_tensors, split_of
-from hocket.run.elementwise import check_optimizer
+from hocket.run.device_type import known_type
+from hocket.run.division import Division, divided_tensors
 from hocket.run.engines.torch_dist import Worker
+from hocket.run.guard import Guard
 from hocket.run.host_link import host_link
-from hocket.run.loop import Options, check_workers, devices_of
+from hocket.run.loop import Options
 from hocket.run.measured import MAX_EVENTS, write_trace
+from hocket.run.prepared import Seat, fitting, prepare, process_group
 from hocket.run.progress import Progress, State
+from hocket.run.reads import Reads
 from hocket.run.recording import Recording
-from hocket.run.steps import Pace, Segment, segments
+from hocket.run.replay import check_guards
+from hocket.run.steps import Segment, segments
 from hocket.run.swap_memory import MemoryManager
 from hocket.run.swapping import budgets_of
 from hocket.run.watched import Watched
@@ -48,17 +47,6 @@ if TYPE_CHECKING:
     from hocket.run.keeper import Keeper
 
 Report = Callable[[dict[str, Any]], None]
-_TRIED = 8  # rows and features of the weight on which an optimizer is tried
-
-
-@dataclass(frozen=True)
-class Seat:
-    """One worker's place among the others: `local_rank` among those of its machine; the store where they all meet."""
-
-    rank: int
-    workers: int
-    local_rank: int
-    store: Store
 
 
 def work(job: Job, plan: Plan, options: Options, seat: Seat, progress: Progress, report: Report) -> None:
@@ -67,16 +55,7 @@ def work(job: Job, plan: Plan, options: Options, seat: Seat, progress: Progress,
     Raises:
         InputError: job, plan, workers or checkpoints do not fit. WorkerLost: another worker is gone.
     """
-    check_workers(devices_of(plan), seat.workers)
-    _check_model(job, plan)
-    if options.batch_size is not None:
-        job = replace(job, batch_size=options.batch_size)
-    if plan.batch_size != job.batch_size:
-        hint = f"Plan again with --batch {job.batch_size}, or give the job batch_size={plan.batch_size}."
-        raise InputError("batch_size", f"{plan.batch_size} in the plan", f"{job.batch_size}, as in the job", hint)
-    if plan.dtype and plan.dtype != job.dtype:
-        hint = "Profile the job and plan again, or give the job the precision that was profiled."
-        raise InputError("precision", f"{plan.dtype} in the plan", f"{job.dtype}, as in the job", hint)
+    job = fitting(job, plan, options, seat.workers)
     board = Board(PrefixStore("board", seat.store), seat.rank, seat.workers)
     with claimed(options.checkpoint, board):
         _train(job, plan, options, seat, board, progress, report)
@@ -86,24 +65,14 @@ def _train(
     job: Job, plan: Plan, options: Options, seat: Seat, board: Board, progress: Progress, report: Report
 ) -> None:
     """Train a job that fits its plan, in a folder of checkpoints that is this run's alone."""
-    # Members of a tensor-parallel group do what their group's number says, each as a device of its own.
-    number = devices_of(plan)[seat.rank]
-    group, member = divmod(number, plan.tensor)
-    device = device_of(plan, number, options.device, seat.local_rank)
-    captured, division = capture(job, plan.microbatch_size), None
-    if captured.parts:
-        check_subtasks(job, plan)
-    if plan.tensor > 1:
-        division = Division(job, _agreed_split(job, plan, board), member)
-        captured = capture(division.job, plan.microbatch_size, like=captured)
-    program = plan.compile(captured)
-    prove(program)
-    prove_limits(plan, program)
-    pace = Pace(program.admitted, program.stride, plan.microbatches)
+    made = prepare(job, plan, options, seat, board)
+    captured, division, program, pace = made.captured, made.division, made.program, made.pace
+    number, group, device = made.number, made.group, made.device
+    reads = Reads(captured.job, board)
     speak: Report = report if seat.rank == 0 else _silent
     # Losses are the same on all members of a group: the first one reports them.
-    watched = Watched(progress, report if member == 0 else _silent, program, group, pace)
-    with _group(seat, device):
+    watched = Watched(progress, report if made.member == 0 else _silent, program, group, pace, lr=shown_rates(job))
+    with process_group(seat, device):
         if options.drawing is not None:
             report(_drawn(captured, plan, options, number, device, board, progress, speak))
             return
@@ -113,36 +82,51 @@ def _train(
         if options.host_link_bytes_per_s is not None and plan.swap is not None:
             link = host_link(options.host_link_bytes_per_s, board, seat.local_rank)
             memory = MemoryManager(group, device, *budgets_of(plan, group), pace_out=link.out, pace_in=link.back)
+        guard = Guard(options.on_nan, report)
         engine = Worker(
-            captured, plan, program, group, device, observer=watched, record=record, division=division, memory=memory
-        )
+            captured, plan, program, group, device,
+            observer=watched, record=record, division=division, memory=memory, guard=guard,
+        )  # fmt: skip
+        engine.device.microbatches.on_load = reads.take
         keeper = _keeper(job, plan, options, board)
         start = keeper.resume(engine, speak) if keeper is not None else 0
         runs = list(segments(pace, start, options.steps, _every(options, start)))
         end = runs[-1].end_step if runs else start
         checkpoint = str(keeper.path) if keeper is not None and keeper.path is not None else None
         speak({"event": "start", "first": start, "steps": end, "checkpoint": checkpoint})
-        updates = updates_of(plan.strategy, plan.shapes(captured), plan.batch_size, plan.microbatch_size, plan.options)
+        differing = differences_of_layers((layer.name, layer.notes) for layer in captured.layers)
+        shapes, sizes = plan.shapes(captured), (plan.batch_size, plan.microbatch_size)
+        updates = updates_of(plan.strategy, shapes, *sizes, plan.options, differing)
         if division is not None:
             for text in _notes_of(division, plan, captured):
                 speak({"event": "note", "text": text})
+        if end > start:
+            rates_of(job).at(end - 1)
+        for text in remarks(job, start > 0):
+            speak({"event": "note", "text": text})
         for text in _notes(options, plan, updates, program, runs, start, end):
             speak({"event": "note", "text": text})
         step = start
         for segment in runs:
             watched.begin(segment)
+            reads.begin(segment.first_step * plan.batch_size)
             periods = engine.run(segment.periods, segment.first_step * plan.batch_size)
             watched.end()
+            reads.compare()
             if recording is not None:
                 recording.add(engine.records, periods)
             steps = pace.steps(periods)
             if steps is None or engine.position != (segment.first_step + steps) * plan.batch_size:
                 raise InternalError(f"{periods} periods ended inside a step, at sample {engine.position}")
+            if options.on_nan != "go":
+                newest = str(keeper.path) if keeper is not None and keeper.path is not None else None
+                check_guards(engine, captured, guard, board, watched, pace, newest)
             step = segment.first_step + steps
             if keeper is not None:
                 progress.state = State.SAVING
-                path = keeper.save(engine, step, periods)
-                speak({"event": "saved", "step": step, "path": str(path)})
+                path = keeper.save(engine, step, periods, speak)
+                if path is not None:
+                    speak({"event": "saved", "step": step, "path": str(path)})
             if watched.stopped:
                 break
         peak_bytes = engine.peak_memory_bytes
@@ -157,22 +141,28 @@ def _train(
         if coldest_s > 0:
             text = f"to make code of compiled stages took up to {show_seconds(coldest_s)} a worker"
             speak({"event": "note", "text": text})
+    collectives = asdict(division.members.done) if division else {}
     report(
-        {
-            "event": "done",
-            "steps": step,
-            "iteration_s": watched.iteration_s,
-            "warm_steps": watched.warm_steps,
-            "queued_share": watched.queued_share,
-            "optimizer": engine.device.model.optimizer,
-            "dtype": job.dtype,
-            "device_type": type_of(device),
-            "peak_memory_bytes": peak_bytes,
-            "swaps": asdict(engine.device.swapping.took()) if engine.device.swapping is not None else {},
-            "stopped": watched.stopped and step < end,
-            "collectives": asdict(division.members.done) if division else {},
-        }
+        result(job, device, engine, watched, step)
+        | {"stopped": watched.stopped and step < end, "collectives": collectives, "skipped": guard.skipped}
     )
+
+
+def result(job: Job, device: torch.device, engine: Worker, watched: Watched, step: int) -> dict[str, Any]:
+    """The last report of a worker that has trained so many steps; see collect.py."""
+    return {
+        "event": "done",
+        "steps": step,
+        "iteration_s": watched.iteration_s,
+        "warm_steps": watched.warm_steps,
+        "queued_share": watched.queued_share,
+        "optimizer": engine.device.model.optimizer,
+        "dtype": job.dtype,
+        "device_type": known_type(device),
+        "peak_memory_bytes": engine.peak_memory_bytes,
+        "swaps": asdict(engine.device.swapping.took()) if engine.device.swapping is not None else {},
+        "stopped": False,
+    }
 
 
 def _drawn(
@@ -197,24 +187,6 @@ def _drawn(
     if board.rank == 0 and options.notes is not None:
         write_atomic(options.notes, json.dumps(every))
     return {"event": "done", "steps": 0, "iteration_s": None, "peak_memory_bytes": 0, "stopped": False}
-
-
-def _agreed_split(job: Job, plan: Plan, board: Board) -> TensorSplit:
-    """How the model is divided, as the first worker finds it.
-
-    Raises:
-        RefusedError: it cannot be: on every worker the same error.
-    """
-    fact: dict[str, Any] = {}
-    if board.rank == 0:
-        try:
-            fact["split"] = split_of(job, plan.tensor, plan.sequence_parallel).as_data()
-        except RefusedError as error:
-            fact["refused"] = [error.place, error.found, error.expected, error.next_step]
-    found = board.share(fact)[0]
-    if "refused" in found:
-        raise RefusedError(*found["refused"])
-    return TensorSplit.read(found["split"])
 
 
 def _notes_of(division: Division, plan: Plan, captured: Captured) -> Iterator[str]:
@@ -253,62 +225,18 @@ def _together(done: Collectives, way: str) -> str:
     return ", ".join(f"{count} {name if count > 1 else name[:-1]}" for name, count in counts.items() if count)
 
 
-def _check_model(job: Job, plan: Plan) -> None:
-    """The model that the plan was made for, or an InputError; plans by hand or from foreign profiles do not say."""
-    if plan.model_digest and plan.model_digest != job.model_digest:
-        raise InputError(
-            "model",
-            f"parameters of other names, shapes or types ({job.model_digest[:12]}...) than the plan's model {plan.model!r} has",
-            f"the model that was profiled ({plan.model_digest[:12]}...)",
-            "Profile the job and plan again, or change the model back.",
-        )
-
-
-def check_subtasks(job: Job, plan: Plan) -> None:
-    """Refuse what cannot be done with some rows of a weight."""
-    if plan.tensor > 1:
-        check_together("Job.subtask_bytes", Feature.SUBTASKS, Feature.TENSOR)
-    check_optimizer(job, ((_TRIED, _TRIED), (_TRIED,)), lambda whole: whole.chunk(2), Feature.SUBTASKS)
-
-
 def _keeper(job: Job, plan: Plan, options: Options, board: Board) -> "Keeper | None":
     """Who makes checkpoints, if they are wanted: DCP takes a second to import."""
     if options.checkpoint is None:
         return None
     from hocket.run.keeper import Keeper
 
-    return Keeper(job, plan, Path(options.checkpoint), board, options.resume, options.keep)
+    going_on = options.on_nan == "go"
+    return Keeper(job, plan, Path(options.checkpoint), board, options.resume, options.keep, going_on)
 
 
 def _silent(event: dict[str, Any]) -> None:
     """What all workers would say alike, the first one says."""
-
-
-def device_of(plan: Plan, number: int, wanted: str, local_rank: int) -> torch.device:
-    """Where one worker's tensors live.
-
-    Raises:
-        InputError: a graphics processor is wanted and not there.
-    """
-    kind = plan.cluster.type_of(number).name
-    if wanted == "cpu" or (wanted == "auto" and kind == CPU):
-        return torch.device("cpu")
-    there = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if local_rank >= there:
-        hint = "Use --device cpu to run it on this machine's cores, or plan for the devices that are there."
-        raise InputError(f"device {number}", f"{there} CUDA devices", f"at least {local_rank + 1}, for {kind}", hint)
-    torch.cuda.set_device(local_rank)
-    return torch.device("cuda", local_rank)
-
-
-@contextmanager
-def _group(seat: Seat, device: torch.device) -> Iterator[None]:
-    """The process group, which the engine and nobody else talks through."""
-    backend = "nccl" if device.type == "cuda" else "gloo"
-    store = PrefixStore("group", seat.store)
-    dist.init_process_group(backend, store=store, rank=seat.rank, world_size=seat.workers)
-    yield
-    dist.destroy_process_group()
 
 
 def _every(options: Options, start: int) -> int | None:
@@ -332,6 +260,7 @@ def _notes(
         )
     if not updates.same:
         yield f"a step is {updates.batch_size} samples; {updates.sentence(plan.strategy)}"
+    yield from (one.text for one in updates.differences)
     if len(runs) > 1 and not program.rule.synchronous:
         yield (
             f"the pipeline is drained for a checkpoint every {runs[0].steps} steps; "

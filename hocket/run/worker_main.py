@@ -15,14 +15,14 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from math import isfinite
 from pathlib import Path
 from typing import Any
 
 from hocket.errors import HocketError, WorkerLost
+from hocket.run.collect import plain
 from hocket.run.cores import stay_on
 from hocket.run.failure import describe
-from hocket.run.orders import Orders
+from hocket.run.orders import Orders, plan_file
 from hocket.run.progress import Progress, State
 
 _BEAT_S = 0.5
@@ -64,14 +64,20 @@ def _work(orders: Orders, progress: Progress, report: "PipeReport") -> None:
     from torch.distributed import FileStore  # type: ignore[attr-defined]
 
     from hocket.plan.plan import Plan
-    from hocket.run.work import Seat, work
+    from hocket.run.prepared import Seat
+    from hocket.run.work import work
 
     torch.set_num_threads(orders.options.threads)
-    plan = Plan.read(Path(orders.folder, "plan.yaml"))
     job = orders.job.make()
     store = FileStore(str(Path(orders.folder, "meeting")), orders.workers)
     seat = Seat(orders.rank, orders.workers, orders.rank, store)
-    work(job, plan, orders.options, seat, progress, report.send)
+    if orders.turns is not None:
+        from hocket.run.turning import take_turns
+
+        plans = [Plan.read(Path(orders.folder, plan_file(k))) for k in range(len(orders.turns.traces))]
+        take_turns(job, plans, orders.turns, orders.options, seat, progress, report.send)
+        return
+    work(job, Plan.read(Path(orders.folder, plan_file(0))), orders.options, seat, progress, report.send)
 
 
 class PipeReport:
@@ -89,9 +95,8 @@ class PipeReport:
 
 
 def to_line(event: dict[str, Any]) -> bytes:
-    """A report as one line of JSON; numbers that JSON does not know become null."""
-    plain = {k: None if isinstance(v, float) and not isfinite(v) else v for k, v in event.items()}
-    return json.dumps(plain, allow_nan=False).encode() + b"\n"
+    """A report as one line of JSON."""
+    return json.dumps(plain(event), allow_nan=False).encode() + b"\n"
 
 
 def _die_with(parent: int, orders: Orders) -> None:

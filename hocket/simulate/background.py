@@ -13,12 +13,13 @@ from math import gcd, inf
 import numpy as np
 
 from hocket.cost.background import Background, Launch
-from hocket.cost.contention import Collocation
+from hocket.cost.contention import Ceiling, Collocation
 from hocket.errors import InputError
+from hocket.program.instruction import Kind, computes
 from hocket.simulate.outcome import Outcome
 from hocket.simulate.replay import SOON_S, Operator, Replay
 from hocket.simulate.steady import Steady, steady_state
-from hocket.simulate.unrolled import Unrolled
+from hocket.simulate.unrolled import Unrolled, covered
 from hocket.trace.trace import Trace
 
 REPEATS = 24
@@ -36,6 +37,7 @@ class Collocated:
         launches: by device of the foreground, begin and end of every launch, and seconds of work that it did, shape (launches, 3).
         paused: layers and collectives of the foreground beside which no launch begins, because they were seen to suffer.
         lost_s: seconds that the foreground's layers and collectives lost, by what they lost them to (`Replay.lost_s`).
+        ceilings: by device of the foreground, what both jobs do together at most.
     """
 
     alone: Outcome
@@ -46,6 +48,7 @@ class Collocated:
     launches: dict[int, np.ndarray]
     paused: frozenset[Operator]
     lost_s: dict[str, float]
+    ceilings: dict[int, Ceiling]
 
     @cached_property
     def steady(self) -> tuple[Steady, Steady]:
@@ -66,6 +69,14 @@ class Collocated:
         unrolled = Unrolled(self.alone.layout, self.alone.costs)
         works = (work for n in range(len(self.alone.end_s)) if unrolled.computes(n) for work in unrolled.works(n))
         return any(1 - work.demand >= self.rules.least_share for work in works)
+
+    @property
+    def at_ceiling(self) -> bool:
+        """True if no launch may begin beside a layer.
+
+        The background then uses no device better than the foreground does.
+        """
+        return all(one.room < self.rules.least_share for one in self.ceilings.values())
 
     @property
     def foreground_samples_per_s(self) -> float:
@@ -96,11 +107,11 @@ class Collocated:
         found = {}
         for device in range(self.foreground.costs.cluster.devices):
             busy_s = before.busy_s.get(device, 0.0)
-            covered = float(device in self.devices and device not in self.launches)
+            used = float(device in self.devices and device not in self.launches)
             if device in self._computed:
                 log = self.launches.get(device, np.zeros((0, 3)))
-                covered = _covered(np.concatenate((self._computed[device], log[:, :2])), begin, end) / (end - begin)
-            found[device] = (1 - busy_s / before.period_s, 1 - covered)
+                used = covered(np.concatenate((self._computed[device], log[:, :2])), begin, end) / (end - begin)
+            found[device] = (1 - busy_s / before.period_s, 1 - used)
         return found
 
     @cached_property
@@ -168,7 +179,10 @@ def collocate(
         replay = Replay(outcome, background, rules, chosen, paused)
         replay.run()
     launches = {d: np.array(one.log, dtype=float).reshape(-1, 3) for d, one in replay.devices.items()}
-    return Collocated(outcome, replay.outcome_of(), background, rules, chosen, launches, paused, dict(replay.lost_s))
+    ceilings = {d: one.ceiling for d, one in replay.devices.items()}
+    return Collocated(
+        outcome, replay.outcome_of(), background, rules, chosen, launches, paused, dict(replay.lost_s), ceilings
+    )
 
 
 def background_of(outcome: Outcome, name: str = "") -> Background:
@@ -192,7 +206,8 @@ def background_of(outcome: Outcome, name: str = "") -> Background:
     else:
         begin, stop, samples = 0, layout.nodes, steady.batches * costs.batch_size
     unrolled = Unrolled(layout, costs)
-    nodes = [n for n in range(begin, stop) if unrolled.computes(n)]
+    nodes = [n for n in range(begin, stop) if computes(unrolled.instruction(n).lane)]
+    nodes = [n for n in nodes if unrolled.instruction(n).kind not in (Kind.LOAD, Kind.DROP)]
     launches = [
         Launch(seconds, work.demand or 1.0, str(unrolled.instruction(n).kind))
         for n in sorted(nodes, key=lambda n: float(outcome.start_s[n]))
@@ -209,13 +224,3 @@ def _joined(spans: np.ndarray) -> np.ndarray:
         return spans
     apart = np.flatnonzero(spans[1:, 0] - spans[:-1, 1] > 2 * SOON_S)
     return np.stack((spans[np.append(0, apart + 1), 0], spans[np.append(apart, -1), 1]), axis=1)
-
-
-def _covered(spans: np.ndarray, begin: float, end: float) -> float:
-    """Seconds between two moments in which at least one of some spans is."""
-    total, reached = 0.0, begin
-    for first, last in spans[np.argsort(spans[:, 0], kind="stable")].tolist():
-        if last > reached:
-            total += max(0.0, min(last, end) - max(first, reached))
-            reached = max(reached, min(last, end))
-    return total

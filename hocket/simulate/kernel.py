@@ -160,6 +160,8 @@ def follows(n: int, device: int, cause: Ints, shape: Any, node: Any, cost: Any) 
 def play(shape: Any, node: Any, edges: Any, cost: Any, uses: Any, queue: Any, lanes: Any, memory: Any, out: Any) -> int:
     """Play a program to its end, or until nothing can go on; return how many nodes have finished.
 
+    Bounded: each node starts once and has two events at most, the end of its latency and its own. -1 after more turns than that.
+
     Arguments: tuples of flat arrays, as simulate/tables.py makes and explains them. `out` and `memory` are written.
     """
     n_prologue, n_period, repeats, n_epilogue, stride, classes = shape
@@ -185,7 +187,7 @@ def play(shape: Any, node: Any, edges: Any, cost: Any, uses: Any, queue: Any, la
             ready[tail] = n
             tail += 1
 
-    while True:
+    for _ in range(3 * (base + n_epilogue) + 1):
         # What ends now is gone before anything starts now.
         if head < tail and not (size > 0 and time[heap[0]] <= now):
             n = ready[head]
@@ -277,6 +279,8 @@ def play(shape: Any, node: Any, edges: Any, cost: Any, uses: Any, queue: Any, la
                 s = signature[local]
                 k = size_class[(index_of[local] + moves[local] * round_ * stride) % kinds]
                 records = charge(post_device[s], post_bytes[s * classes + k], now, records, held)
+    else:
+        return -1
     for device in range(len(late)):
         records = charge(device, late[device], now, records, held)
     counts[0] = records

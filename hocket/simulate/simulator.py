@@ -14,7 +14,7 @@ import numpy as np
 from hocket.collector import paused
 from hocket.cost.model import CostModel
 from hocket.cost.sizes import PlanSizes
-from hocket.errors import InputError, ProgramError
+from hocket.errors import InputError, InternalError, ProgramError
 from hocket.hardware.cluster import Cluster
 from hocket.program.program import Program
 from hocket.simulate import kernel
@@ -113,6 +113,11 @@ def play(
     out = (waits.copy(), np.full(nodes, np.nan), np.full(nodes, np.nan), _ints(nodes, -1), _ints(nodes), _ints(1))
     arguments = (shape, (size_class, *templates), edges, cost, uses, queue, state, memory, out)
     finished, memory, out = _run(arguments, engine, nodes)
+    if finished < 0:
+        over = int(np.isfinite(out[2]).sum())
+        raise InternalError(
+            f"{layout.program.name} goes on for ever: {over} of {nodes} nodes are over after all their events"
+        )
     if finished < nodes:
         raise _stuck(layout, out[2])
     count = int(out[5][0])

@@ -5,18 +5,17 @@ Rules of this file: what is said of an iteration is of the steady state (steady.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import gcd
 
 import numpy as np
 
-from hocket.cost.transfer import ring_bytes, ring_hops
-from hocket.program.instruction import COLLECTIVES, SWAPS, Kind, What, computes
+from hocket.program.instruction import SWAPS, What, computes
 from hocket.program.order import heir_of
 from hocket.program.program import Program
 from hocket.simulate.nodes import EPILOGUE, PERIOD
 from hocket.simulate.outcome import Outcome
 from hocket.simulate.steady import Steady, steady_state
 from hocket.simulate.swapped import Swapped, swapped_of
+from hocket.simulate.traffic import by_level, by_name, traffic_of
 from hocket.trace.sums import Overlap
 
 
@@ -66,7 +65,8 @@ def summarize(outcome: Outcome, members: int = 1, slices: bool = False) -> Summa
             crosses stages, and not the whole.
     """
     steady = steady_state(outcome)
-    levels, between, swapped = _traffic(outcome, members, 1 if slices else members)
+    sent = traffic_of(outcome, members, slices)
+    between = sent.between()
     versions, stashes = most_alive(outcome.program, What.WEIGHTS), most_alive(outcome.program, What.STASH)
     period_s, iteration_s = steady.period_s, steady.iteration_s
     return Summary(
@@ -77,9 +77,9 @@ def summarize(outcome: Outcome, members: int = 1, slices: bool = False) -> Summa
         peak_memory_bytes=outcome.peak_memory_bytes,
         weight_versions=versions,
         stashes=stashes,
-        sent_bytes=levels,
-        sent_bytes_between=between,
-        swapped_bytes=swapped,
+        sent_bytes=by_level(outcome.costs.cluster, between),
+        sent_bytes_between=by_name(between),
+        swapped_bytes=sent.swapped_bytes,
         swapped=swapped_of(outcome),
         critical_path=_critical_path(outcome, steady),
         makespan_s=outcome.makespan_s,
@@ -115,48 +115,6 @@ def most_alive(program: Program, what: What) -> tuple[int, ...]:
                     if value.what in whats and value not in inherited:
                         alive[value.stage] -= 1
     return tuple(most)
-
-
-def _traffic(outcome: Outcome, members: int, copies: int) -> tuple[dict[str, float], dict[str, float], float]:
-    """Bytes per iteration by level, by pair of devices, and between devices and hosts.
-
-    Arguments:
-        members: of a group, each of which reduces what is its own. copies: of each message that a group sends.
-    """
-    costs, layout, cluster = outcome.costs, outcome.layout, outcome.costs.cluster
-    batch, stride = len(costs.samples), layout.skeleton.program.stride
-    periodic = layout.repeats > 0
-    rounds = batch // gcd(batch, stride) if periodic else 1
-    trained = rounds * stride if periodic else max(1, outcome.program.microbatches(outcome.repeats))
-    levels = {level.name: 0.0 for level in cluster.levels}
-    between: dict[tuple[int, int], float] = {}
-    swapped = 0.0
-    for part in layout.skeleton.parts:
-        if periodic and part.number != PERIOD:
-            continue
-        counts: dict[tuple[int, int], int] = {}
-        for s, index, moves in zip(part.signature, part.index, part.moves, strict=True):
-            merged = costs.merged_in(layout.skeleton.signatures[s].members[0])
-            for r in range(rounds):
-                key = (s, costs.samples_from(index + r * stride * moves, merged))
-                counts[key] = counts.get(key, 0) + 1
-        for (s, samples), count in counts.items():
-            one = layout.skeleton.signatures[s].members[0]
-            size = count * costs.carried_bytes(one, samples) * batch / trained
-            if one.kind is Kind.SEND and costs.on_one_host(one):
-                continue
-            if one.kind is Kind.SEND:
-                hops: tuple[tuple[int, int], ...] = ((one.device, one.peer),)
-                each = size * copies
-            elif one.kind in COLLECTIVES:
-                hops, each = ring_hops(one.group), members * ring_bytes(one.kind, len(one.group), size)
-            else:
-                swapped += size if one.kind in SWAPS else 0.0
-                continue
-            for hop in hops:
-                levels[cluster.levels[cluster.level_between(*hop)].name] += each
-                between[hop] = between.get(hop, 0.0) + each
-    return levels, {f"{a}>{b}": size for (a, b), size in sorted(between.items())}, swapped
 
 
 def critical_nodes(outcome: Outcome, steady: Steady) -> Iterator[int]:

@@ -3,11 +3,15 @@
 Rules of this file: structure and costs as they were played; no clock.
 """
 
+import numpy as np
+
 from hocket.cost.demand import Work, works
 from hocket.cost.model import CostModel
-from hocket.program.instruction import Instruction, Kind, computes
+from hocket.program.instruction import Instruction
 from hocket.simulate.kernel import locate
+from hocket.simulate.outcome import Outcome
 from hocket.simulate.tables import Layout
+from hocket.trace.usage import COMPUTES
 
 
 class Unrolled:
@@ -36,9 +40,11 @@ class Unrolled:
         return self._layout.skeleton.signatures[self.kind(n)[0]].members[0]
 
     def computes(self, n: int) -> bool:
-        """Whether a device computes in a node; what its host loads is none of that."""
-        one = self.instruction(n)
-        return computes(one.lane) and one.kind not in (Kind.LOAD, Kind.DROP)
+        """True if a node is computation.
+
+        Loads and swaps are not, even where the compute lane waits for them.
+        """
+        return self.instruction(n).kind in COMPUTES
 
     def works(self, n: int) -> tuple[Work, ...]:
         """The layers of a node in which a device computes."""
@@ -48,6 +54,19 @@ class Unrolled:
             found = works(self._costs, made.members[0], samples, made.first_bucket, made.last_bucket)
             self._works[kind] = found
         return self._works[kind]
+
+    def utilization(self, outcome: Outcome) -> dict[int, float]:
+        """By device of the program, the share of it that is needed on average while it computes; 1 of one that computes nothing."""
+        needed: dict[int, float] = {}
+        spans: dict[int, list[tuple[float, float]]] = {device: [] for device in outcome.program.devices}
+        for n, (start_s, end_s) in enumerate(zip(outcome.start_s.tolist(), outcome.end_s.tolist(), strict=True)):
+            if end_s > start_s and self.computes(n):
+                device = self.instruction(n).device
+                mean = sum(work.fraction * work.demand for work in self.works(n))
+                needed[device] = needed.get(device, 0.0) + mean * (end_s - start_s)
+                spans[device].append((start_s, end_s))
+        busy_s = {device: covered(np.array(own), 0.0, outcome.makespan_s) for device, own in spans.items() if own}
+        return {device: min(1.0, needed[device] / busy_s[device]) if device in busy_s else 1.0 for device in spans}
 
     def successors(self, n: int) -> list[int]:
         """Nodes that wait for one, as the kernel finds them: inside the period from its own number, all others in linked lists."""
@@ -67,3 +86,13 @@ class Unrolled:
     def _local(self, n: int) -> tuple[int, int]:
         prologue, period, _ = self._layout.sizes
         return locate(n, prologue, period, prologue + period * self._layout.repeats, self._layout.repeats)
+
+
+def covered(spans: np.ndarray, begin: float, end: float) -> float:
+    """Seconds between two times in which at least one of some spans is, given as rows of (begin, end)."""
+    total, reached = 0.0, begin
+    for first, last in spans[np.argsort(spans[:, 0], kind="stable")].tolist():
+        if last > reached:
+            total += max(0.0, min(last, end) - max(first, reached))
+            reached = max(reached, min(last, end))
+    return total

@@ -263,8 +263,9 @@ def partitioned(situation: Situation) -> Iterator[Choice]:
 
 
 def _throttled(stages: tuple[StageCut, ...], size: int) -> tuple[Choice, ...]:
-    """Ever fewer inputs in flight."""
-    return tuple(Choice(stages, size, 1, {"in_flight": k}) for k in range(len(stages) - 1, 0, -1))
+    """Ever fewer inputs in flight, from one below NOAM (section 2.4.2)."""
+    most = min(len(stages), ceil(sum(len(stage.devices) for stage in stages) / len(stages[0].devices)))
+    return tuple(Choice(stages, size, 1, {"in_flight": k}) for k in range(most - 1, 0, -1))
 
 
 def _widths(limit: int) -> list[int]:

@@ -142,6 +142,7 @@ def in_use(stages: Stages, rule: Rule, options: Options) -> frozenset[Feature]:
         Feature.SHARD_FULL: any(stage.gathers for stage in stages),
         Feature.TIED: any(stage.tied for stage in stages),
         Feature.CLIP: any(stage.clips for stage in stages),
+        Feature.LOSS_WEIGHT: any(stage.weighted for stage in stages),
     }
     return frozenset(feature for feature, wanted in asked.items() if wanted)
 

@@ -43,7 +43,7 @@ def _link_share(cluster: Cluster, device: int, devices: tuple[int, ...]) -> floa
 def layer_profile(profile: ModelProfile, cluster: Cluster, device: int = 0) -> LayerProfile:
     """Seconds and bytes of every layer's tasks on a device, by the profile's sizes of microbatches."""
     cuts = tuple(StageCut((k,), (device,), recompute=True) for k in range(len(profile.layers)))
-    options = {"mode": "data", "just_in_time": profile.clip_grad_norm is None}
+    options = {"mode": "data", "just_in_time": not profile.needs_norm}
     alone = tuple(
         replace(shape, tied=()) for shape in stage_shapes(profile, cuts)
     )  # each layer's tasks, whoever shares weights

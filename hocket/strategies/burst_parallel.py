@@ -63,7 +63,7 @@ def compile(stages: Stages, microbatches: int, options: Options) -> Program:
             tasks += [Task(Work.FORWARD, s, first[s]) for s in hosted]
             tasks += [Task(Work.BACKWARD, s, first[s]) for s in reversed(hosted)]
             # The last stage's gradients are summed first; but the norm of all is known with the first step (passes/expand.py).
-            tasks += [Task(Work.UPDATE, s, update) for s in (hosted if stages[0].clips else reversed(hosted))]
+            tasks += [Task(Work.UPDATE, s, update) for s in (hosted if stages[0].needs_norm else reversed(hosted))]
         return tasks
 
     return assemble(

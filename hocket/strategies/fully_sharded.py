@@ -46,7 +46,7 @@ def compile(stages: Stages, microbatches: int, options: Options) -> Program:
                 tasks += [Task(Work.FORWARD, s, m) for s in range(len(stages))]
                 tasks += [Task(Work.BACKWARD, s, m) for s in reversed(range(len(stages)))]
             updates = [Task(Work.UPDATE, s, update) for s in range(len(stages))]
-            if any(stage.clips for stage in stages):
+            if any(stage.needs_norm for stage in stages):
                 tasks += updates
                 continue
             # Steps of units that share weights wait for each other's gradients. All others: each behind the backward of the unit before: its sum has been made meanwhile, and gradients of two units are there.

@@ -51,13 +51,13 @@ def supports(stages: Stages, microbatches: int, options: Options) -> str | None:
     else:
         wide = next((s for s, stage in enumerate(stages) if len(stage.devices) > 1), None)
         other = None if wide is None else f"stage {wide} is on several devices; in pipeline mode each is on one"
-    late = "steps wait for the norm of all gradients, and just_in_time is true: say just_in_time: false"
-    clips = any(stage.clips for stage in stages)
+    late = "steps wait for a sum over all devices (clip_grad_norm, loss_weight), and just_in_time is true: say just_in_time: false"
+    waits = any(stage.needs_norm for stage in stages)
     return reasons(
         (
             other,
             _forward(stages, options),
-            late if clips and options["just_in_time"] else None,
+            late if waits and options["just_in_time"] else None,
             enough_microbatches(stages, microbatches),
         )
     )

@@ -34,14 +34,13 @@ def rule(stages: Stages, microbatches: int, options: Options) -> Rule:
 
 
 def supports(stages: Stages, microbatches: int, options: Options) -> str | None:
-    """One stage a device, and an input in flight."""
-    in_flight = options.get("in_flight")
-    few = (
-        f"in_flight is {in_flight}; at least one input must be in flight"
-        if in_flight is not None and in_flight < 1
-        else None
-    )
-    return reasons((one_stage_a_device(stages), few))
+    """One stage a device, and from one input in flight to NOAM."""
+    in_flight, wrong = options.get("in_flight"), None
+    if in_flight is not None and in_flight < 1:
+        wrong = f"in_flight is {in_flight}; at least one input must be in flight"
+    elif in_flight is not None and stages and in_flight > (most := _orders.warmup(stages)[0]):
+        wrong = f"in_flight is {in_flight}; at most NOAM inputs are admitted, here {most}; leave in_flight out for NOAM"
+    return reasons((one_stage_a_device(stages), wrong))
 
 
 def in_flight(stages: Stages, microbatches: int, options: Options) -> tuple[int, ...]:

@@ -74,9 +74,9 @@ def _last(stages: Stages, backwards: list[Task], updates: list[Task]) -> Iterato
     Behind all of them, so that no backward waits for a sum; but where weights are not kept whole, each behind the next backward,
     which gives its gradients' memory back. The norm of all gradients is known behind all, and with the first step (passes/expand.py).
     """
-    if stages[0].clips or not any(stage.gathers for stage in stages):
+    if stages[0].needs_norm or not any(stage.gathers for stage in stages):
         yield from backwards
-        yield from updates if stages[0].clips else reversed(updates)
+        yield from updates if stages[0].needs_norm else reversed(updates)
         return
     for k, backward in enumerate(backwards):
         yield backward

@@ -8,6 +8,7 @@ Source: the Trace Event Format of the Chromium project.
 import json
 from collections.abc import Iterator
 from dataclasses import replace
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -63,6 +64,8 @@ def _events(trace: Trace) -> Iterator[dict[str, Any]]:
             "cat": str(e.kind),
             "args": {"stage": e.stage, "index": e.index, "start_s": e.start_s, "end_s": e.end_s},
         }
+        if e.queued_s:
+            shown["args"]["queued_s"] = e.queued_s
         if e.kind in _COLOURS:
             shown["cname"] = _COLOURS[e.kind]
         yield shown
@@ -133,7 +136,10 @@ def from_json(text: bytes | str, place: str = "trace") -> Trace:
                     beside.setdefault(device, []).append((start_s, end_s))
                     continue
                 kind, stage, index = Kind(entry["cat"]), _whole(args["stage"]), _whole(args["index"])
-                events.append(Event(device, lane, str(entry["name"]), kind, stage, index, start_s, end_s))
+                queued_s = float(args.get("queued_s", 0.0))
+                if not 0 <= queued_s < inf:
+                    raise ValueError(f"{queued_s} s in a queue for a core")
+                events.append(Event(device, lane, str(entry["name"]), kind, stage, index, start_s, end_s, queued_s))
             elif entry["ph"] == "C":
                 memory.setdefault(_whole(entry["pid"]), []).append(
                     (float(entry["at_s"]), float(entry["args"]["bytes"]))

@@ -3,14 +3,15 @@
 Rules of this file: two traces in, rows out; medians over what both traces have, so that runs of other lengths compare.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from math import nan
 
 import numpy as np
 
 from hocket.program.instruction import Kind
+from hocket.trace.parts import Parts, parts_of
 from hocket.trace.trace import KINDS, Event, Trace
+from hocket.trace.update import predicted_update_s, update_s
 
 _Name = tuple[int, str, str]  # device, lane, name
 _NOTHING = 1e-6  # a share below this: a percentage would say nothing
@@ -50,6 +51,7 @@ class Comparison:
         only_predicted, only_measured: how many instructions only one trace has, those left out that come after all of their
             kind in the other.
         later_predicted, later_measured: how many come after: that trace is of more periods.
+        parts: of the update's error: pace, waits for cores, model; None where a trace has no two updates of a stage.
     """
 
     update: Row
@@ -60,38 +62,12 @@ class Comparison:
     only_measured: int
     later_predicted: int = 0
     later_measured: int = 0
+    parts: Parts | None = None
 
     @property
     def rows(self) -> tuple[Row, ...]:
         """Everything in one table: update, kinds, memory, largest."""
         return (self.update, *self.kinds, *self.memory, *self.largest)
-
-
-def update_s(trace: Trace) -> float:
-    """Mean seconds between two updates, over the later half of each stage's updates; nan with fewer than two.
-
-    Between two segments of a run a checkpoint is made: that is no time of an update.
-    """
-    steps = trace.kind == KINDS.index(Kind.STEP)
-    gaps = []
-    places = np.stack([trace.device[steps], trace.stage[steps]], axis=1)
-    for place in np.unique(places, axis=0):
-        ends = np.sort(trace.end_s[steps][(places == place).all(axis=1)])
-        found = inner_gaps(ends, trace.segments_s)
-        if len(found):
-            gaps.append(found[len(found) // 2 if len(found) > 1 else 0 :].mean())
-    return float(np.mean(gaps)) if gaps else nan
-
-
-def inner_gaps(moments_s: np.ndarray, segments_s: Sequence[float]) -> np.ndarray:
-    """Seconds from each moment to the next, for those within one segment.
-
-    Arguments:
-        moments_s: ascending; segments_s: when each segment began, ascending.
-    """
-    segment = np.searchsorted(np.asarray(segments_s, dtype=float), moments_s, side="right")
-    found: np.ndarray = np.diff(moments_s)[np.diff(segment) == 0]
-    return found
 
 
 def compare(predicted: Trace, measured: Trace, largest: int = 10) -> Comparison:
@@ -108,10 +84,11 @@ def compare(predicted: Trace, measured: Trace, largest: int = 10) -> Comparison:
     singles = tuple(Row(f"device {p.device}: {p.name}", _seconds(p), _seconds(m)) for p, m in apart[:largest])
     peaks, held = predicted.peak_memory_bytes(), measured.peak_memory_bytes()
     memory = tuple(Row(f"memory of device {d}", peaks[d], held[d]) for d in sorted(peaks.keys() & held.keys()))
-    update = Row("update", update_s(predicted), update_s(measured))
+    update = Row("update", predicted_update_s(predicted), update_s(measured))
     later = (_later(ours, theirs), _later(theirs, ours))
     only = (len(ours) - len(both) - later[0], len(theirs) - len(both) - later[1])
-    return Comparison(update, _kinds(predicted, measured), singles, memory, *only, *later)
+    parts = parts_of(predicted, measured)
+    return Comparison(update, _kinds(predicted, measured), singles, memory, *only, *later, parts)
 
 
 def _later(events: dict[_Name, Event], others: dict[_Name, Event]) -> int:

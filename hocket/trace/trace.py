@@ -21,7 +21,12 @@ Lane = tuple[int, str]
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One instruction that ran."""
+    """One instruction that ran.
+
+    Attributes:
+        queued_s: seconds for which its thread had no core because other processes had it, counted from the end of the thread's
+            instruction before; 0 where that was not measured, and in simulations.
+    """
 
     device: int
     lane: str
@@ -31,6 +36,7 @@ class Event:
     index: int
     start_s: float
     end_s: float
+    queued_s: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,6 +51,7 @@ class Trace:
             measured run only of its first iterations.
         meta: plain data for people and for `compare`, such as {"source": "simulated", "program": "flush straight 4"}; of a
             measured run also "peak_memory_bytes": {device as text: bytes}, "segments_s" and "left_out" (see write_trace).
+        queued_s: see Event; shape (events,), all zero where nothing is given.
         background: by device, begin and end of each span in which another job had something on it, shape (spans, 2).
     """
 
@@ -62,6 +69,11 @@ class Trace:
     memory_bytes: np.ndarray
     meta: Mapping[str, Any] = field(default_factory=dict)
     background: Mapping[int, np.ndarray] = field(default_factory=dict)
+    queued_s: np.ndarray = field(default_factory=lambda: np.zeros(0))
+
+    def __post_init__(self) -> None:
+        if len(self.queued_s) != len(self.start_s):
+            object.__setattr__(self, "queued_s", np.zeros(len(self.start_s)))
 
     @classmethod
     def of(
@@ -79,10 +91,10 @@ class Trace:
                 raise InputError(f"event {e.name}", f"from {e.start_s} s to {e.end_s} s", "an end not before the start")
             lane = lanes.setdefault((e.device, e.lane), len(lanes))
             label = labels.setdefault(e.name, len(labels))
-            rows.append((lane, KINDS.index(e.kind), e.stage, e.index, label, e.start_s, e.end_s))
+            rows.append((lane, KINDS.index(e.kind), e.stage, e.index, label, e.start_s, e.end_s, e.queued_s))
         points = [(device, s, size) for device, series in sorted((memory or {}).items()) for s, size in series]
         integers = np.array([row[:5] for row in rows], dtype=np.int64).reshape(len(rows), 5)
-        seconds = np.array([row[5:] for row in rows], dtype=float).reshape(len(rows), 2)
+        seconds = np.array([row[5:] for row in rows], dtype=float).reshape(len(rows), 3)
         return cls(
             lanes=tuple(lanes),
             labels=tuple(labels),
@@ -97,6 +109,7 @@ class Trace:
             memory_s=np.array([p[1] for p in points], dtype=float),
             memory_bytes=np.array([p[2] for p in points], dtype=float),
             meta=dict(meta or {}),
+            queued_s=seconds[:, 2],
         )
 
     def __len__(self) -> int:
@@ -136,8 +149,8 @@ class Trace:
         """All events by start, then device, lane and end."""
         names = [self.name(k) for k in range(len(self))]
         found = [
-            Event(self.lanes[lane][0], self.lanes[lane][1], name, KINDS[kind], stage, index, start, end)
-            for lane, name, kind, stage, index, start, end in zip(
+            Event(self.lanes[lane][0], self.lanes[lane][1], name, KINDS[kind], stage, index, start, end, queued)
+            for lane, name, kind, stage, index, start, end, queued in zip(
                 self.lane.tolist(),
                 names,
                 self.kind.tolist(),
@@ -145,6 +158,7 @@ class Trace:
                 self.index.tolist(),
                 self.start_s.tolist(),
                 self.end_s.tolist(),
+                self.queued_s.tolist(),
                 strict=True,
             )
         ]
@@ -202,7 +216,7 @@ class Trace:
         memory = self.memory_s < end_s
         own = {
             name: getattr(self, name)[events]
-            for name in ("lane", "kind", "stage", "index", "label", "start_s", "end_s")
+            for name in ("lane", "kind", "stage", "index", "label", "start_s", "end_s", "queued_s")
         }
         held = {name: getattr(self, name)[memory] for name in ("memory_device", "memory_s", "memory_bytes")}
         return replace(self, **own, **held)

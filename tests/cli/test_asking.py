@@ -41,6 +41,17 @@ def test_a_plan_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
     assert any(one["missing_bytes"] == 0 for one in found["refused"])
 
 
+def test_what_a_plan_cannot_be_elsewhere(capsys: pytest.CaptureFixture[str]) -> None:
+    """Of a plan, other numbers of devices need another plan: --anew is named where it was not given."""
+    said(capsys, "plan", "profile.json", "cluster.yaml", "-B", "16", "-s", "data_parallel", "-o", "plan.yaml")
+    hint = "--anew plans again"
+    text = said(capsys, "whatif", "plan.yaml", "--devices", "4")
+    assert "4 devices are divided otherwise" in text
+    assert hint in text
+    assert hint not in said(capsys, "whatif", "plan.yaml", "--devices", "4", "--anew")
+    assert hint not in said(capsys, "whatif", "plan.yaml", "--bandwidth", "server=2x")
+
+
 def test_a_profile_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
     """The same of a profile."""
     words = (

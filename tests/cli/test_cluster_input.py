@@ -157,7 +157,7 @@ def throughputs(value: str) -> Callable[[], None]:
         # workers
         (edit("workers.yaml", ("price_usd_per_hour: 2", "price_usd_per_hour: .nan")), SIMULATE.format("jobs.json"), ["workers.yaml, line 2: workers.0", "price_usd_per_hour", "nan"]),
         (edit("workers.yaml", ("workers: 4", "workers: many")), SIMULATE.format("jobs.json"), ["workers.yaml, line 2: workers.0.workers", "'many'"]),
-        (edit("workers.yaml", ("k80", "k81")), SIMULATE.format("jobs.json"), ["workers.yaml: worker type k81", "no throughputs", "Did you mean 'k80'?"]),
+        (edit("workers.yaml", ("k80", "k81")), SIMULATE.format("jobs.json"), ["workers.yaml: worker type k81", "no throughputs", "one of v100, p100, k80"]),
         (edit("workers.yaml", ("workers: 4", "workers: 100000000000")), SIMULATE.format("jobs.json"), ["workers.yaml, line 2: workers.0", "workers: found 100000000000", "at most 1000000"]),
         (lambda: None, "simulate jobs.json jobs.json", ["jobs.json: found a file of format 'hocket-workload-1'", "workers"]),
         (lambda: None, "simulate workers.yaml jobs.json", ["jobs.json: found a file of format 'hocket-workload-1'"]),
@@ -223,7 +223,7 @@ def throughputs(value: str) -> Callable[[], None]:
         (lambda: None, "sweep workers.yaml -p fifo --report page.html --rates 2 --jobs 5 --first 5", ["--first: found 5", "which is 5"]),
         (lambda: None, "sweep workers.yaml -p fifo --report page.html --rates 2 --budget-usd 5", ["--budget-usd: found 5"]),
         (lambda: None, "sweep workers.yaml -p fifo --report page.html --rates 2 --estimate 3", ["--estimate: found space sharing is off"]),
-        (edit("workers.yaml", ("k80", "k81")), "sweep workers.yaml -p fifo --rates 2", ["workers.yaml: worker type k81", "Did you mean 'k80'?"]),
+        (edit("workers.yaml", ("k80", "k81")), "sweep workers.yaml -p fifo --rates 2", ["workers.yaml: worker type k81", "one of v100, p100, k80"]),
         (lambda: None, "sweep jobs.json -p fifo --rates 2", ["jobs.json: found a file of format 'hocket-workload-1'"]),
         (lambda: None, "sweep workers.yaml -p fifo --rates 2 --report workers.yaml", ["--report: found workers.yaml", "a file of its own"]),
         (lambda: None, "sweep workers.yaml -p fifo --rates 2 --jobs 2 --report no/x.html", ["no/x.html: found no folder"]),

@@ -190,9 +190,12 @@ def test_compare(run: Run, folder: Path) -> None:
     data = run("compare", "t.json", "t.json", "--json").json
     assert data["update"]["predicted"] == data["update"]["measured"] > 0
     assert data["only_predicted"] == data["only_measured"] == 0
+    parts = data["parts"]
+    assert (parts["pace"], parts["pace_s"], parts["waits_s"], parts["model_s"]) == (1.0, 0.0, 0.0, 0.0)
     spoken = run("compare", "t.json", "t.json")
     assert spoken.code == 0
     assert "update" in spoken.out
+    assert "machine's pace: 1.000 times as long" in spoken.out
     assert "nan" not in spoken.out
 
 

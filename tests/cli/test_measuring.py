@@ -130,3 +130,51 @@ def test_links_are_measured_again(run: Callable[..., Any], folder: Path, monkeyp
     found = run("links", "-n", 2, "-o", "new.yaml")
     assert (found.code, Cluster.read("new.yaml").name) == (2, "mine")
     assert "was edited" in found.err
+
+
+FIGURES = "forward_compute_time={}, backward_compute_time=1, activation_size={}, parameter_size=0"
+
+
+@pytest.mark.parametrize(("layers", "shown"), [(40, 40), (100, 20)])
+def test_many_layers_are_printed_in_short(run: Callable[..., Any], folder: Path, layers: int, shown: int) -> None:
+    """The first and the longest, with their share and how to see all; a short profile is printed whole."""
+    rows = [
+        f"node{k} -- Linear(in_features=8, out_features=8) -- {FIGURES.format(k, 4 * 8 * 64)}" for k in range(layers)
+    ]
+    Path("graph.txt").write_text("\n".join(rows))
+    result = run("import", "pipedream", "graph.txt", "-o", "own.json")
+    assert result.code == 0, result.err
+    names = [line.split()[0] for line in result.out.splitlines() if line.strip().startswith("node")]
+    expected = [*range(8), *range(layers - 12, layers)] if shown < layers else range(layers)
+    assert names == [f"node{k}" for k in expected]
+    assert (f"shown: {shown} of {layers} layers, the first 8 and the 12 that take longest" in result.out) == (
+        shown < layers
+    )
+    assert len(json.loads(run("import", "pipedream", "graph.txt", "-o", "own.json", "--json").out)["layers"]) == layers
+
+
+def test_samples_of_an_imported_profile(run: Callable[..., Any], folder: Path) -> None:
+    """The minibatch's size is found or told, the command says which; plans and their memory are of samples, not of minibatches."""
+    rows = [
+        f"node1 -- Conv2d(3, 8) -- {FIGURES.format(64, 64 * 1e6)}",
+        f"node2 -- Linear(in_features=8, out_features=10) -- {FIGURES.format(64, 64 * 4 * 10)}",
+    ]
+    Path("graph.txt").write_text("\n".join([*rows, "\tnode1 -- node2"]))
+    found = run("import", "pipedream", "graph.txt", "-o", "own.json")
+    assert "a minibatch of 64 samples, by the sizes" in " ".join(found.out.split())
+    Path("cluster.yaml").write_text(
+        "name: one\ndevice_type: v100-16gb\nlevels:\n- {name: server, width: 1, bandwidth_bytes_per_s: 1.0e+10}\n"
+    )
+    plan = run("plan", "own.json", "cluster.yaml", "--batch", 128, "-s", "data_parallel", "--no-explain", "--json")
+    best = json.loads(plan.out)["candidates"][0]
+    assert best["iteration_s"] == pytest.approx(2 * 0.13, rel=0.01)  # two minibatches of 64 + 64 + 2 milliseconds
+    assert best["samples_per_s"] == pytest.approx(128 / 0.26, rel=0.01)
+    told = run("import", "pipedream", "graph.txt", "-o", "own.json", "--samples", 32)
+    assert "a minibatch of 32 samples, as told" in " ".join(told.out.split())
+    assert ModelProfile.read("own.json").microbatch_sizes == (32,)
+    for words, message in (
+        (("pipedream", "graph.txt", "--samples", 0), "error: --samples: found 0"),
+        (("deeppool", "graph.txt", "--samples", 3), "error: --samples: found 3, with deeppool"),
+    ):
+        refused = run("import", *words, "-o", "own.json")
+        assert (refused.code, refused.err.startswith(message)) == (2, True)

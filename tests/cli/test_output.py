@@ -27,7 +27,9 @@ def test_the_table_of_plans_never_breaks_a_word(found: Search, width: int, capsy
     out = capsys.readouterr().out
     rows = [line.strip() for line in out.splitlines() if line.strip().split(" ")[0] in members()]
     assert len(rows) == min(12, len(found.candidates))
-    for row, candidate in zip(rows, found.candidates, strict=False):  # the best twelve
+    first, *others = found.candidates
+    told = [first, *sorted(others, key=lambda one: one.iteration_s)]  # the best twelve
+    for row, candidate in zip(rows, told, strict=False):
         assert row.startswith(f"{candidate.strategy} "), row
         assert candidate.updates.text in row
     header = next(line for line in out.splitlines() if "strategy" in line and "config" in line)
@@ -59,3 +61,24 @@ def test_rows_can_be_told_apart(found: Search, capsys: pytest.CaptureFixture[str
     assert "runner-up: the same with another cut or other options takes 2.0% more" in _runner_up(alike)
     print_search(replace(found, candidates=(best, *others[:2])), 3, 140)
     assert "of cuts that read alike" not in capsys.readouterr().out
+
+
+def test_the_chosen_row_is_marked(found: Search, capsys: pytest.CaptureFixture[str]) -> None:
+    """The chosen plan is first and marked, the others stand by time, and it is said why the first need not be the quickest."""
+    best, *others = found.candidates
+    quicker = replace(others[0], iteration_s=best.iteration_s * 0.995)
+    for rest, reason in (
+        ((others[-1], *others[:2]), "the quickest; the others"),
+        ((others[1], quicker), "the simplest"),
+    ):
+        print_search(replace(found, candidates=(best, *rest)), 4, 140)
+        out = capsys.readouterr().out
+        rows = [line.strip() for line in out.splitlines() if line.strip().split(" ")[0] in members()]
+        assert [row.split()[1] == "←" for row in rows] == [True, *[False] * (len(rows) - 1)]
+        assert rows[0].startswith(best.strategy)
+        assert [row.split()[0] for row in rows[1:]] == [
+            one.strategy for one in sorted(rest, key=lambda one: one.iteration_s)
+        ]
+        assert f"←: the plan that was chosen, {reason}" in out
+    print_search(replace(found, candidates=(best,)), 4, 140)
+    assert "←" not in capsys.readouterr().out

@@ -54,7 +54,13 @@ def test_the_best_plan_says_when_its_mathematics_are_others(folder: Path, capsys
     assert " same\n" in same
     assert "note" not in same
     rule = document(capsys, *words, "two_bw")["candidates"][0]["update_rule"]
-    assert rule == {"kind": "delayed", "same_as_one_process": False, "updates_old": [1, 1], "samples": [16, 16]}
+    assert rule == {
+        "kind": "delayed",
+        "same_as_one_process": False,
+        "updates_old": [1, 1],
+        "samples": [16, 16],
+        "differences": {},
+    }
 
 
 def test_what_may_be_used_of_devices(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

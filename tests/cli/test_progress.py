@@ -62,7 +62,7 @@ def test_a_line_says_what_is_known() -> None:
     lines.report(0, 0, "ways to divide 8 devices")
     assert lines.line() == "planning: ways to divide 8 devices, after 20 s"
     lines.report(120, 1000, "flush")
-    assert lines.line() == "planning: flush, 12% done after 2.5 min"
+    assert lines.line() == "planning: flush, 12% done after 150 s"
     lines.stop()
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from hocket.cli.resuming import spelled_out
 from hocket.hardware.cluster import Cluster, Level
 from hocket.passes.swapping import Swapping
 from hocket.plan.experience import Experience
@@ -294,3 +295,31 @@ def test_the_next_plan_knows_the_run(run: Run, profiled: Path) -> None:
     found = run(*words, "-o", "tiny.yaml", "--no-experience")
     assert "a run of" not in found.out
     assert Plan.read("tiny.yaml").predicted == before.predicted
+
+
+def test_resume_of_a_mistyped_folder(run: Run, folder: Path) -> None:
+    """--resume, wherever it stands, refuses a folder that is not there, or has no checkpoint, and makes none; it takes no argument."""
+    for line in (["--resume", "job.py", "plan.yaml"], ["job.py", "plan.yaml", "--resume"]):
+        found = run("train", *line, "--checkpoint", "savde")
+        assert found.code == 2
+        assert "savde: found no such folder; expected a checkpoint to go on from (step-...)" in found.err
+        assert "--resume auto" in found.err
+    assert not Path("savde").exists()
+    assert "found 'atuo'; expected true, false or auto" in run("train", "job.py", "plan.yaml", "--resume=atuo").err
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("--resume a b", "--resume=must a b"),
+        ("a b --resume", "a b --resume=must"),
+        ("--resume auto a b", "--resume=auto a b"),
+        ("a --resume --json auto", "a --resume=must --json auto"),
+        ("--resume=auto a", "--resume=auto a"),
+        ("--resume -- auto --resume", "--resume=must -- auto --resume"),
+        ("auto auto", "auto auto"),
+    ],
+)
+def test_resume_takes_the_word_auto_and_no_other(words: str, expected: str) -> None:
+    """What stands behind it is an argument otherwise."""
+    assert spelled_out(words.split()) == expected.split()

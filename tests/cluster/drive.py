@@ -18,6 +18,7 @@ from hocket.cluster.events import (
     RoundEnded,
     Start,
     Stop,
+    StopOne,
     WakeAt,
 )
 from hocket.cluster.job import Job
@@ -102,6 +103,10 @@ class Driver:
                 assert all(self.held[lease.number] == lease for lease in leases)
             case Preempt(lease) | Stop(lease):
                 assert self.held.pop(lease.number) == lease
+            case StopOne(lease, job):
+                assert self.held[lease.number] == lease
+                assert job in lease.jobs
+                assert len(lease.jobs) == 2
             case _:
                 pass
 

@@ -48,6 +48,12 @@ def test_three_jobs_by_hand() -> None:
     assert found.reasons[1].binding == "it follows shorter jobs on its worker"
 
 
+def test_a_job_leaves_workers_on_which_it_does_nothing() -> None:
+    """Measured so after it began there: it waits again, and gets the other worker."""
+    given = _jobs([(0.0, 2.5)])
+    assert allox.allocate(given, placed={"job0": 0}).dense(given).tolist() == [[0.0, 1.0]]
+
+
 def test_jobs_that_run_stay_and_the_oldest_are_looked_at() -> None:
     """The V100 is taken; of two that wait, the older gets the K80, and the younger is not looked at."""
     given = _jobs([(10.0, 2.5), (5.0, 1.25), (1.0, 0.25)], elapsed_s=10.0)

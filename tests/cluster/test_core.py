@@ -27,12 +27,14 @@ from hocket.cluster.events import (
     SharingMeasured,
     Start,
     Stop,
+    StopOne,
     ThroughputMeasured,
     WakeAt,
     WorkersJoined,
     WorkersLost,
 )
 from hocket.cluster.job import Job
+from hocket.cluster.named import policy_named
 from hocket.cluster.policies import max_min_fairness
 from hocket.cluster.policies._lp import SolverTrouble
 from hocket.cluster.settings import Settings
@@ -199,7 +201,7 @@ def test_a_policy_that_fails_leaves_everything_as_it_was() -> None:
 
     def policy(snapshot: Snapshot) -> Allocation:
         if broken[0]:
-            raise InputError("budget_usd", "nothing", "a number")
+            raise ArithmeticError("a mistake")
         return even(snapshot)
 
     drive, other = driver((1,), policy), driver((1,), even)
@@ -208,11 +210,83 @@ def test_a_policy_that_fails_leaves_everything_as_it_was() -> None:
         each.rounds(1)
         one(each, "b")
     broken[0] = True
-    with pytest.raises(InputError, match="budget_usd"):
+    with pytest.raises(ArithmeticError):
         drive.core.handle(RoundEnded(), 360.0)
     broken[0] = False
     assert drive.tell(RoundEnded(), 360.0) == other.tell(RoundEnded(), 360.0)
     assert state_of(drive.core) == state_of(other.core)
+
+
+def test_a_policy_that_refuses_later_leaves_the_last_allocation_in_force() -> None:
+    """Only before there is any allocation an InputError of the policy comes through; later the round goes on, and a note says why."""
+    refuses = [True]
+
+    def policy(snapshot: Snapshot) -> Allocation:
+        if refuses[0]:
+            raise InputError("prices", "none", "some")
+        return even(snapshot)
+
+    drive = driver((1,), policy)
+    one(drive, "a")
+    with pytest.raises(InputError, match="prices"):
+        drive.core.handle(RoundEnded(), 0.0)
+    refuses[0] = False
+    (start, *_) = drive.tell(RoundEnded())
+    assert isinstance(start, Start)
+    refuses[0] = True
+    one(drive, "b")
+    note, *others = drive.tell(RoundEnded(), 360.0)
+    assert note == Note("prices: found none; expected some; the last allocation holds on")
+    assert others == [Renew((start.lease,), 720.0), WakeAt(720.0)]
+
+
+@pytest.mark.parametrize("price", [-1.0, float("nan"), float("inf"), 1e12, 1e-15])
+def test_a_price_that_cannot_be_is_refused(price: float) -> None:
+    """Nothing has changed then."""
+    drive = driver((1,), even)
+    before = state_of(drive.core)
+    with pytest.raises(InputError, match="worker type type0: price_usd_per_hour"):
+        drive.tell(PriceChanged(0, price))
+    assert state_of(drive.core) == before
+
+
+@pytest.mark.parametrize("policy", ["min_cost", "min_cost_slo"])
+def test_a_price_that_becomes_nothing_stops_no_round(policy: str) -> None:
+    """Of one type: jobs go there. Of all: the last allocation holds, and a note says why."""
+    drive = driver((1, 1), policy_named(policy), fill=False)
+    for kind in (0, 1):
+        drive.tell(PriceChanged(kind, 1.0 + kind))
+    drive.arrive([(job("a"), (1.0, 1.0))])
+    drive.rounds(1)
+    assert [lease.column for lease in drive.held.values()] == [0]
+    drive.tell(PriceChanged(1, 0.0))
+    drive.rounds(1)
+    assert [lease.column for lease in drive.held.values()] == [1]
+    drive.tell(PriceChanged(0, 0.0))
+    note, *_ = drive.tell(RoundEnded(), 720.0)
+    assert isinstance(note, Note)
+    assert "price_usd_per_hour" in note.text
+    assert [lease.column for lease in drive.held.values()] == [1]
+
+
+@pytest.mark.parametrize("gone", [JobWithdrawn, JobFinished, JobFailed])
+def test_who_leaves_a_pair_is_stopped_and_the_other_gets_a_lease_of_its_own(gone: Any) -> None:
+    """The lease of two is not touched until the round ends; then the other's own one takes its workers. A second end is the lease's."""
+    drive = driver((1,), pairing, attempts=1)
+    drive.core = Core(*cluster(1), pairing, Settings(attempts=1), np.full((1, 1, 1), 0.6))
+    for name in "ab":
+        drive.tell(JobArrived(job(name), (1.0,), 0))
+    drive.rounds(1)
+    (lease,) = drive.held.values()
+    stop, *refused = drive.tell(gone("a"), 100.0)
+    assert (type(stop), stop[:2]) == (StopOne, (lease, "a"))
+    assert bool(refused) == (gone is JobFailed)
+    assert drive.core.floor.placed() == {"b": 0}
+    preempt, start, _ = drive.tell(RoundEnded(), 360.0)
+    assert preempt == Preempt(lease)
+    assert (start.lease.jobs, start.lease.workers) == (("b",), lease.workers)
+    (told,) = drive.tell(gone("b"), 400.0)[:1]
+    assert (type(told), told[0]) == (Stop, start.lease)
 
 
 def test_a_first_job_gets_a_round_at_once() -> None:
@@ -297,7 +371,7 @@ def test_a_job_that_shares_goes_on_when_the_other_ends() -> None:
     drive.rounds(1)
     (lease,) = drive.held.values()
     assert lease.jobs == ("a", "b")
-    assert drive.finish("a", 100.0) == []
+    assert drive.finish("a", 100.0) == [StopOne(lease, "a", "finished")]
     preempt, start, _ = drive.tell(RoundEnded(), 360.0)
     assert preempt == Preempt(lease)
     assert start.lease.jobs == ("b",)

@@ -1,6 +1,9 @@
 """First come: in order, each on the first type with room, where it stays."""
 
+from dataclasses import replace
+
 import numpy as np
+import pytest
 
 from hocket.cluster.first_come import FirstCome
 from hocket.cluster.job import Job
@@ -33,6 +36,16 @@ def test_who_runs_stays_where_it_is() -> None:
     policy(snapshot(*"abcde"))
     there = snapshot(*"bcde")
     assert policy(there).dense(there).tolist() == [[1, 0], [0, 1], [0, 1], [1, 0]]
+
+
+@pytest.mark.parametrize("overbook", [False, True])
+def test_a_job_leaves_workers_on_which_it_does_nothing(overbook: bool) -> None:
+    """Measured so after it began there: it takes a place elsewhere."""
+    policy, there = FirstCome(overbook), snapshot("a")
+    (began,) = policy(there).column.tolist()
+    steps = there.throughputs.copy()
+    steps[0, began] = 0.0
+    assert began not in policy(replace(there, throughputs=steps)).column.tolist()
 
 
 def test_a_large_job_is_not_overtaken() -> None:

@@ -1,13 +1,14 @@
 """Least cost against the public policy, and by hand."""
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 
 from hocket.cluster.job import Job
-from hocket.cluster.policies import min_cost
+from hocket.cluster.policies import min_cost, min_cost_slo
 from hocket.cluster.snapshot import Active, Pairs, Snapshot
 from hocket.cluster.workers import Column, WorkerType
 from hocket.errors import InputError
@@ -56,9 +57,24 @@ def test_a_job_that_shares_counts_for_what_it_keeps() -> None:
     assert found.pairs.all()
 
 
-def test_a_type_without_a_price_is_told() -> None:
-    """Throughput for a dollar makes no sense for nothing."""
-    given = replace(_two(), types=(TYPES[0], WorkerType("k80", 1)))
+def test_types_without_any_price_are_told() -> None:
+    """Where all cost nothing, there is nothing to save."""
+    given = replace(_two(), types=(WorkerType("v100", 1), WorkerType("k80", 1)))
     with pytest.raises(InputError) as caught:
         min_cost.allocate(given)
-    assert caught.value.place == "worker type k80: price_usd_per_hour"
+    assert caught.value.place == "worker type v100: price_usd_per_hour"
+    assert "as of every type" in caught.value.found
+
+
+@pytest.mark.parametrize(
+    "policy", [min_cost.allocate, min_cost_slo.allocate, partial(min_cost_slo.allocate, ratio=True)]
+)
+@pytest.mark.parametrize("free", [0, 1])
+def test_workers_that_cost_nothing_go_first(policy: Any, free: int) -> None:
+    """A job of one step a second anywhere is on the type that costs nothing, also beside one that costs a cent."""
+    types = tuple(WorkerType(f"type{k}", 1, 1, 0.0 if k == free else 0.01) for k in range(2))
+    jobs = (Active(Job("job", "any", 100.0, slo_s=1e4), 100.0),)
+    given = Snapshot(types, (Column(0), Column(1)), jobs, np.ones((1, 2)))
+    time = policy(given).dense(given)[0]
+    assert time[free] >= 0.01 - 1e-9  # what its deadline needs; of throughput for a dollar alone more is as good
+    assert time[1 - free] == pytest.approx(0.0, abs=1e-9)

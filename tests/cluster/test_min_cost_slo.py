@@ -9,10 +9,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hocket.cluster.allocation import Allocation
+from hocket.cluster.generate import COST as COST_DRAWS
+from hocket.cluster.generate import static
 from hocket.cluster.job import Job
+from hocket.cluster.metrics import violates
+from hocket.cluster.named import policy_named
+from hocket.cluster.options import Options
 from hocket.cluster.policies import min_cost, min_cost_slo
 from hocket.cluster.policies._lp import Infeasible, solve
 from hocket.cluster.policies._shares import Rows, Shares
+from hocket.cluster.readers.throughputs_json import packaged
+from hocket.cluster.settings import Settings
+from hocket.cluster.simulator import simulate
 from hocket.cluster.snapshot import Active, Snapshot
 from hocket.cluster.workers import Column, WorkerType
 from tests.cluster.crowds import assert_it_can_be, crowd
@@ -44,6 +52,44 @@ def test_the_objective_is_the_public_one(reference: dict[str, Any]) -> None:
     slo_s = np.array([active.job.slo_s for active in given.jobs])
     assert (found.throughput(given) * slo_s >= given.remaining_steps * (1 - 1e-9)).all()
     assert_it_can_be(given, found)
+
+
+def test_in_rounds_a_deadline_is_met_a_round_early_where_that_can_be() -> None:
+    """In rounds of 10 s the 50 s until the deadline are 40: 2.5 steps a second, for which it has half of the V100.
+
+    Where no time is left for a round more, it has all that there is; where deadlines conflict only so, they are taken as they are.
+    """
+    given = replace(_two(None, 60.0), round_s=10.0)
+    assert min_cost_slo.allocate(given).dense(given)[1] == pytest.approx([0.5, 0.5])
+    late = replace(_two(None, 36.0), round_s=10.0)
+    found = min_cost_slo.allocate(late)
+    assert found.dense(late)[1] == pytest.approx([1.0, 0.0])
+    assert not found.note
+    both = replace(
+        _two(20.0, 60.0), round_s=10.0
+    )  # 5 and 2 steps a second: five ninths of the V100 and more; 10 and 2.5 do not fit
+    exact = min_cost_slo.allocate(_two(20.0, 60.0))
+    found = min_cost_slo.allocate(both)
+    assert found.dense(both) == pytest.approx(exact.dense(both))
+    assert not found.note
+
+
+def test_a_simulation_by_least_cost_with_deadlines_has_none_late() -> None:
+    """With workers for all; told of no round, as the public policy is, a part of the jobs is late by less than a round."""
+    table = packaged()
+    work = static(table, 100, 0, COST_DRAWS)
+    types = tuple(WorkerType(name, 100, 1, usd) for name, usd in (("v100", 2.48), ("p100", 1.46), ("k80", 0.45)))
+    options = Options(Settings(fill=False))
+    for told, least, most in ((True, 0, 0), (False, 5, 30)):
+        policy = policy_named("min_cost_slo")
+        how = policy if told else lambda snapshot, own=policy: own(replace(snapshot, round_s=0.0))
+        run = simulate(work, types, table, how, options)
+        late = [record for record in run.records if violates(record, run.ended_s)]
+        assert least <= len(late) <= most
+        for record in late:
+            assert record.finished_s is not None
+            assert record.job.slo_s is not None
+            assert record.finished_s - record.job.arrived_s - record.job.slo_s < 360
 
 
 def test_a_deadline_by_hand() -> None:

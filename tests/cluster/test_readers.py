@@ -192,7 +192,7 @@ def test_a_workload_that_a_spreadsheet_wrote_is_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
-        (("cifar10,6", "cifar11,6"), "line 2, application: found 'cifar11'.*Did you mean 'cifar10'"),
+        (("cifar10,6", "cifar11,6"), "line 2, application: found 'cifar11'; expected .*cifar10"),
         (("107", "-107"), "line 2, time: found '-107'"),
         (("cifar10,6", "cifar10,0"), "line 2, num_replicas: found '0'"),
         (("bert-1,", "cifar10-0,"), "line 3, name: found 'cifar10-0', a second job"),

@@ -11,8 +11,8 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from bench.bench_cluster_simulator import CASES, MEASURED
-from hocket.cluster.allocation import Allocation, Reason
-from hocket.cluster.events import PriceChanged, WorkersJoined, WorkersLost
+from hocket.cluster.allocation import ALONE, Allocation, Reason
+from hocket.cluster.events import JobWithdrawn, PriceChanged, WorkersJoined, WorkersLost
 from hocket.cluster.first_come import FirstCome
 from hocket.cluster.generate import Draws, continuous, static
 from hocket.cluster.job import Job
@@ -221,6 +221,62 @@ def test_a_job_that_fits_nowhere_is_refused() -> None:
     run = fair(work)
     assert "asks for 2 workers" in run.records[0].refused
     assert run.records[1].finished_s == 10.0
+
+
+def test_jobs_that_never_run_end_the_simulation_with_their_names() -> None:
+    """Who waits for spot workers that never come is told, with the reason, and what the policy is asked is bounded."""
+    asked = [0]
+    waits = policy_named("uniform_progress")
+
+    def policy(snapshot: Snapshot) -> Allocation:
+        asked[0] += 1
+        return waits(snapshot)
+
+    types = WorkerType("fast", 1), WorkerType("spot", 0, 1, 0.0, True, "fast")
+    work = Workload((*jobs(10.0).jobs, *(replace(own, id=f"late{k}") for k, own in enumerate(jobs(*[9.0] * 5).jobs))))
+    with pytest.raises(InputError) as caught:
+        simulate(work, types, table(), policy)
+    told = str(caught.value)
+    assert "6 jobs will never be finished: job 0: it has no deadline, and waits for spot workers; job late0" in told
+    assert "and 3 more" in told
+    assert asked[0] < 10
+
+
+def test_jobs_that_do_no_step_where_they_run_end_the_simulation_as_well() -> None:
+    """Also while others come, finish and leave: only once nothing but useless rounds is left."""
+
+    def policy(snapshot: Snapshot) -> Allocation:
+        count = len(snapshot.jobs)
+        own = [1 if active.job.id == "0" else 0 for active in snapshot.jobs]
+        return Allocation(np.arange(count), np.full(count, ALONE), np.array(own), np.ones(count), 0.0)
+
+    lame = replace(table(), places=(("fast", True), ("lame", True)), alone=np.array([[10.0, 0.0], [16.0, 0.0]]))
+    with pytest.raises(InputError, match="1 job will never be finished: job 0: it is on lame, where it does 0 steps"):
+        simulate(
+            jobs(10.0, 1e6), (WorkerType("fast", 1), WorkerType("lame", 1)), lame, policy, Options(Settings(fill=False))
+        )
+
+
+def test_waiting_for_a_deadline_is_no_standstill() -> None:
+    """Half done on a spot worker that goes for ever, a job waits for hundreds of rounds until it is behind; then it pays."""
+    work = Workload((Job("0", "m", 7200.0, slo_s=400_000.0),))
+    types = WorkerType("fast", 1), WorkerType("spot", 1, 1, 0.0, True, "fast")
+    gone = [(360.0, WorkersLost(1, (0,), warned=True))]
+    run = simulate(work, types, table(), policy_named("uniform_progress"), given=gone)
+    assert 200_000 < finishes(run)[0] <= 400_000
+    assert run.rounds > 500
+
+
+def test_a_job_that_is_withdrawn_is_not_waited_for() -> None:
+    """Alone, or beside another, which goes on: at the pair's speed until the round ends, and then at its own."""
+    run = simulate(jobs(100.0), (WorkerType("fast", 1),), table(), FirstCome(), given=[(5.0, JobWithdrawn("0"))])
+    assert run.records[0].finished_s is None
+    assert run.ended_s == 5.0
+    options = Options(space_sharing=True)
+    policy = policy_named("max_min_fairness")
+    run = simulate(jobs(1e4, 1e4), (WorkerType("fast", 1),), table(), policy, options, [(100.0, JobWithdrawn("0"))])
+    assert run.records[0].finished_s is None
+    assert finishes(run)[1] == pytest.approx(360 + (1e4 - 7 * 360) / 10)
 
 
 def test_what_the_table_does_not_have_is_refused() -> None:

@@ -84,6 +84,24 @@ def test_without_a_deadline_it_takes_spot_workers_only() -> None:
     assert _where(_one(100.0, 1e6, False, None)) is None
 
 
+def test_without_a_deadline_or_any_spot_workers_that_run_it_it_takes_what_is_left() -> None:
+    """In a cluster without spot types, or where it does no step on them; who has a deadline goes first."""
+    types = WorkerType("v100", 1, 1, 3.0), WorkerType("p100", 0, 1, 1.0, True)
+    jobs = tuple(
+        Active(Job(name, "any", 100.0, slo_s=slo_s), 100.0, 1.0) for name, slo_s in (("a", None), ("b", 101.0))
+    )
+    for part in (types[:1], types):
+        columns = tuple(Column(k) for k in range(len(part)))
+        given = Snapshot(part, columns, jobs[:1], np.array([[1.0, 0.0][: len(part)]]))
+        found = allocate(given)
+        assert found.dense(given)[0, 0] == 1.0
+        assert found.holds_s == float("inf")  # nothing changes by itself
+        both = replace(given, jobs=jobs, throughputs=np.array([[1.0, 0.0][: len(part)]] * 2))
+        assert allocate(both).dense(both)[:, 0].tolist() == [0.0, 1.0]
+        assert allocate(both).holds_s == 0.0
+    assert _where(_one(100.0, 0.0, False, None, speed=0.0)) == DEMAND
+
+
 def test_who_has_least_to_spare_comes_first() -> None:
     """Of two jobs and one spot worker; the other is as far as it has to be, and waits."""
     types = WorkerType("v100 spot", 1, 1, 1.0, True), WorkerType("v100", 2, 1, 3.0)

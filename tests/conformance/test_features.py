@@ -28,7 +28,7 @@ from hocket.strategies._common import complete, in_use, strategy
 from tests.run import tensor_pipeline_workers
 from tests.run.engines import tensor_workers
 from tests.run.engines.tensor_workers import PAIRS, WIDTH
-from tests.run.plans import Case, assert_same_losses, assert_same_weights, captured
+from tests.run.plans import Case, assert_same_losses, assert_same_weights, captured, uneven_weight
 
 TOP = Path(__file__).resolve().parents[2]
 DOCUMENT = TOP / "docs" / "training.md"
@@ -37,7 +37,9 @@ BEGIN, END = "| this | with | because |\n|---|---|---|\n", "\n\n"
 MEMBERS = (Feature.TENSOR, Feature.SLICES, Feature.SEQUENCE_PARALLEL)
 # What of a job cannot be asked for alone, and is tried where it is refused.
 UNFIT = (Feature.SHORT_WEIGHTS, Feature.UNLIKE_WEIGHTS, Feature.WHOLE_STEPS)
-ALONE = [feature for feature in Feature if feature not in (*MEMBERS, *UNFIT, Feature.WAVES)]
+# Neither a plan nor a job asks for it.
+OF_RUNS = (Feature.SKIP,)
+ALONE = [feature for feature in Feature if feature not in (*MEMBERS, *UNFIT, *OF_RUNS, Feature.WAVES)]
 
 
 class Tied(nn.Module):
@@ -97,6 +99,7 @@ ASKS: dict[Feature, dict[str, Any]] = {
     Feature.SHARD_FULL: {"shard": "full", "widths": (2, 2)},
     Feature.TIED: {"tied": True},
     Feature.CLIP: {"job": {"clip_grad_norm": 0.05}},
+    Feature.LOSS_WEIGHT: {"job": {"loss_weight": uneven_weight}},
     Feature.PRECISION: {"job": {"precision": "bfloat16"}},
     Feature.SUBTASKS: {"job": {"subtask_bytes": 100.0}},
     Feature.COMPILE: {"compile": "aot_eager"},
@@ -273,6 +276,7 @@ def test_a_plan_that_is_refused(one: Feature, other: Feature, here: Path, capsys
     layers = tuple(replace(layer, parameters=(f"w{k % 7 if ask.tied else k}",)) for k, layer in enumerate(plain.layers))
     ties = ((0, 7),) if ask.tied else ()
     profile = replace(plain, layers=layers, ties=ties, clip_grad_norm=ask.job.get("clip_grad_norm"))
+    profile = replace(profile, loss_weighted="loss_weight" in ask.job)
     profile.save("profile.json")
     cluster = Cluster("four", (Level("server", 4, 1e12),), "cpu-core", host_memory_bytes=1e12)
     cluster.save("cluster.yaml")
@@ -355,6 +359,7 @@ def test_every_refusal_is_tried() -> None:
     others |= {pair for pair in REFUSED if Feature.WAVES in pair}
     others |= {(Feature.SLICES, Feature.SEQUENCE_PARALLEL), (Feature.COMPILE, Feature.TENSOR)}
     others.add((Feature.SUBTASKS, Feature.TENSOR))  # tests/profile/test_subtasks.py
+    others.add((Feature.SKIP, Feature.ASYNCHRONOUS))  # tests/run/test_guard.py
     assert set(REFUSED) == {*REFUSED_ALONE, *others}
     assert all(re.search(r"; (take|put|give|leave) ", text) for text in REFUSED.values()), "with what to do instead"
 

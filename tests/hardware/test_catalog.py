@@ -1,5 +1,6 @@
 """hardware/catalog: a data file per device type."""
 
+import tomllib
 from dataclasses import fields
 from pathlib import Path
 
@@ -58,8 +59,10 @@ def test_an_unknown_name_offers_the_nearest() -> None:
     """A misspelt name gets the nearest one, whatever its case; a far one hears how to describe its own."""
     with pytest.raises(InputError, match="Did you mean 'v100-16gb'"):
         device_type("V100-16GB ")
-    with pytest.raises(InputError, match="a type of your own under `types`"):
-        device_type("zzzzzzzz")
+    for name in ("zzzzzzzz", "b200", "h20", "h800"):  # real types, which are no misspelt h100 or h200
+        with pytest.raises(InputError, match=r"h100, h200, .*a type of your own under `types`") as caught:
+            device_type(name)
+        assert "Did you mean" not in str(caught.value)
 
 
 @pytest.mark.parametrize("name", ["../catalog/k80", "k80.toml", "", "/etc/passwd"])
@@ -95,3 +98,17 @@ def test_a_new_file_is_a_new_type(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     device = device_type.__wrapped__("mine")
     assert (device.name, device.memory_bytes, device.launch_s) == ("mine", 1e9, 4e-6)
     assert {field.name for field in fields(device)} >= {"host_bandwidth_bytes_per_s", "price_usd_per_hour"}
+
+
+def test_a_card_is_known_by_its_drivers_name() -> None:
+    """Each name stands in one file; a card that no file lists keeps its own name."""
+    assert catalog.type_of_card("NVIDIA H100 80GB HBM3") == "h100"
+    assert catalog.type_of_card("NVIDIA A100-SXM4-80GB") == "a100-80gb"
+    assert catalog.type_of_card("NVIDIA GeForce RTX 4090") == "NVIDIA GeForce RTX 4090"
+    cards = [card for name in names() for card in _cards(name)]
+    assert len(cards) == len(set(cards)) > 0
+
+
+def _cards(name: str) -> list[str]:
+    path = Path(catalog.__file__).parent / f"{name}.toml"
+    return list(tomllib.loads(path.read_text()).get("cards", ()))

@@ -40,6 +40,11 @@ class Found:
             raise RefusedError("plan", "nothing that fits", "a plan that fits")
         return Best(self.seconds)
 
+    @property
+    def written(self) -> Best:
+        """As the best."""
+        return self.best
+
 
 def planned(seconds: dict[int, float | None], batch: int) -> Planned[Found]:
     """A batch, planned for time."""

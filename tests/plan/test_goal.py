@@ -34,6 +34,11 @@ class Found:
     behind: tuple[Best, ...] = ()
 
     @property
+    def written(self) -> Best:
+        """As the best."""
+        return self.best
+
+    @property
     def candidates(self) -> tuple[Best, ...]:
         """The best first, though others may be quicker by a little."""
         return self.best, *self.behind

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from hocket.errors import InputError
-from hocket.profile.job import Job, check_device, load_job, order
+from hocket.profile.job import Job, check_device, load_job
+from hocket.profile.order import order
 
 
 def sgd(parameters):

@@ -126,16 +126,6 @@ def test_bad_arguments():
             measure(job, device="cuda")
 
 
-@pytest.mark.gpu
-def test_cuda():
-    """On a CUDA device times come from events and the profile has the same form."""
-    if not torch.cuda.is_available():
-        pytest.skip("no CUDA device")
-    profile = quick(zoo.job("gpt", small=True, dropout=0.1), device="cuda")
-    assert profile.device_type == torch.cuda.get_device_name()
-    assert all(t > 0 for t in (*profile.whole_forward_s, *profile.whole_backward_s))
-
-
 def _two_linear(optimizer):
     """A job of Linear(8, 16) and Linear(16, 4) without biases, on 4 samples; 512 and 256 bytes of weights."""
     model = nn.Sequential(nn.Linear(8, 16, bias=False), nn.Linear(16, 4, bias=False))

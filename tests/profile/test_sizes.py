@@ -10,6 +10,7 @@ import pytest
 from hocket.errors import InputError
 from hocket.profile.model import ModelProfile
 from hocket.profile.sizes import names, open_model, published
+from hocket.profile.sizes.config_json import transformer_of
 from hocket.profile.synthetic import chain
 from hocket.profile.transformer import Transformer
 from tests.profile.test_transformer import TABLE_4_1
@@ -102,7 +103,6 @@ def test_a_config_in_its_folder(tmp_path: Path) -> None:
 
 def test_a_window_is_the_longest_sample() -> None:
     """Of Mistral; Llama has none."""
-    from hocket.profile.sizes.config_json import transformer_of
 
     assert transformer_of({"model_type": "mistral", **LLAMA, "sliding_window": 8}, "x").sequence == 8
     assert transformer_of({"model_type": "llama", **LLAMA}, "x").sequence == 32
@@ -130,6 +130,39 @@ def test_a_name_that_is_none() -> None:
     assert "gpt3-175b" in caught.value.next_step
     with pytest.raises(InputError, match=r"^none/gpt.yaml: found no such file"):
         open_model("none/gpt.yaml")
+
+
+@pytest.mark.parametrize(
+    ("config", "found"),
+    [
+        (
+            {"model_type": "mixtral", "num_local_experts": 8},
+            r"'mixtral', a mixture of experts \(num_local_experts: 8\)",
+        ),
+        ({"model_type": "deepseek_v3", "n_routed_experts": 256}, r"'deepseek_v3', a mixture of experts"),
+        ({"model_type": "qwen3_moe", "num_experts": 128}, r"'qwen3_moe', a mixture of experts"),
+        ({"model_type": "dbrx", "ffn_config": {"moe_num_experts": 16}}, r"'dbrx', a mixture of experts"),
+        (
+            {"model_type": "llama", **LLAMA, "num_local_experts": 4},
+            r"num_local_experts: 4; expected a model without experts",
+        ),
+    ],
+)
+def test_mixtures_of_experts_are_refused_as_such(config: dict[str, Any], found: str) -> None:
+    """No other model is offered for one with experts: what is known is said, and that the module can be profiled."""
+    with pytest.raises(InputError, match=found) as caught:
+        transformer_of(config, "config.json")
+    assert "Did you mean" not in str(caught.value)
+    assert "hocket profile job.py --device-type" in caught.value.next_step
+
+
+@pytest.mark.parametrize("kind", ["qwen3", "gpt_neox", "phi3", "mistral3"])
+def test_other_families_are_no_misspelling(kind: str) -> None:
+    """A type that is not known is not taken for one whose name is alike."""
+    with pytest.raises(InputError, match="one of bert, gpt2, llama, mistral, qwen2") as caught:
+        transformer_of({"model_type": kind}, "config.json")
+    assert "Did you mean" not in str(caught.value)
+    assert "docs/planning.md" in caught.value.next_step
 
 
 def of_library(kind: str, **changes: Any) -> Any:

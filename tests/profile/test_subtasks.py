@@ -17,7 +17,7 @@ from hocket.run.board import Board
 from hocket.run.checkpoint import Checkpoint, Manifest, Position, save
 from hocket.run.engines.inline import run_inline
 from hocket.run.keeper import flat, in_parts, nested, wanted
-from hocket.run.work import check_subtasks
+from hocket.run.prepared import check_subtasks
 from tests.run.plans import Case
 from tests.run.test_checkpoint import together
 

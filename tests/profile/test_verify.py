@@ -1,5 +1,6 @@
 """A capture that computes something else than the model is found."""
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -26,17 +27,34 @@ def test_the_zoo_is_captured_truly(name, dtype):
     assert all(p.grad is None for p in job.model.parameters())
 
 
+CHANGES = {
+    "no effect": (lambda y, calls: y + 0 * calls, ""),
+    "other numbers": (lambda y, calls: y * calls, "other results of operation `mul`, at call 2 beside the first"),
+    "another operation": (
+        lambda y, calls: torch.relu(y) if calls % 2 else torch.tanh(y),
+        "operation `tanh` instead of `relu`, at call 2 beside the first",
+    ),
+    "one more": (
+        lambda y, calls: y if calls % 2 else torch.tanh(y),
+        "operation `tanh` of the model itself instead of `linear`, at call 2 beside the first",
+    ),
+    "numpy's numbers": (
+        lambda y, calls: y * np.random.rand(),
+        "other results of operation `mul`, at call 2 beside the first",
+    ),
+}
+
+
 class Hidden(nn.Module):
     """Counts its calls in a plain attribute, which no record can show."""
 
-    def __init__(self, power):
+    def __init__(self, kind):
         super().__init__()
-        self.a, self.b, self.calls, self.power = nn.Linear(6, 6), nn.Linear(6, 3), 0, power
+        self.a, self.b, self.calls, self.change = nn.Linear(6, 6), nn.Linear(6, 3), 0, CHANGES[kind][0]
 
     def forward(self, x):
         self.calls += 1
-        y = self.a(x)
-        return self.b(y * self.calls if self.power else y + 0 * self.calls)
+        return self.b(self.change(self.a(x), self.calls))
 
 
 def job_of(model):
@@ -44,12 +62,33 @@ def job_of(model):
     return Job(model, functional.cross_entropy, data, zoo.sgd, 4)
 
 
-def test_hidden_state_is_found():
-    """A forward that counts differs from its record; one that counts to no effect does not."""
-    assert verify(capture(job_of(Hidden(power=False))))
+@pytest.mark.parametrize("kind", CHANGES)
+def test_hidden_state_is_found(kind):
+    """A forward that changes from call to call is told so, with the first operation that differs; to no effect it passes."""
+    model = Hidden(kind)
+    if not CHANGES[kind][1]:
+        assert verify(capture(job_of(model)))
+        return
     with pytest.raises(CaptureError) as caught:
-        verify(capture(job_of(Hidden(power=True))))
-    assert caught.value.place == "loss"
+        verify(capture(job_of(model)))
+    assert caught.value.found == CHANGES[kind][1]
+    assert "at every call" in caught.value.expected
+    assert "calls outside of the model" in caught.value.next_step
+    assert not model._forward_hooks
+    assert not model._forward_pre_hooks
+
+
+def test_a_forward_that_counts_samples():
+    """It is told with which operation it differs from other numbers of samples, and is not said to change from call to call."""
+
+    class Counts(nn.Sequential):
+        def forward(self, x):
+            y = super().forward(x)
+            return torch.tanh(y) if len(x) == 3 else torch.relu(y)
+
+    with pytest.raises(CaptureError, match="`tanh` instead of `relu` with other samples") as caught:
+        capture(job_of(Counts(nn.Linear(6, 3))))
+    assert "every number of samples" in caught.value.next_step
 
 
 def test_a_wrong_gradient_is_found():

@@ -138,7 +138,7 @@ def _figure_9(program: Program, microbatches: int, symbols: Symbols) -> dict[int
 
 def _norm(program: Program, sums: dict[int, tuple[tuple[int, int], ...]], symbols: Symbols) -> int:
     """The squares of all gradients, as often as there are devices that hold them; -1 where nobody asks for the norm."""
-    if not sums or not program.stages[0].clips:
+    if not sums or not program.stages[0].needs_norm:
         return -1
     stages = program.stages
     each = ((s, b, symbol) for s in range(len(stages)) for b, symbol in sums[s] if together(stages, s, b)[0] == (s, b))

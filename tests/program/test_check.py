@@ -296,6 +296,17 @@ def test_a_value_freed_beside_its_reader_is_a_race() -> None:
         ),
         ({"stages": (replace(small().stages[0], tied=((0, (0, 1)),)), small().stages[1])}, "do not both tie"),
         ({"stages": (small().stages[0], replace(small().stages[1], gradients=(1,)))}, "expected one of its sources"),
+        (
+            {"stages": (replace(small().stages[0], weighted=True), small().stages[1])},
+            "an update has one sum of weights",
+        ),
+        (
+            {
+                "stages": tuple(replace(s, weighted=True) for s in small().stages),
+                "rule": Rule("delayed", (2, 2), (1, 1)),
+            },
+            "stages are weighted under a rule 'delayed'",
+        ),
     ],
 )
 def test_a_header_that_does_not_fit_is_refused(fields: dict[str, object], words: str) -> None:

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from hocket.report import DemoRow, demo_html
+from hocket.report import DemoRow, demo_html, slower_by
+from hocket.trace.parts import Parts
 from tests.report import documents
 
 ROWS = [
@@ -49,3 +50,23 @@ def test_without_a_plan_there_are_tables_and_curves(log_loss: bool) -> None:
 def test_nothing_to_show_is_a_page_too() -> None:
     """No strategy was tried: a page without bars and curves."""
     documents.Document(demo_html([], {}))
+
+
+def test_errors_are_told_in_parts() -> None:
+    """The paced prediction beside the plain one, and pace, waits and model, whose sum is the error; dashes where they are not known."""
+    parts = Parts(1.16, "kernel", 0.304, 0.4, 0.38)
+    row = DemoRow("flush", "straight 4", 0.304, 0.4, 2.0e9, 1.9e9, 25.0, 0.352, parts)
+    assert row.paced_error == pytest.approx(-0.12)
+    assert sum(parts.shares) == pytest.approx(row.error)
+    text = " ".join(documents.check(demo_html([row, ROWS[0]], {})).text)
+    for words in ("-24.0%", "-12.0%", "-12.2%", "-5.0%", "-6.8%", "352 ms"):
+        assert words in text
+
+
+def test_what_trusting_a_prediction_costs() -> None:
+    """The plan that is predicted to be the fastest beside the one that is; plans that were not measured are nobody's choice."""
+    quick = DemoRow("gpipe", "straight 2", 0.1, 0.33, 1.0, 1.0, 1.0, paced_iteration_s=0.4)
+    slow = DemoRow("flush", "straight 2", 0.2, 0.30, 1.0, 1.0, 1.0, paced_iteration_s=0.3)
+    assert slower_by([quick, slow, ROWS[2]]) == pytest.approx(0.1)
+    assert slower_by([quick, slow], paced=True) == 0.0
+    assert isnan(slower_by([ROWS[2]]))

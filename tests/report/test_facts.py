@@ -10,6 +10,7 @@ import pytest
 from hocket.report import facts
 from hocket.report.window import batch_starts, choose
 from hocket.trace.compare import Comparison, Row
+from hocket.trace.parts import Parts
 from hocket.trace.trace import Trace
 from hocket.units import show_bytes
 
@@ -91,3 +92,14 @@ def test_what_one_trace_lacks_is_a_dash() -> None:
     )
     assert tables["Peak memory"].rows == (("memory", "2.00 KiB", "1.00 KiB", "+100.0%", "1"),)
     assert "Instructions that differ most" not in tables
+
+
+def test_the_parts_of_an_error_are_a_table() -> None:
+    """Pace, waits and model with the seconds that each adds, and their sum."""
+    parts = Parts(1.1, "instructions", 1.0, 2.0, 1.5)
+    found = Comparison(Row("update", 1.0, 2.0), (), (), (), 0, 0, parts=parts)
+    rows = dict(facts.difference_tables(found))["Why an update took longer or less"].rows
+    assert [row[1:] for row in rows] == [
+        ("100 ms", "-5.0%"), ("500 ms", "-25.0%"), ("400 ms", "-20.0%"), ("1 s", "-50.0%"),
+    ]  # fmt: skip
+    assert "1.100 times as long" in rows[0][0]

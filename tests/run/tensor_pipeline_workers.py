@@ -38,7 +38,7 @@ class Losses(Unobserved):
     def __init__(self) -> None:
         self.found: list[tuple[int, float, int]] = []
 
-    def loss(self, microbatch: int, value: float, samples: int) -> None:
+    def loss(self, microbatch: int, value: float, samples: int, weight: float) -> None:
         """Keep it."""
         self.found.append((microbatch, value, samples))
 

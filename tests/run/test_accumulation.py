@@ -5,7 +5,7 @@ import copy
 import pytest
 from torch import Tensor
 
-from hocket.profile.job import order
+from hocket.profile.order import order
 from hocket.run.engines.inline import run_inline
 from tests.run.plans import Case, assert_same_weights, captured
 

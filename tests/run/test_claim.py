@@ -15,17 +15,37 @@ from hocket.run.board import Board
 from hocket.run.claim import LOCK, claimed
 
 HOLD = """
-import os, sys
+import ctypes, os, sys
 from hocket.run.claim import claimed
 class Alone:  # without the second that torch takes
     rank = 0
     def share(self, fact):
         return [fact]
 with claimed(sys.argv[1], Alone()):
-    if child := os.fork():
+    # By libc: no hook of Python runs in the child, as none has while the system has not let the child run.
+    if child := ctypes.PyDLL(None).fork():
         print(child, flush=True)
     sys.stdin.read()
 os._exit(0)
+"""
+
+LEAVE = """
+import os, sys
+from hocket.run.claim import claimed
+class Alone:
+    rank = 0
+    def share(self, fact):
+        return [fact]
+folder = sys.argv[1]
+try:
+    with claimed(folder, Alone()):
+        if child := os.fork():
+            print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+            sys.stdin.read()
+        else:
+            sys.exit()
+finally:
+    os._exit(0 if sys.exc_info()[0] in (None, SystemExit) else 1)
 """
 
 
@@ -49,7 +69,7 @@ def over(other: "subprocess.Popen[bytes]") -> None:
 def test_a_folder_is_of_one_run_as_long_as_it_lives(
     tmp_path: Path, end: "Callable[[subprocess.Popen[bytes]], None]"
 ) -> None:
-    """Another one is told who has it, and let in as soon as that process has ended, however it did."""
+    """Another one is told who has it, and let in as soon as that process has ended, however it did, and whatever its children do."""
     folder = tmp_path / "saved"
     with subprocess.Popen(
         [sys.executable, "-c", HOLD, str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
@@ -64,6 +84,31 @@ def test_a_folder_is_of_one_run_as_long_as_it_lives(
             os.kill(child, 0)  # is there
         with claimed(folder, alone()):
             assert re.match(rf"pid {os.getpid()} on ", (folder / LOCK).read_text())
+
+
+def test_a_forked_child_neither_has_nor_ends_the_claim(tmp_path: Path) -> None:
+    """A child that leaves the claimed part ends well, and its parent keeps the folder."""
+    with subprocess.Popen(
+        [sys.executable, "-c", LEAVE, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as parent:
+        assert parent.stdout is not None
+        assert parent.stdout.readline() == b"0\n"
+        with pytest.raises(InputError, match=f"pid {parent.pid} on "), claimed(tmp_path, alone()):
+            raise AssertionError("let in")
+        parent.communicate(b"")
+    assert parent.returncode == 0
+
+
+def test_two_runs_of_one_process(tmp_path: Path) -> None:
+    """The second is refused although a process does not conflict with its own locks, and the first one keeps its lock."""
+    tmp_path.joinpath("link").symlink_to(tmp_path)
+    ask = "import fcntl, sys; fcntl.lockf(open(sys.argv[1], 'r+'), fcntl.LOCK_EX | fcntl.LOCK_NB)"
+    with claimed(tmp_path, alone()):
+        said = rf"found another run that writes there, pid {os.getpid()} on "
+        with pytest.raises(InputError, match=said), claimed(tmp_path / "link", alone()):
+            raise AssertionError("let in")
+        asked = subprocess.run([sys.executable, "-c", ask, str(tmp_path / LOCK)], capture_output=True, check=False)
+        assert b"BlockingIOError" in asked.stderr
 
 
 def test_what_is_left_of_a_claim_claims_nothing(tmp_path: Path) -> None:

@@ -14,9 +14,10 @@ from hocket.run.listener import Summary
 from tests.system.tiny import Recorder, plan
 
 
-def loss(step: int, value: float | None, samples: int = 2) -> dict[str, object]:
+def loss(step: int, value: float | None, samples: int = 2, weight: float | None = None) -> dict[str, object]:
     """A report of one microbatch."""
-    return {"event": "loss", "step": step, "sum": value, "samples": samples}
+    given = samples if weight is None else weight
+    return {"event": "loss", "step": step, "sum": value, "weight": given, "samples": samples}
 
 
 def started(chosen: Plan, first: int = 0) -> tuple[Collector, Recorder]:
@@ -25,6 +26,16 @@ def started(chosen: Plan, first: int = 0) -> tuple[Collector, Recorder]:
     collector = Collector(chosen, listener)
     collector.take(0, {"event": "start", "first": first, "steps": first + 9, "checkpoint": None})
     return collector, listener
+
+
+def test_the_loss_of_a_step_is_the_mean_by_weights() -> None:
+    """A microbatch without weight changes nothing; a step without any has no loss, as the mean over nothing in one process."""
+    collector, listener = started(plan("flush"))
+    for value, weight in ((6.0, 3.0), (0.0, 0.0), (4.0, 1.0), (0.0, 0.0)):
+        collector.take(1, loss(0, value, weight=weight))
+    for _ in range(4):
+        collector.take(1, loss(1, 0.0, weight=0.0))
+    assert [line["loss"] for line in listener.lines] == [2.5, None]
 
 
 def test_steps_come_in_order_whatever_order_microbatches_come_in() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from hocket.run import cores
-from hocket.run.cores import cores_of, queued_s
+from hocket.run.cores import cores_of
 
 
 def siblings(folder: Path, lists: dict[int, str]) -> Path:
@@ -55,13 +55,3 @@ def test_groups_that_have_as_many_members_on_every_core_share_cores(eight: None,
     assert cores_of(16, topology=tmp_path, group=4) is None
     assert cores_of(16, topology=tmp_path) is None
     assert cores_of(16, pin=False, topology=tmp_path, group=8) is None
-
-
-def test_seconds_in_the_queue_for_a_core(tmp_path: Path) -> None:
-    """The second number of three, in nanoseconds; 0 where a kernel has no such file, or another one."""
-    told = tmp_path / "schedstat"
-    told.write_text("5000000000 2500000000 7\n")
-    assert queued_s(told) == 2.5
-    told.write_text("what\n")
-    assert queued_s(told) == queued_s(tmp_path / "none") == 0.0
-    assert queued_s() >= 0.0

@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hocket.errors import InputError
-from hocket.run.data import Stream, mixed
+from hocket.profile.seeding import mixed
+from hocket.run.data import Stream
 from tests.run.plans import Case, captured
 
 

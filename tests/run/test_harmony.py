@@ -190,7 +190,7 @@ class Losses(Unobserved):
     def __init__(self) -> None:
         self.found: list[tuple[int, float, int]] = []
 
-    def loss(self, microbatch: int, value: float, samples: int) -> None:
+    def loss(self, microbatch: int, value: float, samples: int, weight: float) -> None:
         """One more."""
         self.found.append((microbatch, value, samples))
 
@@ -257,9 +257,10 @@ tracker, begun = Noting(), []
 
 def optimizer(parameters):  # asked for as soon as a worker has made its first stage
     parameters = list(parameters)
-    if not begun:
+    own = [p for p in parameters if 0 not in p.stride()]  # the others are stand-ins without memory
+    if own and not begun:
         begun.append(tracker.__enter__())
-        tracker.register(parameters)
+        tracker.register(own)
     return adam(parameters)
 
 

@@ -106,6 +106,9 @@ def test_a_nursery_serves_as_long_as_it_is_as_a_new_one_would_be(tmp_path: Path)
         assert brief.wait() == 0
         assert brief._nursery is waiting._nursery
         other = start(tmp_path, "0", here, HOCKET_TEST="1")
+        other._nursery._process.send_signal(
+            signal.SIGSTOP
+        )  # or it may begin while this process is kept waiting for a core
         assert other._nursery is not waiting._nursery
         assert waiting._nursery.lives
         assert other.pid is None

@@ -107,14 +107,14 @@ def test_a_stop_in_a_later_segment() -> None:
 
 
 def test_losses_belong_to_steps() -> None:
-    """A microbatch's loss is reported as a sum over its samples, with the step of the whole training."""
+    """A microbatch's loss is reported multiplied by its weight, with the step of the whole training."""
     _, watched, _, _, heard = watch("flush", 1)
     watched.begin(Segment(10, 5, 10, 5))
-    watched.loss(0, 2.0, 3)
-    watched.loss(7, 1.0, 2)
+    watched.loss(0, 2.0, 3, 3)
+    watched.loss(7, 1.0, 2, 40.0)
     assert heard == [
-        {"event": "loss", "step": 10, "sum": 6.0, "samples": 3},
-        {"event": "loss", "step": 11, "sum": 2.0, "samples": 2},
+        {"event": "loss", "step": 10, "sum": 6.0, "weight": 3, "samples": 3},
+        {"event": "loss", "step": 11, "sum": 40.0, "weight": 40.0, "samples": 2},
     ]
 
 
@@ -156,3 +156,15 @@ def test_what_was_waited_for_a_core_is_a_share_of_warm_periods() -> None:
         queue.now_s += waited_s
     assert watched.queued_share == pytest.approx(0.25)
     assert Watched(Progress.private(), lambda _: None, program, 0, pace, clock).queued_share == 0.0
+
+
+def test_the_first_period_of_a_turn_does_not_count() -> None:
+    """Of two segments of three periods each the first period of both is left out, and then the two that are cold."""
+    program = compile_strategy("flush", STAGES, 4, {})
+    clock = Clock()
+    pace = Pace(program.admitted, program.stride, 4)
+    watched = Watched(Progress.private(), lambda _: None, program, 0, pace, clock, cold=1)
+    for number in range(2):
+        play(program, 0, watched, clock, Segment(3 * number, 3, 3 * number, 3), [9.0, 2.0, 4.0])
+    assert watched.iteration_s == 3.0  # the second turn's other two: the first turn's are cold
+    assert watched.warm_steps == 2

@@ -1,6 +1,6 @@
 """`hocket waves`: numbers of waves that are run, one fewer each time, and the plan of the one that is worth it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from hocket.plan.plan import Plan, PlanStage
 from hocket.profile.model import ModelProfile
 from hocket.profile.synthetic import chain
 from hocket.run.listener import Quiet, Summary
-from hocket.run.loop import Options
+from hocket.run.turns import Turned
 from hocket.run.waving import measure_waves
 from tests.cli.conftest import Result, Run, folder, run  # noqa: F401
 from tests.system.tiny import LAYERS, Recorder, write_job
@@ -44,26 +44,30 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[tuple[str, int]]]
     def taking(**seconds: float) -> list[tuple[str, int]]:
         told = list[tuple[str, int]]()
 
-        def run_workers(job: object, plan: Plan, where: object, options: Options, listener: object) -> Summary:
-            assert options.batch_size == plan.batch_size
-            told.append((plan.strategy, plan.batch_size))
-            return Summary(options.steps, iteration_s=seconds[f"s{plan.batch_size}"], queued_share=0.3)
+        def train_in_turns(job: object, plans: Sequence[Plan], *, steps: int, **options: Any) -> list[Turned]:
+            assert options["own_batch"]
+            pace = 1.0 + len(told)  # each time another machine
+            told.extend((plan.strategy, plan.batch_size) for plan in plans)
+            each = [pace * seconds[f"s{plan.batch_size}"] for plan in plans]
+            return [Turned(Summary(steps, iteration_s=one, queued_share=0.3)) for one in each]
 
-        monkeypatch.setattr("hocket.run.waving.run_workers", run_workers)
+        monkeypatch.setattr("hocket.run.waving.train_in_turns", train_in_turns)
         return told
 
     return taking
 
 
 def test_one_fewer_each_time(ran: Callable[..., list[tuple[str, int]]]) -> None:
-    """Four waves are as many as devices; three take 9 % more than one and are kept, and two are not asked."""
+    """Four waves are as many as devices; three take 9 % more than one and are kept, and two are not asked. Each number is compared with
+    one wave in the same turns, however slow the machine has become since."""
     told, listener = ran(s2=1.0, s8=1.5, s6=1.09), Recorder()
     found = measure_waves("job.py", straight(), PROFILE, 10, listener)
-    assert told == [("model_parallel", 2), ("waves", 8), ("waves", 6)]
+    assert told == [("model_parallel", 2), ("waves", 8), ("model_parallel", 2), ("waves", 6)]
+    assert [one.iteration_s for one in found.tried] == pytest.approx([1.0, 1.5, 1.09])
     assert (found.room.waves, found.waves, found.plan.batch_size) == (4, 3, 6)
     assert [round(one.stretch, 3) for one in found.tried] == [0.0, 0.5, 0.09]
     assert listener.notes[0] == "1 wave: 10 steps of 2 samples"
-    assert "30% of an iteration" in listener.notes[1]
+    assert "30% of an iteration" in listener.notes[2]
     assert found.plan.predicted is not None
 
 

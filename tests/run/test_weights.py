@@ -1,7 +1,7 @@
 """Weight versions, gradient buckets and the optimizer of one stage, against plain torch."""
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
@@ -10,14 +10,15 @@ import torch
 from torch import Tensor, nn
 
 from hocket.errors import InputError, InternalError
+from hocket.profile.learning_rates import Scheduled
 from hocket.run.engines.inline import add_up, gather_parts, scatter_sums
 from hocket.run.slots import Slot
 from hocket.run.weights import StageWeights
 
 
-def adam(parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
+def adam(own: Mapping[str, nn.Parameter]) -> Scheduled:
     """Adam with weight decay, so that a missing gradient and one of zeros differ."""
-    return torch.optim.Adam(parameters, lr=0.1, weight_decay=0.1)
+    return Scheduled(torch.optim.Adam(own.values(), lr=0.1, weight_decay=0.1))
 
 
 def tensors() -> dict[str, Tensor]:
@@ -40,7 +41,7 @@ def loss(leaves: dict[str, Tensor], skip: str = "") -> Tensor:
 def plain(steps: int, passes: int = 1, skip: str = "") -> dict[str, Tensor]:
     """The same trained by plain torch."""
     own = {n: nn.Parameter(t) for n, t in tensors().items()}
-    optimizer = adam(list(own.values()))
+    optimizer = adam(own).optimizer
     for _ in range(steps):
         optimizer.zero_grad()
         for _ in range(passes):
@@ -165,7 +166,9 @@ def test_an_unexpected_gradient_is_refused():
 
 def test_a_graph_in_flight_sees_an_update_in_place():
     """Under `naive` a backward uses the weights as they are then, and autograd does not object."""
-    stage = StageWeights({"a": torch.tensor([2.0])}, (("a",),), (False,), lambda p: torch.optim.SGD(p, lr=1.0))
+    stage = StageWeights(
+        {"a": torch.tensor([2.0])}, (("a",),), (False,), lambda own: Scheduled(torch.optim.SGD(own.values(), lr=1.0))
+    )
     slot = stage.newest
     x = torch.tensor([3.0], requires_grad=True)
     y = (x * slot.leaves["a"]).sum()

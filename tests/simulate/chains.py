@@ -43,11 +43,12 @@ class Chain:
     transfer_cores: float = 0.0
     sender_copies: bool = False
     buckets: bool = False
+    device_type: str = "cpu-core"
 
     def case(self, **figures: Any) -> Case:
         """Build it; `figures` go to the synthetic chain."""
         stages = len(self.widths) * self.rounds
-        profile = chain(stages * self.layers, device_type="cpu-core", **figures)
+        profile = chain(stages * self.layers, device_type=self.device_type, **figures)
         starts = [sum(self.widths[:s]) for s in range(len(self.widths))]
         cuts = []
         for s in range(stages):
@@ -62,7 +63,7 @@ class Chain:
         cluster = Cluster(
             "test",
             self.levels,
-            "cpu-core",
+            self.device_type,
             host_cores=self.host_cores,
             transfer_cores=self.transfer_cores,
             sender_copies=self.sender_copies,

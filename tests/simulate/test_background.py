@@ -21,6 +21,7 @@ from tests.simulate.chains import Chain
 
 SLOW = (Level("server", 64, 1e6),)  # an activation of 1 MB takes a second
 GAPS = Collocation(beside=False, collective_slowdown=1.0)
+GPU = Chain("data_parallel", (1,), 1, device_type="a100-40gb")
 JOB = Background("job", 4, (Launch(0.5, 0.75), Launch(1.0)))
 
 
@@ -65,8 +66,8 @@ def strategy(request):
 
 @pytest.fixture(params=(2e5, 1e6, 1e30))
 def outcome(strategy, request):
-    """Its run, on slow, middling or infinitely fast links; forwards take 0.3 s, so that moments are rounded."""
-    levels = (Level("server", 7, request.param),)
+    """Its run, on slow, middling or infinitely fast links that are nobody else's; forwards take 0.3 s, so that times are rounded."""
+    levels = (Level("server", 7, request.param, shared=False),)
     chain = Chain(strategy, WIDTHS[strategy], MICROBATCHES.get(strategy, 4), levels, layers=2)
     return outcome_of(chain, forward_s=0.3)
 
@@ -81,7 +82,6 @@ def test_a_gap_costs_the_foreground_at_most_one_launch(outcome, launch_s):
     waited = 0
     for n in np.argsort(after.start_s, kind="stable"):
         if not unrolled.computes(n) or alone_s[n] == 0:
-            assert took_s[n] == pytest.approx(alone_s[n])
             continue
         device = unrolled.instruction(n).device
         gap = after.start_s[n] - idle_until.get(device, 0.0)
@@ -127,8 +127,11 @@ def test_nobody_makes_time(outcome, rules):
     """A device does no more than one second's work a second, neither job is faster than alone, and order is kept."""
     found = collocate(outcome, JOB, rules)
     after, unrolled = found.foreground, Unrolled(outcome.layout, outcome.costs)
+    apart = outcome.costs.cluster.levels[0].bandwidth_bytes_per_s == 1e30  # messages do not meet on their links
     for n in range(len(after.end_s)):
-        assert after.start_s[n] >= outcome.start_s[n] - 1e-9
+        assert not apart or after.start_s[n] >= outcome.start_s[n] - 1e-9
+        if not apart and not unrolled.computes(n):
+            continue
         assert after.end_s[n] - after.start_s[n] >= (outcome.end_s[n] - outcome.start_s[n]) * (1 - 1e-9)
         assert all(after.start_s[to] >= after.end_s[n] for to in unrolled.successors(n))
     for device, log in found.launches.items():
@@ -141,9 +144,10 @@ def test_nobody_makes_time(outcome, rules):
 
 
 def test_beside_a_layer_that_leaves_half_of_the_device():
-    """The background gets the other half: what needs that much runs at full pace, what needs all at half; nobody waits."""
-    outcome = half_used(outcome_of(Chain("data_parallel", (1,), 1)), 0.5)
-    for need, pace in ((0.5, 1.0), (1.0, 0.5)):
+    """A background that uses the whole device alone gets the other half. One that uses no more of it than the foreground gets nothing:
+    it does not show that the device can do more. Nobody waits."""
+    outcome = half_used(outcome_of(GPU), 0.5)
+    for need, pace in ((0.5, 0.0), (0.8, 0.375), (1.0, 0.5)):
         found = collocate(outcome, Background("job", 1, (Launch(0.1, need),)), Collocation())
         assert found.slowdown == pytest.approx(1)
         assert found.background_samples_per_s[0] == pytest.approx(10 * pace, rel=1e-3)
@@ -157,26 +161,29 @@ def stepped(layers, launches, rules, step_s):
         layers: (seconds, demand) of each in turn; launches likewise, again and again.
     """
     now, done_s, place, queued, share, left_s = 0.0, 0.0, 0, 0, 0.0, 0.0
+    ours, theirs = (sum(s * d for s, d, *_ in job) / sum(s for s, *_ in job) for job in (layers, launches))
+    ours, theirs = ours / max(ours, theirs), theirs / max(ours, theirs)
     for seconds, demand in layers:
         while seconds > 1e-12:
             need = launches[place].demand
             if left_s <= 1e-12:
                 first = queued == 0
-                room = min(need, 1 - demand) if rules.priority and first else need
+                room = min(need, 1 - demand, need * (1 - ours) / theirs) if rules.priority and first else need
                 if not first or room >= min(need, rules.least_share):
                     share, left_s = room, launches[place].seconds
                     queued = rules.outstanding if first else queued
-            mine, theirs = 1.0, 0.0
+            mine, its = 1.0, 0.0
             if left_s > 1e-12:
                 if rules.priority and queued == rules.outstanding:
-                    share = max(share, min(need, 1 - demand))
-                    mine, theirs = min(1.0, (1 - share) / demand), share / need
+                    share = max(share, min(need, 1 - demand, need * (1 - ours) / theirs))
+                    mine, its = min(1.0, (1 - share) / demand), share / need
                 else:
-                    mine = theirs = 1 / max(1.0, demand + need)
-                mine, theirs = mine / rules.compute_slowdown, theirs / rules.compute_slowdown
+                    mine = its = 1 / max(1.0, demand + need)
+                over = max(1.0, ours * mine + theirs * its) * rules.compute_slowdown
+                mine, its = mine / over, its / over
             seconds, now = seconds - mine * step_s, now + step_s
             if left_s > 1e-12:
-                done_s, left_s = done_s + theirs * step_s, left_s - theirs * step_s
+                done_s, left_s = done_s + its * step_s, left_s - its * step_s
                 if left_s <= 1e-12:
                     place, queued = (place + 1) % len(launches), queued - 1
     return now, done_s
@@ -187,7 +194,7 @@ def test_as_the_rules_in_small_steps_of_time(seed):
     """Layers and launches of random lengths and demands, every way to share: the replay is what the rules say."""
     rng = np.random.default_rng(seed)
     rules = Collocation(bool(seed % 2), True, int(rng.integers(1, 4)), compute_slowdown=(1.0, 1.3)[seed // 2 % 2])
-    outcome = outcome_of(Chain("data_parallel", (1,), 1, layers=4), 1)
+    outcome = outcome_of(replace(GPU, layers=4), 1)
     profile, shares = outcome.costs.profile, rng.choice((0.125, 0.25, 0.5, 1.0), 4)
     sizes = profile.microbatch_sizes
     layers = tuple(
@@ -233,10 +240,10 @@ def test_without_priority_both_go_on_at_the_same_pace():
 
 def test_interference_beyond_shares():
     """Both are slowed while they compute beside each other."""
-    outcome = half_used(outcome_of(Chain("data_parallel", (1,), 1)), 0.5)
-    found = collocate(outcome, Background("job", 1, (Launch(0.1, 0.5),)), Collocation(compute_slowdown=1.25))
+    outcome = half_used(outcome_of(GPU), 0.5)
+    found = collocate(outcome, Background("job", 1, (Launch(0.1, 1.0),)), Collocation(compute_slowdown=1.25))
     assert found.slowdown == pytest.approx(1.25)
-    assert found.background_samples_per_s[0] == pytest.approx(8, rel=1e-3)
+    assert found.background_samples_per_s[0] == pytest.approx(4, rel=1e-3)
 
 
 def exposed(slowdown_limit=float("inf")):

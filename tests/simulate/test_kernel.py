@@ -1,9 +1,14 @@
 """The event queue: order, ties, and events that are moved while they wait."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hocket.errors import InternalError
+from hocket.simulate import kernel
 from hocket.simulate.kernel import schedule, take
+from hocket.simulate.simulator import play
+from tests.simulate.chains import Chain
 
 
 class Queue:
@@ -45,3 +50,11 @@ def test_ties_go_to_who_was_scheduled_first() -> None:
         queue.put(slot, 1.0, order)
     assert queue.drain() == [2, 0, 1]
     assert queue.arrays[1] == [-1, -1, -1]
+
+
+def test_a_run_whose_events_do_not_end_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A queue that gives the same event again and again: after as many turns as there can be, an error that names the program."""
+    case = Chain("gpipe", (1, 1), 2).case()
+    monkeypatch.setattr(kernel, "take", lambda heap, where, time, rank, size: size)
+    with pytest.raises(InternalError, match=r"gpipe .* goes on for ever: \d+ of \d+ nodes are over"):
+        play(case.program, case.costs, 2, engine="python")

@@ -105,8 +105,10 @@ def test_a_failing_worker_is_explained_by_the_other(tmp_path: Path) -> None:
     write_job(tmp_path, trouble=trouble)
     with two_workers(tmp_path, steps=10**6) as workers:
         said = [process.communicate(timeout=120)[1] for process in workers]
-        assert [process.returncode for process in workers] == [3, 3]
-    assert all("worker 1 failed at step" in text and "no such sample" in text for text in said)
+        assert [process.returncode for process in workers] == [3, 2]
+    assert "WorkerLost: worker 1 failed: Job.data[" in said[0]
+    assert "InputError: Job.data[" in said[1]
+    assert all("no such sample" in text for text in said)
 
 
 @pytest.mark.parametrize("signalled", [0, 1])

@@ -15,6 +15,7 @@ from hocket.errors import InputError
 from hocket.plan.plan import Plan, Predicted
 from hocket.plan.predict import predict_iteration
 from hocket.profile.job import Job, load_job
+from hocket.profile.lr_schedules import NamedSchedule
 from hocket.profile.synthetic import chain
 from hocket.run.board import Board
 from hocket.run.checkpoint import names_in, newest
@@ -85,13 +86,16 @@ def test_the_trace_is_of_every_segment(tmp_path: Path) -> None:
 
 
 def test_resume_is_bit_for_bit_and_two_runs_in_a_row_agree(tmp_path: Path) -> None:
-    """Segments, a resume and a second run change no bit of a synchronous run; only the last three checkpoints stay."""
-    job, chosen, folder = write_job(tmp_path), plan("flush"), tmp_path / "saved"
+    """Segments, a resume and a second run change no bit of a synchronous run with a schedule; only the last three checkpoints stay."""
+    schedule = {"name": "cosine", "steps": 10, "warmup_steps": 3}
+    job, chosen, folder = write_job(tmp_path, lr_schedule=schedule), plan("flush"), tmp_path / "saved"
     first = run(job, chosen, steps=5, checkpoint=folder, every=1)
     assert names_in(folder) == ["step-00000003", "step-00000004", "step-00000005"]
     second = run(job, chosen, steps=8, checkpoint=folder, resume=True)
     assert second.first == 5
     assert first.losses + second.losses == reference(job, chosen, 8)
+    rates = [[0.01 * NamedSchedule.read(schedule).factor(step, 0.01)] for step in range(8)]
+    assert [line["lr"] for line in first.lines + second.lines] == rates
     assert run(job, chosen, steps=8, checkpoint=folder, resume=True).notes == [
         "8 steps are trained already: nothing to do"
     ]
@@ -129,27 +133,38 @@ def test_resume_under_another_plan(tmp_path: Path, other: Plan) -> None:
     assert resumed.losses == pytest.approx(reference(job, plan("flush"), 6)[3:], rel=1e-9)
 
 
+HOOKED = """
+def hooked(parameters):
+    made = torch.optim.Adam(parameters, lr=0.01)
+    made.register_step_post_hook(lambda *_: None)
+    return made
+torch.optim.Hooked = hooked
+"""
+
+
 def test_a_torn_checkpoint_is_skipped(tmp_path: Path) -> None:
-    """With the newest one damaged, going on begins at the one before, says so, and gives the same losses."""
-    job, chosen, folder = write_job(tmp_path), plan("flush"), tmp_path / "saved"
+    """With the newest one damaged, going on begins at the one before, says so, and gives the same losses; that an optimizer has hooks is
+    said, too, and no rate is shown that they may change."""
+    job, chosen, folder = write_job(tmp_path, HOOKED, optimizer="Hooked(p)"), plan("flush"), tmp_path / "saved"
     run(job, chosen, steps=4, checkpoint=folder, every=2)
     (folder / "step-00000004" / "worker-1.safetensors").write_bytes(b"torn")
     resumed = run(job, chosen, steps=5, checkpoint=folder, resume=True)
     assert resumed.first == 2
-    assert "step-00000004 is damaged and was skipped" in resumed.notes[0]
+    assert "step-00000004 is damaged" in resumed.notes[0]
+    assert any("step hooks" in note and "not in the checkpoint" in note for note in resumed.notes)
+    assert not any("lr" in line for line in resumed.lines)
     assert resumed.losses == reference(job, chosen, 5)[2:]
 
 
-def test_resume_without_a_checkpoint_says_so(tmp_path: Path) -> None:
-    """Going on from a folder that is empty, or where all is damaged, begins at step 0 and says so."""
+def test_resume_without_a_checkpoint(tmp_path: Path) -> None:
+    """To go on from an empty folder is refused, and with "auto" begins at step 0 and says so."""
     job, one, folder = write_job(tmp_path), plan("gpipe", (7, (0,))), tmp_path / "saved"
     folder.mkdir()
-    fresh = run(job, one, steps=1, checkpoint=folder, resume=True)
+    with pytest.raises(InputError, match=r"found an empty folder; expected a checkpoint to go on from"):
+        train(job, one, steps=1, checkpoint=folder, resume=True)
+    fresh = run(job, one, steps=1, checkpoint=folder, resume="auto")
     assert fresh.notes[0] == f"no checkpoint in {folder}: starting from step 0"
-    (folder / "step-00000001" / "manifest.json").write_text("torn")
-    again = run(job, one, steps=2, checkpoint=folder, resume=True)
-    assert f"no whole checkpoint in {folder}: starting from step 0" in again.notes
-    assert again.first == 0
+    assert run(job, one, steps=2, checkpoint=folder, resume="auto").first == 1
 
 
 def test_steps_that_a_program_cannot_express(tmp_path: Path) -> None:
@@ -209,7 +224,7 @@ def test_a_checkpoint_of_another_optimizer(tmp_path: Path, first: str, second: s
     """Its state would be taken for something that it is not, or be missing in the middle of a step."""
     folder, one = tmp_path / "saved", plan("gpipe", (7, (0,)))
     run(write_job(tmp_path, optimizer=first), one, steps=1, checkpoint=folder)
-    with pytest.raises(InputError, match=rf"optimizer: found .* of each weight; expected .* which {second[:3]}"):
+    with pytest.raises(InputError, match=rf"optimizer: found .* of '0.weight'; expected .* which {second[:3]}"):
         train(write_job(tmp_path, optimizer=second), one, steps=2, checkpoint=folder, resume=True)
 
 
@@ -384,7 +399,7 @@ def test_checkpoints_move_between_precisions(tmp_path: Path) -> None:
     chosen = {"bfloat16": plan("flush"), None: plan("flush", (7, (0,)))}
     losses = list[float]()
     for precision, steps in (("bfloat16", 2), (None, 4), ("bfloat16", 6)):
-        heard = run(job[precision], chosen[precision], steps=steps, checkpoint=saved, resume=True)
+        heard = run(job[precision], chosen[precision], steps=steps, checkpoint=saved, resume="auto")
         losses += heard.losses
         told = [note for note in heard.notes if " was computed in " in note]
         assert len(told) == (steps > 2)  # of a first step there is no checkpoint

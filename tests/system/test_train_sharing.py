@@ -15,17 +15,23 @@ from tests.system.tiny import Recorder, reference
 pytestmark = pytest.mark.workers
 
 JOB = """
+from dataclasses import replace
+
 import torch
 from hocket import zoo
 
+def grouped(named):
+    free = [p for name, p in named if "ln" in name or name.endswith("bias")]
+    rest = [p for name, p in named if not ("ln" in name or name.endswith("bias"))]
+    return torch.optim.AdamW([{"params": rest, "weight_decay": 0.5}, {"params": free, "lr": 2e-3}], lr=1e-3)
+
 job = zoo.job(
     "gpt", small=True, dtype=torch.float64, batch_size=8, samples=50, dropout=0.1,
-    optimizer=lambda parameters: torch.optim.Adam(parameters, lr=1e-3),
+    optimizer=grouped,
 )
+job = replace(job, lr_schedule={"name": "linear", "steps": 20, "warmup_steps": 4})
 """
 BY_NORM = """
-from dataclasses import replace
-
 class ByNorm(torch.optim.SGD):
     def step(self):
         for group in self.param_groups:
@@ -61,8 +67,8 @@ def plan_of(job: Path, depth: int, members: int, replicas: int, shard: str, unit
 
 def test_checkpoints_move_between_plans(gpt: Path, tmp_path: Path) -> None:
     """Two replicas that share the step, one process, two stages of two that share it (with tied weights), tensor-parallel members
-    of two that do, and two that do not: one run, of one process's losses."""
-    saved, losses = tmp_path / "saved", list[float]()
+    of two that do, and two that do not: one run, of one process's losses, with parameter groups by name and one schedule."""
+    saved, losses, rates = tmp_path / "saved", list[float](), list[list[float]]()
     ways = [
         (1, 1, 2, "optimizer"),
         (1, 1, 1, "none"),
@@ -76,7 +82,10 @@ def test_checkpoints_move_between_plans(gpt: Path, tmp_path: Path) -> None:
         train(gpt, chosen, steps=steps, checkpoint=str(saved), resume=number > 0, listener=listener)
         assert listener.first == 2 * number
         losses += listener.losses
+        rates += [line["lr"] for line in listener.lines]
     assert losses == pytest.approx(reference(gpt, plan_of(gpt, 1, 1, 1, "none"), 2 * len(ways)), rel=1e-8)
+    factors = [step / 4 if step < 4 else (20 - step) / 16 for step in range(2 * len(ways))]
+    assert rates == [[1e-3 * factor, 2e-3 * factor] for factor in factors]
 
 
 def test_checkpoints_move_between_plans_without_whole_weights(gpt: Path, tmp_path: Path) -> None:

@@ -5,8 +5,9 @@ from math import isnan, nan
 import pytest
 
 from hocket.program.instruction import Kind
-from hocket.trace.compare import Row, compare, update_s
+from hocket.trace.compare import Row, compare
 from hocket.trace.trace import Event, Trace
+from hocket.trace.update import update_s
 
 
 def run(forward_s: float, step_s: float, count: int) -> Trace:

@@ -9,21 +9,30 @@ from hocket.errors import InputError
 HOUR_S = 3600.0
 
 
+_FREE = 1e-3  # of the cheapest price: what a worker that costs nothing counts as, so that a dollar still buys a number of steps
+
+
 def priced(snapshot: Snapshot) -> np.ndarray:
-    """Dollars an hour of one worker, by column.
+    """Dollars an hour of one worker, by column, to divide by: a type that costs nothing counts as a thousandth of the cheapest other.
 
     Raises:
-        InputError: one costs nothing: then there is no throughput for a dollar.
+        InputError: all cost nothing: then there is nothing to save.
     """
-    for own in snapshot.types:
-        if own.workers and not own.price_usd_per_hour > 0:
-            place = f"worker type {own.name}: price_usd_per_hour"
-            raise InputError(
-                place, str(own.price_usd_per_hour), "dollars an hour, > 0", "A policy of cost needs prices"
-            )
-    return np.where(snapshot.prices > 0, snapshot.prices, np.inf)
+    paid = snapshot.prices[(snapshot.prices > 0) & (snapshot.workers[snapshot.type_of] > 0)]
+    there = [own.name for own in snapshot.types if own.workers]
+    if there and not len(paid):
+        place = f"worker type {there[0]}: price_usd_per_hour"
+        raise InputError(
+            place, "0, as of every type", "dollars an hour, > 0 of one at least", "A policy of cost needs prices"
+        )
+    return np.where(snapshot.prices > 0, snapshot.prices, _FREE * paid.min(initial=np.inf))
 
 
-def cost_per_hour(shares: Shares) -> np.ndarray:
-    """Dollars for an hour of each variable's time; two jobs side by side pay for their workers once."""
-    return shares.snapshot.prices[shares.column] * shares.scale[shares.first]
+def cost_per_hour(shares: Shares, prices: np.ndarray | None = None) -> np.ndarray:
+    """Dollars for an hour of each variable's time; two jobs side by side pay for their workers once.
+
+    Arguments:
+        prices: dollars an hour of one worker, by column; those of the snapshot by default.
+    """
+    prices = shares.snapshot.prices if prices is None else prices
+    return prices[shares.column] * shares.scale[shares.first]

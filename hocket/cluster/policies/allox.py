@@ -63,14 +63,14 @@ def remember(snapshot: Snapshot, found: Allocation, before: Mapping[str, Any]) -
 def _taken(snapshot: Snapshot, refused: dict[int, str], placed: Mapping[str, int]) -> tuple[list[int], dict[int, int]]:
     """Workers of each type that are free, and the columns of jobs that stay.
 
-    Where workers went away, those that came last wait again.
+    Where workers went away, those that came last wait again; so does a job that was measured to do nothing where it is.
     """
     free = [own.workers for own in snapshot.types]
     stay: dict[int, int] = {}
     if placed:
         for j, active in enumerate(snapshot.jobs):
             own = -1 if j in refused else placed.get(active.job.id, -1)
-            if own >= 0 and free[snapshot.columns[own].type] > 0:
+            if own >= 0 and free[snapshot.columns[own].type] > 0 and snapshot.throughputs[j, own] > 0:
                 stay[j] = own
                 free[snapshot.columns[own].type] -= 1
     return free, stay

@@ -2,7 +2,8 @@
 
 The dissertation's objective is a sum over jobs of throughput over cost; read so, a moment on its cheapest type makes a job's
 term as large as it gets, whatever its share. The public policy adds up throughput on each type over the type's price, and this
-does the same: every worker is to be where its price buys most steps. A price is that of one worker, whatever the scale factor.
+does the same: every worker is to be where its price buys most steps. A price is that of one worker, whatever the scale factor;
+workers that cost nothing are taken before all others (_prices.py).
 A program that is linear over linear, all throughput over all cost, is in min_cost_slo.py: it makes sense only with deadlines.
 """
 
@@ -26,7 +27,7 @@ def allocate(snapshot: Snapshot, session: Session | None = None) -> Allocation:
     """The allocation; its objective is the sum of throughputs over prices, steps a second for a dollar an hour.
 
     Raises:
-        InputError: a type has no price.
+        InputError: no type has a price.
     """
     return answered(session, snapshot, lambda: _allocate(snapshot, session))
 

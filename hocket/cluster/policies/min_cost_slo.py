@@ -1,7 +1,8 @@
 """Least cost with deadlines: as much throughput for a dollar as there can be while every job that has a deadline meets it.
 
 Objective and prices are those of min_cost.py; a job of remaining steps whose deadline is in t seconds has a throughput of at
-least remaining / t. Where deadlines conflict, the jobs that are given up are told why and take part without (_deadlines.py).
+least remaining / t. In rounds the deadline is taken to be a round sooner, which makes up for what rounds are behind an allocation;
+where not all deadlines can be met so, it is taken as it is. Where deadlines conflict, the jobs that are given up are told why and take part without (_deadlines.py).
 With `ratio` the objective is all throughput over all that is paid, a program linear over linear, solved as a sequence of linear
 ones: cheap workers only, beyond what deadlines need.
 The public policy takes seconds from now as they are given, and drops all deadlines if it cannot meet them all.
@@ -15,7 +16,7 @@ import numpy as np
 from hocket.cluster.allocation import Allocation, Reason, Reasons
 from hocket.cluster.policies._answer import answer, reasons
 from hocket.cluster.policies._crumbs import CRUMB, with_crumbs
-from hocket.cluster.policies._deadlines import alone, due, together
+from hocket.cluster.policies._deadlines import ahead, alone, due, together
 from hocket.cluster.policies._lines import Lines
 from hocket.cluster.policies._lp import Infeasible, Solution, SolverTrouble
 from hocket.cluster.policies._prices import cost_per_hour, priced
@@ -42,16 +43,38 @@ def allocate(snapshot: Snapshot, session: Session | None = None, ratio: bool = F
         ratio: the objective is to be the sum of throughputs over the sum of what is paid; its gap is that of the last program.
 
     Raises:
-        InputError: a type has no price.
+        InputError: no type has a price.
     """
     return answered(session, snapshot, lambda: _allocate(snapshot, ratio, session))
 
 
 def _allocate(snapshot: Snapshot, ratio: bool, session: Session | None) -> Allocation:
     prices = priced(snapshot)
-    demand, late = due(snapshot)
-    if many(snapshot) is not None and not ratio:
-        return _by_roles(snapshot, prices, demand, late)
+    exact, over = due(snapshot)
+    unlike = many(snapshot) is not None and not ratio
+    for demand in (ahead(snapshot, exact), exact) if snapshot.round_s > 0 and exact.any() else (exact,):
+        late = dict(over)
+        firm = demand is exact
+        if unlike:
+            found = _by_roles(snapshot, prices, demand, late, firm)
+        else:
+            found = _by_lines(snapshot, prices, demand, late, firm, ratio, session)
+        if found is not None:
+            break
+    assert found is not None  # the last one gives up deadlines
+    return found
+
+
+def _by_lines(
+    snapshot: Snapshot,
+    prices: np.ndarray,
+    demand: np.ndarray,
+    late: dict[int, str],
+    firm: bool,
+    ratio: bool,
+    session: Session | None,
+) -> Allocation | None:
+    """The allocation that meets demands; None where they are not firm and conflict."""
     apart, floor = np.zeros(len(snapshot.jobs)), 0
     for _ in range(_STEPS):
         shares = Shares(snapshot, (apart,))
@@ -62,8 +85,10 @@ def _allocate(snapshot: Snapshot, ratio: bool, session: Session | None) -> Alloc
         demand[list(hopeless)] = 0.0
         worth = (shares.steps_first + shares.steps_second) / prices[shares.column]
         try:
-            solution, objective = _ratio(lines, demand) if ratio else _sum(lines, demand, worth, session)
+            solution, objective = _ratio(lines, demand, prices) if ratio else _sum(lines, demand, worth, session)
         except Infeasible:
+            if not firm:
+                return None
             gone, least = together(lines, demand, _PLACE)
             if not gone.any():
                 demand *= 1 - 1e-9  # they fit to the solver's tolerance, and it needs a little room
@@ -83,7 +108,9 @@ def _allocate(snapshot: Snapshot, ratio: bool, session: Session | None) -> Alloc
     return Allocation(*entries, objective, solution.gap, told, shares.refused, note)
 
 
-def _by_roles(snapshot: Snapshot, prices: np.ndarray, demand: np.ndarray, late: dict[int, str]) -> Allocation:
+def _by_roles(
+    snapshot: Snapshot, prices: np.ndarray, demand: np.ndarray, late: dict[int, str], firm: bool
+) -> Allocation | None:
     """The same where many unlike jobs share: of deadlines in conflict the dearest go, and none is asked again."""
     assert snapshot.pairs is not None
     floor = 0
@@ -105,6 +132,8 @@ def _by_roles(snapshot: Snapshot, prices: np.ndarray, demand: np.ndarray, late: 
             roles.after(Aim(np.zeros(shares.groups), asked))
             found = roles.best(_PLACE)
             if -found.objective < 1 - _ENOUGH:
+                if not firm:
+                    return None
                 gone = _dearest(found, asked, shares.count)
                 floor = floor or int(shares.count[gone].sum())
                 jobs = np.flatnonzero(np.isin(shares.group, gone))
@@ -144,10 +173,10 @@ def _sum(lines: Lines, demand: np.ndarray, worth: np.ndarray, session: Session |
     return solution, -solution.objective * unit
 
 
-def _ratio(lines: Lines, demand: np.ndarray) -> tuple[Solution, float]:
+def _ratio(lines: Lines, demand: np.ndarray, prices: np.ndarray) -> tuple[Solution, float]:
     """All throughput over all cost: the number r at which the most of throughput - r cost is 0."""
     shares = lines.shares
-    steps, cost = shares.steps_first + shares.steps_second, cost_per_hour(shares)
+    steps, cost = shares.steps_first + shares.steps_second, cost_per_hour(shares, prices)
     unit = float(steps.max(initial=0.0)) or 1.0
     cuts, reached = lines.start(demand), 0.0
     for _ in range(_STEPS):

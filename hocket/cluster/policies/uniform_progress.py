@@ -12,8 +12,9 @@ C is the time that the rest of its work takes on demand, R the time until the de
 
 What is ours: decisions are made when rounds begin, so that the safety net has the length of one more; a spot worker that is lost takes
 what was done since then along. Jobs of one cluster compete: who has least time to spare comes first, and of those that have as much
-who came first. Jobs without a deadline take spot workers that are left, and wait otherwise. A job that gets nothing is to wait:
-workers that are left free are not given to it.
+who came first. Jobs without a deadline take spot workers that are left, and wait otherwise; one that runs on no type of spot workers,
+or in a cluster without any, takes workers on demand that are left. A job that gets nothing is to wait: workers that are left free are
+not given to it.
 """
 
 from dataclasses import dataclass
@@ -44,7 +45,9 @@ def allocate(snapshot: Snapshot, session: Session | None = None) -> Allocation:
     jobs = np.flatnonzero(column >= 0)
     paid = float((snapshot.prices[column[jobs]] * snapshot.scale[jobs]).sum())
     entries = jobs, np.full(len(jobs), ALONE), column[jobs], np.ones(len(jobs))
-    return Allocation(*entries, paid, 0.0, tuple(told), refused, holds_s=0.0, fill=False)
+    # Time alone changes a decision only where there is a deadline: without one the answer holds until something happens.
+    holds_s = 0.0 if any(case.left_s < float("inf") for case in cases) else float("inf")
+    return Allocation(*entries, paid, 0.0, tuple(told), refused, holds_s=holds_s, fill=False)
 
 
 class _Choice:
@@ -61,6 +64,10 @@ class _Choice:
         """Columns that the job could take now."""
         there = self.free[self.snapshot.type_of] >= self.snapshot.scale[job]
         return np.flatnonzero(there & (self.spot == spot) & (self.snapshot.throughputs[job] > 0))
+
+    def waits_in_vain(self, job: int) -> bool:
+        """True if no type of spot workers, free or not, can run the job."""
+        return not (self.spot & (self.snapshot.throughputs[job] > 0)).any()
 
     def demand_steps(self, job: int) -> float:
         """Steps a second on the fastest workers on demand; on any, where there are none."""
@@ -136,7 +143,7 @@ class _Case:
         """Whether it is on spot workers and loses no time there against workers on demand, with enough to spare to go on."""
         as_fast = self.on_spot and self.snapshot.throughputs[self.job, self.now] >= self.choice.demand_steps(self.job)
         enough = self.spare_s >= self.snapshot.changeover_s + self.snapshot.round_s if as_fast else not self.pressed
-        return self.on_spot and enough
+        return self.on_spot and enough and self.snapshot.throughputs[self.job, self.now] > 0
 
     @property
     def pressed(self) -> bool:
@@ -165,6 +172,8 @@ class _Case:
         found = choice.take(self.job, spot, None, self.now)
         if found >= 0:
             return found, Reason(f"{self._name(found)} is there, and {self._spare()}", _OFF_SPOT)
+        if self.left_s == float("inf") and choice.waits_in_vain(self.job):
+            return self._on_demand(choice, "it has no deadline, and no spot workers to wait for")
         if self.left_s == float("inf"):
             return _NOWHERE, Reason("it has no deadline, and waits for spot workers", "a deadline, or spot workers")
         if ahead_s < 0:

@@ -10,13 +10,14 @@ import tomllib
 from functools import cache
 from pathlib import Path
 
-from hocket.errors import InputError, nearest
+from hocket.errors import PRODUCTS, InputError, nearest
 from hocket.files import read_bytes
 from hocket.hardware.cluster import Cluster, DeviceType
 from hocket.typed import read_as
 
 _FOLDER = Path(__file__).parent
 _LIMIT_BYTES = 64 * 1024
+_CARDS = "cards"  # names that drivers report; not a field of DeviceType
 
 
 def names() -> tuple[str, ...]:
@@ -29,21 +30,35 @@ def device_type(name: str) -> DeviceType:
     """One device type by name.
 
     Raises:
-        InputError: no file has this name (the message lists the nearest one), or the file is wrong.
+        InputError: no file has this name (the message lists all, and says how to describe another), or the file is wrong.
     """
     if name not in names():
         raise InputError(
             "device type",
             repr(name),
             f"one of {', '.join(names())}",
-            nearest(name.lower(), names()) or "Describe a type of your own under `types` in the cluster file.",
+            f"{nearest(name.lower(), names(), PRODUCTS)} Describe a type of your own under `types` in the cluster file (docs/cluster-file.md).".lstrip(),
         )
     path = _FOLDER / f"{name}.toml"
     try:
         data = tomllib.loads(read_bytes(path, _LIMIT_BYTES).decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InputError(str(path), str(error), "a TOML document") from None
+    data.pop(_CARDS, None)
     return read_as(DeviceType, {"name": name, **data}, str(path))
+
+
+@cache
+def type_of_card(card: str) -> str:
+    """Name of the device type that a card is, by the name that its driver reports; the driver's name where none is listed.
+
+    A data file lists these names under `cards`, such as "NVIDIA H100 80GB HBM3".
+    """
+    for name in names():
+        data = tomllib.loads(read_bytes(_FOLDER / f"{name}.toml", _LIMIT_BYTES).decode())
+        if card in data.get(_CARDS, ()):
+            return name
+    return card
 
 
 def device_type_of(name: str) -> DeviceType:

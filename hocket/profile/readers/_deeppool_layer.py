@@ -1,9 +1,12 @@
 """One layer of a DeepPool profile: what its JSON parameters say about bytes.
 
-DeepPool's layer kinds: conv2d, linear, ResnetBottleneck (with batch normalisation inside), pooling, ReLU, flatten.
+DeepPool's layer kinds: conv2d, linear, ResnetBottleneck (with batch normalisation inside), pooling, ReLU, flatten; of its vision
+transformer (examples/vit.py) prep (patches, class token, positions), TransBlockA (attention and norm), TransBlockB (the linear
+layers and norm), prepOut (the class token alone). A sample of a transformer's layer is [tokens, width].
 """
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -35,11 +38,15 @@ def output_shape(key: LayerKey, place: str) -> tuple[int, ...]:
     """Shape of one sample's output, from the input's shape and the parameters."""
     p = _parameters(key, place)
     if key.kind == "linear":
-        return (_whole(p, "out_features", place),)
+        return (*key.input_shape[:-1], _whole(p, "out_features", place))
     if key.kind == "flatten":
         return (prod(key.input_shape),)
     if key.kind.startswith("ReLU"):
         return key.input_shape
+    if key.kind == "prep" and len(key.input_shape) == 3:
+        return (_patches(p, place) + 1, _whole(p, "dim", place))
+    if len(key.input_shape) == 2 and key.kind not in _ON_IMAGES:
+        return key.input_shape[1:] if key.kind == "prepOut" else key.input_shape
     if len(key.input_shape) != 3:
         raise InputError(place, f"input shape {list(key.input_shape)}", f"[channels, height, width] for {key.kind}")
     channels, *space = key.input_shape
@@ -75,7 +82,53 @@ def weights_bytes(key: LayerKey, place: str) -> float:
         if "downsampleParams" in p:
             count += inplanes * 4 * planes + 2 * 4 * planes
         return float(count * FLOAT_BYTES)
+    if key.kind in _TRANSFORMER:
+        return float(_TRANSFORMER[key.kind](p, place) * FLOAT_BYTES)
     return 0.0
+
+
+def weights_known(key: LayerKey) -> bool:
+    """True if the weights of this kind of transformer layer are known.
+
+    For other kinds the output has the input's shape, and weights are not counted.
+    """
+    return (
+        len(key.input_shape) != 2
+        or key.kind in (*_TRANSFORMER, "linear", "flatten", "prepOut")
+        or key.kind[:4] == "ReLU"
+    )
+
+
+def _patches(p: dict[str, Any], place: str) -> int:
+    return (_whole(p, "img_dim", place) // _whole(p, "patch_dim", place)) ** 2
+
+
+def _prep_weights(p: dict[str, Any], place: str) -> int:
+    """A linear layer on patches, a class token, and a position for it and each patch."""
+    dim = _whole(p, "dim", place)
+    patch = _whole(p, "in_channels", place) * _whole(p, "patch_dim", place) ** 2
+    return (patch + 1) * dim + dim + (_patches(p, place) + 1) * dim
+
+
+def _attention_weights(p: dict[str, Any], place: str) -> int:
+    """Queries, keys and values, and the output, without biases; a norm."""
+    dim, heads = _whole(p, "dim", place), _whole(p, "heads", place)
+    inner = heads * (dim // heads if p.get("dim_head") is None else _whole(p, "dim_head", place))
+    return 4 * dim * inner + 2 * dim
+
+
+def _linear_block_weights(p: dict[str, Any], place: str) -> int:
+    """Two linear layers with biases; a norm."""
+    dim, inner = _whole(p, "dim", place), _whole(p, "dim_linear_block", place)
+    return 2 * dim * inner + inner + dim + 2 * dim
+
+
+_TRANSFORMER: dict[str, Callable[[dict[str, Any], str], int]] = {
+    "prep": _prep_weights,
+    "TransBlockA": _attention_weights,
+    "TransBlockB": _linear_block_weights,
+}
+_ON_IMAGES = ("conv2d", "ResnetBottleneck", "adAvgPool2d", "avgPool2d", "maxPool2d", "prep")
 
 
 def _parameters(key: LayerKey, place: str) -> dict[str, Any]:

@@ -25,7 +25,7 @@ import numpy as np
 from hocket.errors import InputError
 from hocket.profile.costs import Layer, Tensor
 from hocket.profile.model import ModelProfile
-from hocket.profile.readers._deeppool_layer import LayerKey, output_shape, weights_bytes
+from hocket.profile.readers._deeppool_layer import LayerKey, output_shape, weights_bytes, weights_known
 from hocket.profile.readers._lines import lines, number
 
 _LINE = re.compile(
@@ -136,6 +136,10 @@ def _split(figures: list[float], total_only: bool) -> tuple[float, float]:
 
 def _layer(i: int, key: LayerKey, times: Times, sizes: tuple[int, ...], total_only: bool, *, filled: bool) -> Layer:
     notes = ["never profiled: filled from bytes moved"] if filled else []
+    if not weights_known(key):
+        notes.append(
+            "weights of this kind of layer are not known: taken as 0 bytes, and its output as large as its input"
+        )
     missing = [size for size in sizes if size not in times]
     if missing:
         notes.append(f"interpolated at batch {', '.join(map(str, missing))}")

@@ -7,8 +7,8 @@ then edge lines, a tab and `id -- id`. An operator with several outputs has `act
 What is read in, and what is not:
 - `Input` nodes are the batch: their time is data loading, so they become tensors of the batch, not layers;
 - sinks named `__getitem__` are outputs that nobody reads: dropped;
-- the figures are for one minibatch, whose size the file does not tell: `batch`, or the published size for a known
-  file name, or 1 (then the "sample" is a whole minibatch);
+- the figures are for one minibatch, whose size the file does not tell: see `_pipedream_samples.py`, or `samples`; where it cannot be
+  found it is 1 (a "sample" is a whole minibatch then), and a note of the profile says so;
 - what backward keeps is not in the file: a layer's stash is its own output, which its readers' backward needs;
 - the optimizer state is not in the file: `optimizer_copies` times the weights (1: momentum).
 """
@@ -22,18 +22,8 @@ from hocket.errors import InputError
 from hocket.profile.costs import Layer, Tensor
 from hocket.profile.model import ModelProfile
 from hocket.profile.readers._lines import lines, number
+from hocket.profile.readers._pipedream_samples import samples_of
 
-# Minibatch sizes of the published profiles, by file name.
-PUBLISHED_BATCH = {
-    "alexnet": 256,
-    "squeezenet1_0": 256,
-    "resnet18": 256,
-    "vgg16": 128,
-    "resnet50": 128,
-    "inception_v3": 128,
-    "densenet121": 64,
-    "gnmt8": 32,
-}
 KEYS = ("forward_compute_time", "backward_compute_time", "activation_size", "parameter_size")
 MAX_NODES = 100_000
 
@@ -44,21 +34,25 @@ class _Node:
     description: str
     forward_s: float
     backward_s: float
-    out_bytes: float
+    outputs_bytes: tuple[float, ...]
     weights_bytes: float
+
+    @property
+    def out_bytes(self) -> float:
+        return sum(self.outputs_bytes)
 
 
 def read(
     path: str | Path,
     *,
-    batch: int | None = None,
+    samples: int | None = None,
     device_type: str = "v100-16gb",
     optimizer_copies: float = 1.0,
 ) -> ModelProfile:
     """Read one `graph.txt`; layers come in Kahn's order, the smallest node number first among those that are ready.
 
     Arguments:
-        batch: samples of the profiled minibatch; by default the published one for a known file name, else 1.
+        samples: of the minibatch that was profiled; by default what the operators' sizes tell, or 1.
         device_type: what it was measured on (the published ones: one V100).
         optimizer_copies: optimizer state as a multiple of the weights.
 
@@ -66,9 +60,9 @@ def read(
         InputError: a malformed line (with its number), an unknown node, a cycle, no layers.
     """
     nodes, edges = _parse(path)
-    batch = batch if batch is not None else PUBLISHED_BATCH.get(_stem(path), 1)
-    if batch < 1:
-        raise InputError("batch", str(batch), "a number of samples >= 1")
+    if samples is not None and samples < 1:
+        raise InputError("samples", str(samples), "a number of samples >= 1")
+    batch, why = samples_of(((n.description, n.outputs_bytes) for n in nodes.values()), _name(path), samples)
     targets: dict[str, set[str]] = {name: set() for name in nodes}
     for source, target in edges:
         targets[source].add(target)
@@ -80,7 +74,7 @@ def read(
         raise InputError(str(path), "no layers", "at least one node that is not an Input")
     index = {name: i for i, name in enumerate(kept)}
     return ModelProfile(
-        name=_stem(path),
+        name=_name(path),
         device_type=device_type,
         microbatch_sizes=(batch,),
         layers=tuple(_layer(nodes[n], optimizer_copies) for n in kept),
@@ -90,12 +84,14 @@ def read(
             if (read_by := tuple(sorted(index[t] for t in targets[n] if t in index)))
         ),
         source="PipeDream graph.txt",
-        notes=("stash_bytes is each layer's own output", f"optimizer_bytes is {optimizer_copies:g} x weights"),
+        notes=(why, "stash_bytes is each layer's own output", f"optimizer_bytes is {optimizer_copies:g} x weights"),
     )
 
 
-def _stem(path: str | Path) -> str:
-    return Path(path).name.removesuffix(".gz").removesuffix(".txt").removesuffix(".graph")
+def _name(path: str | Path) -> str:
+    """The model's name: the file's, or its folder's where the file is called graph.txt, as PipeDream writes it."""
+    stem = Path(path).name.removesuffix(".gz").removesuffix(".txt").removesuffix(".graph")
+    return (Path(path).resolve().parent.name or stem) if stem == "graph" else stem
 
 
 def _layer(node: _Node, optimizer_copies: float) -> Layer:
@@ -146,7 +142,7 @@ def _node(place: str, name: str, description: str, text: str) -> _Node:
         description.strip(),
         number(forward_ms, place, KEYS[0]) / 1e3,
         number(backward_ms, place, KEYS[1]) / 1e3,
-        sum(number(size, place, KEYS[2]) for size in outputs),
+        tuple(number(size, place, KEYS[2]) for size in outputs),
         number(weights, place, KEYS[3]),
     )
 

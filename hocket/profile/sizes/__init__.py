@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hocket.documents import parse_json, parse_yaml
-from hocket.errors import InputError, nearest
+from hocket.errors import PRODUCTS, InputError, nearest
 from hocket.files import read_bytes
 from hocket.profile.model import FORMAT, ModelProfile
 from hocket.profile.sizes import config_json
@@ -40,7 +40,9 @@ def published(name: str) -> Transformer:
         InputError: there is none of this name; the message lists the nearest one.
     """
     if name not in names():
-        step = nearest(name.lower(), names()) or "Describe it in a YAML file, or give its config.json."
+        step = (
+            f"{nearest(name.lower(), names(), PRODUCTS)} Describe it in a YAML file, or give its config.json.".lstrip()
+        )
         raise InputError("model", repr(name), f"a file, or one of {', '.join(names())}", step)
     return from_text(read_bytes(_FOLDER / f"{name}.yaml", _LIMIT_BYTES), name, name)
 

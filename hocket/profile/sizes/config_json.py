@@ -8,7 +8,7 @@ Attention is in one kernel (sdpa, their default) unless the file says eager; pas
 from collections.abc import Callable
 from typing import Any
 
-from hocket.errors import InputError, nearest
+from hocket.errors import InputError
 from hocket.profile.transformer import Transformer
 
 _Config = dict[str, Any]
@@ -22,9 +22,19 @@ def transformer_of(config: _Config, place: str, name: str = "") -> Transformer:
     """
     kind = config.get("model_type")
     if not isinstance(kind, str) or kind not in _KINDS:
-        step = (nearest(kind, _KINDS) if isinstance(kind, str) else "") or "Describe its sizes in a YAML file."
         found = "nothing" if kind is None else repr(kind)[:60]
-        raise InputError(f"{place}: model_type", found, f"one of {', '.join(_KINDS)}", step)
+        known = ", ".join(_KINDS)
+        if experts := _experts(config):
+            raise InputError(
+                f"{place}: model_type",
+                f"{found}, a mixture of experts ({experts})",
+                f"one of {known}: experts are not worked out from sizes",
+                _PROFILE,
+            )
+        step = f"If its blocks are like those of one of these, describe its sizes in a YAML file (docs/planning.md). {_PROFILE}"
+        raise InputError(f"{place}: model_type", found, f"one of {known}", step)
+    if experts := _experts(config):
+        raise InputError(place, experts, "a model without experts: they are not worked out from sizes", _PROFILE)
     read = _Reader(config, place)
     if config.get("add_cross_attention"):
         raise InputError(f"{place}: add_cross_attention", "true", "false: cross-attention is not worked out")
@@ -37,6 +47,24 @@ def transformer_of(config: _Config, place: str, name: str = "") -> Transformer:
             if error.place.startswith(place)
             else InputError(f"{place}: {error.place}", error.found, error.expected, error.next_step)
         ) from None
+
+
+_PROFILE = (
+    "Any model can be profiled as a module: write a job file that makes it, then `hocket profile job.py --device-type TYPE`, which needs "
+    "no device."
+)
+_EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
+
+
+def _experts(config: _Config) -> str:
+    """The key that says that a model is a mixture of experts, such as "num_local_experts: 8"; empty where none does."""
+    inner = [one for one in (config.get("ffn_config"), config.get("text_config")) if isinstance(one, dict)]
+    for part in (config, *inner):
+        for key in _EXPERTS:
+            count = part.get(key)
+            if isinstance(count, int) and not isinstance(count, bool) and count > 1:
+                return f"{key}: {count}"
+    return ""
 
 
 class _Reader:

@@ -4,9 +4,11 @@ Rules of this file: what an instruction reads is taken from the lane's own store
 it writes for others is handed on as soon as it is made. What it means is device.py's, when it runs is the lane's (_segment.py).
 """
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
+from hocket.profile.core_time import CoreWaits
 from hocket.program.instruction import SWAPS, Instruction, Kind, Value, What, computes, sends
 from hocket.run.device import Device
 from hocket.run.engines._groups import TransferError
@@ -43,6 +45,7 @@ class Execution:
         self._device, self._handover, self._memory = device, handover, memory
         self._transfers, self._exchange = transfers, exchange
         self._lost, self._clock = lost, clock
+        self._meters = threading.local()  # every compute lane and lane of swaps has a thread
 
     def gather(self, instruction: Instruction, store: dict[Value, Any]) -> None:
         """Put into a lane's store what an instruction reads and is not there; wait for it.
@@ -80,7 +83,10 @@ class Execution:
         Arguments:
             begun: of the first compute lane, compute instructions so far, this one included.
         """
-        start_s = self._clock() if self._clock is not None else 0.0
+        start_s = 0.0
+        if self._clock is not None:
+            self._look_for_waits()
+            start_s = self._clock()
         early: set[Value] = set()
         publish = None
         if routes and instruction.kind is Kind.BACKWARD:
@@ -93,7 +99,10 @@ class Execution:
         self._memory.made(tensor for tensors in flowing for tensor in tensors)  # compiled code made them unseen
         if self._clock is not None:
             self._handover.synchronize()
-            self._transfers.records.append(Record(instruction, start_s, self._clock()))
+            end_s = self._clock()
+            self._look_for_waits()
+            self._transfers.records.append(Record(instruction, start_s, end_s, self._meters.queued_s))
+            self._meters.queued_s = 0.0
         if begun:
             self._transfers.let_go(begun)
         self._hand_on(instruction, routes, store, early)
@@ -102,6 +111,18 @@ class Execution:
                 {value: store.pop(value) for value in instruction.writes if value in store},
                 self._handover.event() if instruction.kind not in SWAPS else None,  # whose copies are over
             )
+
+    def _look_for_waits(self) -> None:
+        """Add what the thread has waited for a core since it looked last.
+
+        Called before and after every instruction: between two of them other threads of the process may have run while this one was
+        blocked, and these seconds are not to be set off against waits inside an instruction.
+        """
+        meter: CoreWaits | None = getattr(self._meters, "meter", None)
+        if meter is None:
+            self._meters.meter, self._meters.queued_s = CoreWaits(), 0.0
+        else:
+            self._meters.queued_s += meter.lap()
 
     def _hand_on(self, instruction: Instruction, routes: Routes, store: dict[Value, Any], early: set[Value]) -> None:
         """Give to other lanes what they read, but for what they have got while the instruction ran."""

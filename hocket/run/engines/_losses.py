@@ -6,25 +6,28 @@ from typing import Any
 from torch import Tensor
 
 from hocket.run.engines._handover import Handover
+from hocket.run.guard import Guard
 from hocket.run.observe import Observer
 
 
 class Losses:
     """Losses that nobody has looked at yet: reading one waits for a GPU."""
 
-    def __init__(self, handover: Handover, observer: Observer) -> None:
-        self._handover, self._observer = handover, observer
-        self._made: deque[tuple[int, Any, int]] = deque()
+    def __init__(self, handover: Handover, observer: Observer, guard: Guard) -> None:
+        self._handover, self._observer, self._guard = handover, observer, guard
+        self._made: deque[tuple[int, Any, int, float]] = deque()
 
     def __bool__(self) -> bool:
         return bool(self._made)
 
-    def note(self, microbatch: int, loss: Tensor, samples: int) -> None:
-        """A microbatch's mean loss is made, or will be where the current stream is at."""
-        self._made.append((microbatch, self._handover.given((loss,)), samples))
+    def note(self, microbatch: int, loss: Tensor, samples: int, weight: float) -> None:
+        """A microbatch's loss is made, or will be where the current stream is at."""
+        self._made.append((microbatch, self._handover.given((loss,)), samples, weight))
 
     def report(self) -> None:
         """Tell the observer of all that were noted."""
         while self._made:
-            microbatch, loss, samples = self._made.popleft()
-            self._observer.loss(microbatch, float(self._handover.taken(loss)[0]), samples)
+            microbatch, loss, samples, weight = self._made.popleft()
+            value = float(self._handover.taken(loss)[0])
+            self._guard.loss(microbatch, value, samples, weight)
+            self._observer.loss(microbatch, value, samples, weight)

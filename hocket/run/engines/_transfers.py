@@ -41,11 +41,12 @@ _SURELY_S, _MAYBE_S = 1.0, 2e-3
 
 
 class Record(NamedTuple):
-    """One instruction as it ran: begin and end on the worker's clock, seconds."""
+    """One instruction as it ran: begin and end on the worker's clock, and what it waited for a core (see Event), in seconds."""
 
     instruction: Instruction
     start_s: float
     end_s: float
+    queued_s: float = 0.0
 
 
 class _Sent(NamedTuple):

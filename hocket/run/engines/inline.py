@@ -21,6 +21,7 @@ from hocket.program.window import consumed, windows
 from hocket.run.buckets import Bucket
 from hocket.run.clipping import Squares
 from hocket.run.device import Device
+from hocket.run.guard import Guard
 from hocket.run.sharding import Gather, made_by, over
 from hocket.run.slots import Slot
 
@@ -30,13 +31,13 @@ class Result:
     """What a run gave.
 
     Attributes:
-        losses: (microbatch, mean loss, samples), by microbatch.
+        losses: (microbatch, loss, by what it counts in the mean of the batch: its samples, if the job says nothing else), by microbatch.
         weights: by device and global name.
         position: samples of the data that are behind the run.
         devices: the devices with their optimizers, to go on from.
     """
 
-    losses: list[tuple[int, float, int]]
+    losses: list[tuple[int, float, float]]
     weights: dict[int, dict[str, Tensor]]
     position: int
     devices: dict[int, Device] = field(repr=False)
@@ -49,26 +50,29 @@ def run_inline(
     repeats: int,
     position: int = 0,
     devices: dict[int, Device] | None = None,
+    guards: Mapping[int, Guard] | None = None,
 ) -> Result:
     """Run prologue, `repeats` periods and epilogue.
 
     Arguments:
         position: samples of the data that are behind earlier segments.
         devices: those of an earlier segment's result, to go on from their weights.
+        guards: of devices that are made, by number.
 
     Raises:
         ProgramError: nothing can start, with what each lane waits for; or a value is written twice or freed before it
             is there.
     """
-    losses: list[tuple[int, float, int]] = []
+    losses: list[tuple[int, float, float]] = []
 
-    def on_loss(microbatch: int, loss: Tensor, samples: int) -> None:
-        losses.append((microbatch, float(loss), samples))
+    def on_loss(device: Device, microbatch: int, loss: Tensor, samples: int, weight: float) -> None:
+        losses.append((microbatch, float(loss), weight))
+        device.guard.loss(microbatch, float(loss), samples, weight)
 
     if devices is None:
-        devices = {d: Device(captured, plan, program, d) for d in program.devices}
+        devices = {d: Device(captured, plan, program, d, guard=(guards or {}).get(d)) for d in program.devices}
     for device in devices.values():
-        device.microbatches.on_loss = on_loss
+        device.microbatches.on_loss = partial(on_loss, device)
     interpreter = Interpreter(program, devices, repeats, position)
     interpreter.run()
     stream = next(iter(devices.values())).stream

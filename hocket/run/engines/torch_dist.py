@@ -43,6 +43,7 @@ from hocket.run.engines._segment import Segment
 from hocket.run.engines._shelf import Shelf
 from hocket.run.engines._transfers import Record, Transfers
 from hocket.run.engines._waves import Exchange
+from hocket.run.guard import Guard
 from hocket.run.observe import Observer, Unobserved
 from hocket.run.sharding import Gather
 from hocket.run.swap_memory import MemoryManager
@@ -70,6 +71,7 @@ class Worker:
         shared_memory: bool = True,
         division: Division | None = None,
         memory: MemoryManager | None = None,
+        guard: Guard | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         """Join the others: a collective call, made by all ranks of the default process group.
@@ -80,7 +82,7 @@ class Worker:
             record: keep the times of every instruction.
             shared_memory: send messages between processors of one machine through its memory.
             division: of a tensor-parallel plan: by which `captured` was divided.
-            memory: see Device.
+            memory, guard: see Device.
 
         Raises:
             InputError: there are not as many workers as the plan has devices. MemoryExceeded: the weights do not fit.
@@ -102,8 +104,11 @@ class Worker:
         self._clock, self._record = clock, record
         self.records: list[Record] = []
         self._handover = Handover(torch.device(device))
-        self._losses = Losses(self._handover, self._observer)
-        self.device = Device(captured, plan, program, self.number, device, self._losses.note, memory, self._stream_of)
+        guard = guard or Guard()
+        self._losses = Losses(self._handover, self._observer, guard)
+        self.device = Device(
+            captured, plan, program, self.number, device, self._losses.note, memory, self._stream_of, guard
+        )
         self._layouts = Layouts(captured, plan, {s: runner.part for s, runner in self.device.stages.items()})
         self._roster = Roster(program, self.number)
         self._groups = Groups(program, self.number, self.device.device, shared_memory, plan.tensor)
@@ -197,7 +202,7 @@ class Worker:
         # A gather is called by the version that its step has made.
         number = instruction.index - (updates and instruction.kind is Kind.ALL_GATHER)
         microbatch = number * (self.program.rule.batch[instruction.stage] if updates else 1)
-        return self.device.stream.position(microbatch) // self.plan.batch_size
+        return self.device.stream.step(microbatch)
 
     # -- between segments
 

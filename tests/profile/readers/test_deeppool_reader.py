@@ -106,3 +106,41 @@ def test_malformed(tmp_path, text, message):
     with pytest.raises(InputError) as caught:
         deeppool.read(_write(tmp_path, text))
     assert message in str(caught.value)
+
+
+def test_a_vision_transformer(tmp_path):
+    """Layers of tokens x width: weights equal those of the modules of DeepPool's ViT, and shapes follow each other."""
+    dim, heads, inner, patch = 512, 8, 1024, 16
+    rows = [
+        f'prep{{"dim":{dim},"dropout":0.0,"img_dim":256,"in_channels":3,"patch_dim":{patch}}}[8][3,256,256] 1 400 600',
+        f'TransBlockA{{"dim":{dim},"dim_head":null,"heads":{heads}}}[8][257,{dim}] 3 1000 2000',
+        f'TransBlockB{{"dim":{dim},"dim_linear_block":{inner}}}[8][257,{dim}] 3 1000 2000',
+        f"prepOut{{}}[8][257,{dim}] 0.1 40 60",
+        f'linear{{"bias":true,"in_features":{dim},"out_features":1000}}[8]{dim} 0.3 100 200',
+    ]
+    profile = deeppool.read(_write(tmp_path, "\n".join(rows)))
+    prepared = [(3 * patch**2 + 1) * dim, dim, 257 * dim]  # Linear, the class token, positions
+    attention = [dim * 3 * dim, dim * dim, 2 * dim]  # to_qvk, W_0, LayerNorm
+    linear = [dim * inner + inner, inner * dim + dim, 2 * dim]
+    expected = [sum(prepared), sum(attention), sum(linear), 0, (dim + 1) * 1000]
+    assert [layer.weights_bytes for layer in profile.layers] == [4 * count for count in expected]
+    outputs = [257 * dim, 257 * dim, 257 * dim, dim, 1000]
+    assert [layer.stash_bytes for layer in profile.layers] == [(8 * 4 * count,) for count in outputs]
+    assert not any("read their predecessor" in note for note in profile.notes)
+    assert not any(layer.notes for layer in profile.layers)
+
+
+def test_tokens_of_other_layers(tmp_path):
+    """A linear layer works on each token; a kind that nobody knows keeps its shape, and says that its weights are not counted."""
+    rows = (
+        'linear{"bias":false,"in_features":512,"out_features":64}[4][257,512] 1 400 600',
+        "swish{}[4][257,64] 1 400 600",
+    )
+    first, second = deeppool.read(_write(tmp_path, "\n".join(rows))).layers
+    assert (first.weights_bytes, first.stash_bytes, first.notes) == (4 * 512 * 64, (4 * 4 * 257 * 64,), ())
+    assert (second.weights_bytes, second.stash_bytes) == (0, (4 * 4 * 257 * 64,))
+    assert "weights of this kind of layer are not known" in second.notes[0]
+    with pytest.raises(
+        InputError, match=r"line 1: found input shape \[257, 64\]; expected \[channels, height, width\]"
+    ):
+        deeppool.read(_write(tmp_path, f"{CONV}[1][257,64] 1 400 600"))

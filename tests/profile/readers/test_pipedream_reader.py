@@ -53,7 +53,7 @@ def test_small_graph(tmp_path):
         ("node3", 1, (2,), (16.0,), True),
     ]
     assert profile.microbatch_sizes == (1,)
-    assert pipedream.read(_write(tmp_path, *SMALL), batch=64).microbatch_sizes == (64,)
+    assert pipedream.read(_write(tmp_path, *SMALL), samples=64).microbatch_sizes == (64,)
 
 
 def test_order_does_not_depend_on_the_order_of_lines(tmp_path):
@@ -140,3 +140,39 @@ def test_not_text_and_missing(tmp_path):
         pipedream.read(path)
     with pytest.raises(InputError, match="no such file"):
         pipedream.read(tmp_path / "y.graph.txt")
+
+
+CONV = _node("node2", "Conv2d(3, 64, kernel_size=(7, 7))", 1, 2, 64 * 64 * 112 * 112 * 4, 37632)
+HEAD = _node("node9", "Linear(in_features=2048, out_features=1000, bias=True)", 1, 2, 64 * 1000 * 4, 8196000)
+LSTM = _node("node3", "LSTM(2048, 1024)", 1, 2, "[6291456.0; 131072.0; 131072.0]", 50364416)
+
+
+@pytest.mark.parametrize(
+    ("rows", "size", "why"),
+    [
+        ((CONV, HEAD), 64, "by the sizes of its operators' outputs"),
+        ((LSTM, LSTM.replace("node3", "node4")), 32, "by the sizes of its operators' outputs"),
+        ((HEAD,), 1, "not known"),  # of a model of tokens a linear layer writes a vector a token
+        ((CONV, HEAD, HEAD.replace("node9", "node10").replace("256000", "512000")), 1, "not known"),
+        ((CONV, HEAD.replace("256000", "256100")), 1, "not known"),
+    ],
+)
+def test_samples_of_a_minibatch(tmp_path, rows, size, why):
+    """Sizes of outputs tell how many samples the figures are of, where they agree; a note says what was believed."""
+    profile = pipedream.read(_write(tmp_path, *rows))
+    assert profile.microbatch_sizes == (size,)
+    assert why in profile.notes[0]
+    told = pipedream.read(_write(tmp_path, *rows), samples=48)
+    assert (told.microbatch_sizes, told.notes[0]) == ((48,), "figures are of a minibatch of 48 samples, as told")
+    with pytest.raises(InputError, match="samples: found 0"):
+        pipedream.read(_write(tmp_path, *rows), samples=0)
+
+
+def test_a_published_file_is_named_by_its_folder(tmp_path):
+    """PipeDream calls each file graph.txt; the model is the folder's name, by which SqueezeNet's minibatch is known."""
+    folder = tmp_path / "squeezenet1_0"
+    folder.mkdir()
+    (folder / "graph.txt").write_text(CONV)
+    profile = pipedream.read(folder / "graph.txt")
+    assert (profile.name, profile.microbatch_sizes) == ("squeezenet1_0", (256,))
+    assert "as published for squeezenet1_0" in profile.notes[0]

@@ -110,7 +110,7 @@ PAIRS = {
     ),
     "naive": Run(Case("pipedream", (2, 1), options={"naive": True}), 3, sequence=True, job=UNTIED),
     "shard optimizer": Run(Case("flush", (2, 1), shard="optimizer"), 2, slices=True, job=("gpt bfloat16", "momentum")),
-    "swap": Run(Case("flush", (2, 1), swap="task"), 2, slices=True),
+    "swap": Run(Case("flush", (2, 1), swap="task"), 2, slices=True, job=("gpt weighted clipped", "adam")),
     "shard full": Run(Case("gpipe", (2, 1), shard="full"), 2, sequence=True, job=("gpt untied bfloat16", "momentum")),
 }
 KILLED = {"killed": "2x2x1", "killed slices": "2x2x1 slices", "killed sequence": "2x2x1 sequence"}

@@ -30,7 +30,7 @@ RUNS: dict[int, list[Run]] = {
         (Case("flush", (1, 1), batch_size=32), "gpt", "momentum", 3, None),
         (Case("interleaved", (1, 1), rounds=2), "lstm", "momentum", 5, None),
         (Case("data_parallel", (2,), threads=(2, 1)), "gpt", "adam", 5, None),
-        (Case("flush", (1, 1)), "gpt clipped", "momentum", 5, None),
+        (Case("flush", (1, 1)), "gpt weighted clipped", "momentum", 5, None),
         (Case("interleaved", (1, 1), rounds=2), "gpt clipped", "momentum", 5, None),
         (Case("interleaved", (1, 1), rounds=2), "gpt bfloat16", "adam", 5, None),
         (Case("pipedream", (1, 1)), "lstm", "momentum", 12, None),
@@ -66,7 +66,7 @@ RUNS: dict[int, list[Run]] = {
         (Case("tick_tock", (3,), 12, 2), "gpt", "adam", 3, None),
     ],
     4: [
-        (Case("flush", (2, 2), recompute=True, shard="optimizer"), "gpt clipped", "adam", 4, None),
+        (Case("flush", (2, 2), recompute=True, shard="optimizer"), "gpt weighted clipped", "adam", 4, None),
         (Case("data_parallel", (4,), shard="optimizer"), "lstm", "momentum", 4, None),
         (Case("flush", (2, 2), shard="full"), "gpt untied", "adam", 4, None),
         (Case("burst_parallel", (4, 2, 1, 2, 4), 9, 3), "gpt plain untied", "adam", 4, None),
@@ -93,16 +93,16 @@ class Noted(Unobserved):
     def __init__(self, end: int | None) -> None:
         self.end = end
         self.asked: list[int] = []
-        self.losses: list[tuple[int, float, int]] = []
+        self.losses: list[tuple[int, float, float]] = []
 
     def goes_on(self, periods: int) -> bool:
         """Until the end."""
         self.asked.append(periods)
         return self.end is None or periods < self.end
 
-    def loss(self, microbatch: int, value: float, samples: int) -> None:
+    def loss(self, microbatch: int, value: float, samples: int, weight: float) -> None:
         """Keep it."""
-        self.losses.append((microbatch, value, samples))
+        self.losses.append((microbatch, value, weight))
 
 
 def join(folder: Path, rank: int, workers: int) -> None:
@@ -130,7 +130,8 @@ def run_all(folder: Path, rank: int, workers: int) -> None:
             "position": worker.position,
             "peak_memory_bytes": worker.peak_memory_bytes,
             "events": [
-                (i.lane, i.name, *times) for i, *times in sorted(worker.records, key=lambda record: record.start_s)
+                (r.instruction.lane, r.instruction.name, r.start_s, r.end_s)
+                for r in sorted(worker.records, key=lambda record: record.start_s)
             ],
         }
         # Another segment, from the state that the first one left.
@@ -165,7 +166,7 @@ def beside_fsdp(folder: Path, rank: int, workers: int) -> None:
     """The same GPT by our engine and by PyTorch's `fully_shard`: the losses of this worker's microbatches."""
     join(folder, rank, workers)
     graph = captured("gpt plain untied", "adam")
-    found: list[list[tuple[int, float, int]]] = []
+    found: list[list[tuple[int, float, float]]] = []
     for case in FSDP_CASES:
         plan, noted = case.plan(graph), Noted(None)
         Worker(graph, plan, plan.compile(graph), rank, observer=noted).run(FSDP_STEPS)

@@ -1,0 +1,48 @@
+"""The option --resume of `hocket train`, which may stand alone or with the word auto behind it."""
+
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperCommand
+
+MUST = "must"
+"""Value of --resume when it is given without a value."""
+AUTO = "auto"
+
+Resume = Annotated[
+    str | None,
+    typer.Option(
+        "--resume",
+        metavar="[auto]",
+        help="Go on from the newest whole checkpoint, under any plan; there must be one. "
+        "--resume auto: start at step 0 if the folder has no checkpoint.",
+        show_default=False,
+    ),
+]
+
+
+class ResumingCommand(TyperCommand):
+    """A command whose option --resume takes the next word only if that is `auto`, so that it takes no argument away."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """See `click.Command.parse_args`."""
+        return super().parse_args(ctx, spelled_out(args))
+
+
+def spelled_out(words: list[str]) -> list[str]:
+    """These words with a value joined to every --resume in front of `--`."""
+    end = words.index("--") if "--" in words else len(words)
+    found: list[str] = []
+    for before, word in zip(["", *words], words[:end], strict=False):
+        if word == "--resume":
+            found.append(f"--resume={MUST}")
+        elif word == AUTO and before == "--resume":
+            found[-1] = f"--resume={AUTO}"
+        else:
+            found.append(word)
+    return [*found, *words[end:]]
+
+
+def read_resume(text: str | None) -> "bool | str":
+    """The option `resume` of `hocket.train`; what is neither word is refused there."""
+    return text is not None and (text == MUST or text)

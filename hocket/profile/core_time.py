@@ -1,0 +1,95 @@
+"""Core time: how long a thread waits for a core, and a clock that leaves these waits out.
+
+Linux counts for each thread the nanoseconds in which it could have run but had no core (`schedstat`). Other systems do not: there
+nothing was waited. Time that a hypervisor takes from the whole machine is not in it.
+"""
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+_SCHEDULED = Path("/proc/thread-self/schedstat")
+_MOST_BYTES = 128
+_TRIES = 1000  # waits in a row between two reads that are a microsecond apart
+
+
+class _Handle:
+    """The calling thread's `schedstat`, kept open: reading it takes a microsecond; to open it takes ten."""
+
+    def __init__(self) -> None:
+        self.process = os.getpid()  # a forked process must not read of its parent's thread
+        try:
+            self.number = os.open(_SCHEDULED, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            self.number = -1
+
+    def __del__(self) -> None:
+        if self.number >= 0:
+            with suppress(OSError):
+                os.close(self.number)
+
+
+_own = threading.local()
+
+
+def queued_s(scheduled: Path | None = None) -> float:
+    """Seconds for which the calling thread could have run but had no core, since it began; 0 where the kernel does not say.
+
+    Arguments:
+        scheduled: a file with nanoseconds on a core, nanoseconds in a queue for one, and turns, instead of the thread's own.
+    """
+    try:
+        if scheduled is not None:
+            return int(scheduled.read_bytes().split()[1]) * 1e-9
+        handle: _Handle | None = getattr(_own, "handle", None)
+        if handle is None or handle.process != os.getpid():
+            handle = _own.handle = _Handle()
+        if handle.number < 0:
+            return 0.0
+        return int(os.pread(handle.number, _MOST_BYTES, 0).split()[1]) * 1e-9
+    except (OSError, ValueError, IndexError):
+        return 0.0
+
+
+def on_core_s(clock: Callable[[], float] = time.perf_counter, queued: Callable[[], float] = queued_s) -> float:
+    """A clock of the calling thread that stands still while it waits for a core: differences are seconds, blocked time included.
+
+    It never runs backwards: both counts are read again where the thread had to wait between them.
+    """
+    before_s = queued()
+    for _ in range(_TRIES):
+        now_s, after_s = clock(), queued()
+        if after_s == before_s:
+            break
+        before_s = after_s
+    return now_s - after_s
+
+
+def _own_threads_s() -> float:
+    """Processor seconds of all other threads of this process."""
+    return time.process_time() - time.thread_time()
+
+
+class CoreWaits:
+    """Meter for the calling thread: seconds it waited for a core that other processes had.
+
+    A wait for a core that another thread of the same process had is the program's own doing (the second wave of `tick_tock`, threads
+    that carry messages) and is not counted. Where a process may run on several cores the count is a lower bound, because its other
+    threads may have run elsewhere.
+    """
+
+    def __init__(
+        self, queued: Callable[[], float] = queued_s, own_threads_s: Callable[[], float] = _own_threads_s
+    ) -> None:
+        self._queued, self._threads = queued, own_threads_s
+        self._queued_s, self._threads_s = queued(), own_threads_s()
+
+    def lap(self) -> float:
+        """Seconds since the last call, or since the meter was made."""
+        queued, threads = self._queued(), self._threads()
+        found = (queued - self._queued_s) - (threads - self._threads_s)
+        self._queued_s, self._threads_s = queued, threads
+        return max(0.0, found)

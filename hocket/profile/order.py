@@ -1,0 +1,39 @@
+"""Order: which samples of the data stand where in the endless stream that a job trains on.
+
+Rules of this file: no torch; the order follows from the seed and the number of samples alone.
+"""
+
+from functools import lru_cache
+
+import numpy as np
+
+from hocket.errors import InputError
+
+
+@lru_cache(maxsize=4)
+def _shuffled(epoch: int, samples: int, seed: int) -> np.ndarray:
+    return np.random.default_rng((seed, epoch)).permutation(samples)
+
+
+def indices_at(position: int, count: int, samples: int, seed: int) -> list[int]:
+    """Which samples stand in the stream from a position on; shape (count,).
+
+    Every epoch has its own shuffled order, and the stream runs on over its end.
+    """
+    out: list[int] = []
+    while len(out) < count:
+        epoch, start = divmod(position, samples)
+        taken = _shuffled(epoch, samples, seed)[start : start + count - len(out)]
+        out.extend(int(i) for i in taken)
+        position += len(taken)
+    return out
+
+
+def order(step: int, batch_size: int, samples: int, seed: int) -> list[int]:
+    """Which samples step number `step` (from 0) trains on; shape (batch_size,).
+
+    The data position is step * batch_size, and every sample is used once an epoch.
+    """
+    if step < 0 or batch_size < 1 or samples < 1:
+        raise InputError("order", f"step {step}, batch {batch_size}, {samples} samples", "step >= 0, others >= 1")
+    return indices_at(step * batch_size, batch_size, samples, seed)

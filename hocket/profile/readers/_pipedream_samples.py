@@ -1,0 +1,51 @@
+"""How many samples the minibatch of a PipeDream profile has: the file does not say it, but sizes of outputs do.
+
+Rules of this file: outputs are float32. A linear layer of a model with convolutions writes one vector of `out_features` numbers a
+sample; an LSTM's hidden state is `hidden` numbers a sample. Only where every such operator gives the same whole number is it believed.
+Sizes were compared with the inputs of the published profiles: 154,140,672 bytes of 3 x 224 x 224 images are 256 samples.
+"""
+
+import re
+from collections.abc import Iterable
+
+FLOAT_BYTES = 4
+UNKNOWN = (
+    "the size of the minibatch is not known, and a sample is a whole minibatch: say --samples, the samples of the minibatch that "
+    "was profiled"
+)
+
+# Of published profiles without such an operator, by name: the Input node of squeezenet1_0 has 154,140,672 bytes.
+_BY_NAME = {"squeezenet1_0": 256}
+_LINEAR = re.compile(r"Linear\(in_features=\d{1,9}, out_features=(\d{1,9})\b")
+_LSTM = re.compile(r"LSTM\(\d{1,9}, (\d{1,9})\)$")  # of one layer and one direction
+
+
+def samples_of(nodes: Iterable[tuple[str, tuple[float, ...]]], name: str, told: int | None = None) -> tuple[int, str]:
+    """Samples of the minibatch, and a sentence that says where the number comes from.
+
+    Arguments:
+        nodes: each operator's description and the bytes of its outputs. name: of the model. told: by the user.
+    """
+    if told is not None:
+        return told, f"figures are of a minibatch of {told} samples, as told"
+    nodes = list(nodes)
+    images = any(description.startswith("Conv2d(") for description, _ in nodes)
+    found = {size for node in nodes for size in _vectors(*node, images)}
+    if len(found) == 1:
+        (size,) = found
+        if size >= 1 and size == int(size):
+            return int(
+                size
+            ), f"figures are of a minibatch of {int(size)} samples, by the sizes of its operators' outputs"
+    if name in _BY_NAME:
+        return _BY_NAME[name], f"figures are of a minibatch of {_BY_NAME[name]} samples, as published for {name}"
+    return 1, UNKNOWN
+
+
+def _vectors(description: str, outputs_bytes: tuple[float, ...], images: bool) -> Iterable[float]:
+    """How many vectors an operator writes that writes one a sample."""
+    linear, lstm = _LINEAR.match(description), _LSTM.match(description)
+    if linear and images and int(linear[1]):
+        yield outputs_bytes[0] / FLOAT_BYTES / int(linear[1])
+    if lstm and len(outputs_bytes) == 3 and int(lstm[1]):
+        yield from (size / FLOAT_BYTES / int(lstm[1]) for size in outputs_bytes[1:])

@@ -1,0 +1,14 @@
+"""Resuming: the error of a run that is told to go on where there is no checkpoint. No torch: it is raised before a worker starts."""
+
+from pathlib import Path
+
+from hocket.errors import InputError
+
+
+def no_checkpoint(folder: Path) -> InputError:
+    """The error of a run that was told to go on, from a folder that has nothing to go on from."""
+    found = "an empty folder" if folder.is_dir() else "no such folder"
+    if folder.is_dir() and any(not path.name.startswith(".") for path in folder.iterdir()):
+        found = "a folder without checkpoints"
+    hint = "Check the name; or use --resume auto, which starts at step 0 where there is no checkpoint."
+    return InputError(f"checkpoint in {folder}", found, "a checkpoint to go on from (step-...)", hint)
