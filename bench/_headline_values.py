@@ -1,5 +1,6 @@
 """What is run for a headline, and how its figure is had from the rows of a seed."""
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import mean
@@ -59,6 +60,24 @@ Value = Callable[[Asked, int], float | None]
 
 
 @dataclass(frozen=True)
+class Kind:
+    """Display format of a figure and its ratio to the published figure.
+
+    Attributes:
+        part: called as part(ours, published).
+    """
+
+    show: str
+    part: Callable[[float, float], float]
+
+
+TIMES = Kind("{:.2f} x", lambda ours, published: ours / published)
+BY = Kind("{:.2f} x", lambda ours, published: published / ours)  # less is better
+LESS = Kind("{:.1%} less", lambda ours, published: ours / published)
+LATE = Kind("{:.1%}", lambda ours, published: (1 - ours) / (1 - published))
+
+
+@dataclass(frozen=True)
 class Headline:
     """A published figure, and how ours is had from the runs of a seed."""
 
@@ -66,7 +85,14 @@ class Headline:
     published: str
     what: str
     value: Value
-    show: str = "{:.2f} x"
+    kind: Kind = TIMES
+
+    def part(self, ours: float) -> float | None:
+        """How much of what was published ours is; None where no figure was."""
+        figure = re.search(r"[0-9.]+", self.published)
+        if figure is None:
+            return None
+        return self.kind.part(ours, float(figure[0]) / (100 if "%" in self.published else 1))
 
 
 def _over(rows: Sequence[Row | None], of: Callable[[Row], float]) -> float | None:

@@ -19,7 +19,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from hocket.plan.plan import Plan
 from hocket.profile.capture import capture
-from hocket.profile.job import Job, load_job, order
+from hocket.profile.job import Job, load_job
+from hocket.profile.order import order
 from hocket.run.drawing import Drawing
 from hocket.run.overlap import measure, noted
 from hocket.run.progress import Progress

@@ -182,7 +182,8 @@ def tradeoff(bench: Bench, every: bool) -> None:
             gains[one.name] = max((*ours, gains.get(one.name, -1.0)))
             mores[one.name] = max((*both, mores.get(one.name, -1.0)))
     shown = "; ".join(
-        f"{name}: {gains[name]:+.0%}, {f'{mores[name]:+.0%}' if mores[name] > -1 else 'never as fast'}"
+        f"{name}: {f'{gains[name]:+.0%}' if gains[name] > -1 else 'never as much'}, "
+        f"{f'{mores[name]:+.0%}' if mores[name] > -1 else 'never as fast'}"
         for name in gains
     )
     print(f"  paper: {PAPER[bench.model][1]}")

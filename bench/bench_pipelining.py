@@ -4,7 +4,7 @@
 
 Both live in the same two processes (one thread each, one core each) and train in turn, some batches a turn, so that
 whatever else the machine does meets both. torch's messages go over gloo, Hocket's through memory, as `hocket train` has
-them between workers of one machine. Where a process happens to find its memory makes any side some per cent
+them between workers of one machine, and in rows of their own over gloo, as it has them between machines. Where a process happens to find its memory makes any side some per cent
 faster or slower for as long as the process lives, and more so who is made first: so processes are launched anew several
 times, each time another side is made first and each round another one begins. Figures are medians over all rounds,
 ratios are taken round by round; those of each launch are printed, too. Every side takes its optimizer step. PipeDream
@@ -39,21 +39,28 @@ from hocket.run.engines.torch_dist import Worker
 
 MICROBATCHES, STAGES = 8, 2
 STRATEGIES, ASYNCHRONOUS = ("gpipe", "flush", "pipedream", "two_bw"), ("pipedream", "two_bw")
-SIDES = ("torch gpipe", "hocket gpipe", "hocket flush", "torch flush", "hocket pipedream", "hocket two_bw")
+SIDES = (
+    *("torch gpipe", "hocket gpipe", "gloo gpipe", "hocket flush", "gloo flush", "torch flush"),
+    *("hocket pipedream", "hocket two_bw"),
+)
+"""torch; hocket, with messages through memory; gloo: hocket with messages over gloo, as torch's."""
+ROWS = (("gloo", "gpipe"), ("gloo", "flush"), *(("hocket", strategy) for strategy in STRATEGIES))
 BESIDE = {"gpipe": "gpipe", "flush": "flush", "pipedream": "flush", "two_bw": "flush"}
 
 Turn = Callable[[int], None]  # trains so many batches
 Seconds = dict[str, float]  # medians by kind of instruction
 
 
-def hocket_worker(captured: Captured, strategy: str, rank: int, record: bool = False) -> Worker:
+def hocket_worker(
+    captured: Captured, strategy: str, rank: int, record: bool = False, shared_memory: bool = True
+) -> Worker:
     """Hocket under one strategy, its stages those of the other side: embeddings and half of the blocks; the rest."""
     names = [layer.name for layer in captured.layers]
     border = next(i for i, name in enumerate(names) if name.startswith(f"blocks.{N_LAYER // 2}"))
     stages = tuple(PlanStage(tuple(part), (s,)) for s, part in enumerate((names[:border], names[border:])))
     cluster = Cluster("two cores", (Level("local", STAGES, 1e9),), "cpu-core")
     plan = Plan(strategy, "gpt-bench", BATCH_SIZE, BATCH_SIZE // MICROBATCHES, stages, cluster)
-    return Worker(captured, plan, plan.compile(captured), rank, record=record)
+    return Worker(captured, plan, plan.compile(captured), rank, record=record, shared_memory=shared_memory)
 
 
 def hocket_turn(worker: Worker) -> Turn:
@@ -66,7 +73,7 @@ def kinds(worker: Worker, batches: int) -> list[Seconds]:
     """Train so many batches and tell what each kind of instruction took, by rank; on every rank."""
     hocket_turn(worker)(batches)
     found: dict[str, list[float]] = {}
-    for instruction, start_s, end_s in worker.records:
+    for instruction, start_s, end_s, _ in worker.records:
         found.setdefault(str(instruction.kind), []).append(end_s - start_s)
     own = {kind: statistics.median(times) for kind, times in found.items()}
     gathered: list[Seconds | None] = [None] * STAGES
@@ -101,7 +108,7 @@ def _side(side: str, captured: Captured, rank: int) -> Turn:
     whose, name = side.split()
     if whose == "torch":
         return Pipelining(name, MICROBATCHES, rank).train
-    return hocket_turn(hocket_worker(captured, name, rank))
+    return hocket_turn(hocket_worker(captured, name, rank, shared_memory=whose == "hocket"))
 
 
 def work(rank: int, folder: str, launch: int, rounds: int, batches: int) -> None:
@@ -131,7 +138,7 @@ def work(rank: int, folder: str, launch: int, rounds: int, batches: int) -> None
 
 
 def main() -> None:
-    """Print one JSON line a strategy."""
+    """Print one JSON line for each strategy and kind of message."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--launches", type=int, default=6)
     parser.add_argument("--rounds", type=int, default=3)
@@ -148,11 +155,12 @@ def main() -> None:
             allowed[strategy].append(allowed_gain(strategy, recorded, given.batches))
         for side in SIDES:
             seconds[side] += found[side]
-    for strategy in STRATEGIES:
-        ours, theirs = seconds[f"hocket {strategy}"], seconds[f"torch {BESIDE[strategy]}"]
+    for whose, strategy in ROWS:
+        ours, theirs = seconds[f"{whose} {strategy}"], seconds[f"torch {BESIDE[strategy]}"]
         ratios = [b / a for a, b in zip(ours, theirs, strict=True)]
         row: dict[str, float | str | list[float]] = {
             "hocket": strategy,
+            "messages": "gloo" if whose == "gloo" else "memory",
             "torch": BESIDE[strategy],
             "hocket_iteration_s": statistics.median(ours),
             "torch_iteration_s": statistics.median(theirs),

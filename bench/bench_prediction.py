@@ -3,9 +3,10 @@
     python bench/bench_prediction.py [--steps 24] [--rounds 3] [--workers 2 3] [--sizes 2 4 8] [--scaled]
 
 For each (workers, strategy, microbatch size) the planner's best plan is taken. In each round the job and the links are
-profiled anew, and every plan is predicted from that and trained; medians over rounds are compared. A machine that others
-share is now faster and now slower: just after the profile, and before and behind each run, all cores train a microbatch of
-the job for a second (_pace.py), and the quotient is printed; with `--scaled` predictions are multiplied by it. Prints one
+profiled anew, every plan is predicted from that, and all plans of as many workers are trained in turns (hocket/run/turns.py),
+so that they meet the same machine; medians over rounds are compared. Between turns a microbatch of the job is trained on all workers,
+and how many times as long as profiled that takes (the machine's pace, waits for cores included) is printed; with `--scaled`
+predictions are those at that pace. Prints one
 JSON line a plan (iteration time, and the errors of peak tensor memory of all rounds), then the mean absolute error, how the
 order of plans was kept, and the least and greatest memory error. Of the order it says: Spearman's rank correlation over all plans; the share of pairs that are
 predicted as they are measured, of those that differ by 5 and by 10 % at least and came in the same order in every round;
@@ -16,16 +17,14 @@ import argparse
 import itertools
 import json
 import statistics
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 import numpy as np
-from _pace import Pace, pace
 
 from hocket.demo import JOB
 from hocket.hardware.cluster import Cluster
+from hocket.plan.paced import paced_iteration_s
 from hocket.plan.plan import Plan
 from hocket.plan.predict import predict_iteration
 from hocket.plan.search import search
@@ -34,11 +33,12 @@ from hocket.profile.job import load_job
 from hocket.profile.measure import measure
 from hocket.profile.model import ModelProfile
 from hocket.run.local_links import measure_local
-from hocket.run.loop import train
+from hocket.run.turns import Turned, train_in_turns
 
 SIZES = (2, 4, 8)
 STRATEGIES = ("data_parallel", "model_parallel", "gpipe", "flush", "interleaved", "pipedream", "two_bw")
 CLEAR = (1.05, 1.10)
+TURN = 8  # steps
 
 
 @dataclass
@@ -52,32 +52,23 @@ class Case:
     memory: list[float] = field(default_factory=list)
     paces: list[float] = field(default_factory=list)
 
-    def once(
-        self,
-        profile: ModelProfile,
-        cluster: Cluster,
-        folder: Path,
-        steps: int,
-        machine: Pace,
-        profiled_s: float,
-        scaled: bool,
-    ) -> None:
-        """Predict and train.
+    def planned(self, profile: ModelProfile, cluster: Cluster) -> Plan:
+        """The plan on what was measured now."""
+        return replace(self.plan, cluster=cluster, profile_digest=profile.digest)
+
+    def add(self, plan: Plan, profile: ModelProfile, found: Turned, scaled: bool) -> None:
+        """Add a plan's predicted and measured iterations.
 
         Arguments:
-            machine: knows its pace; profiled_s: what that was just after the profile; scaled: predictions are multiplied by the
-                quotient.
+            scaled: predictions are those at the machine's pace.
         """
-        plan = replace(self.plan, cluster=cluster, profile_digest=profile.digest)
         predicted = predict_iteration(plan, profile)
-        plan.save(folder / "plan.yaml")
-        before_s = machine.seconds()
-        summary = train(JOB, folder / "plan.yaml", steps=steps)
-        pace = (before_s + machine.seconds()) / 2 / profiled_s
-        self.paces.append(pace)
-        self.predicted_s.append(predicted.iteration_s * (pace if scaled else 1.0))
-        self.measured_s.append(summary.iteration_s or float("nan"))
-        self.memory += [predicted.peak_memory_bytes[d] / peak - 1 for d, peak in summary.peak_memory_bytes.items()]
+        self.paces.append(statistics.fmean(found.slower.values()))
+        paced_s = paced_iteration_s(plan, profile, found.slower)
+        self.predicted_s.append(paced_s if scaled else predicted.iteration_s)
+        self.measured_s.append(found.summary.iteration_s or float("nan"))
+        peaks = found.summary.peak_memory_bytes
+        self.memory += [predicted.peak_memory_bytes[d] / peak - 1 for d, peak in peaks.items()]
 
 
 def plans(profile: ModelProfile, cluster: Cluster, batch_size: int, sizes: Sequence[int]) -> list[Case]:
@@ -97,17 +88,15 @@ def run(rounds: int, steps: int, workers: Sequence[int], sizes: Sequence[int], s
     """All rounds."""
     job, cases = load_job(JOB), dict[int, list[Case]]()
     for _ in range(rounds):
-        with tempfile.TemporaryDirectory() as name, pace(JOB) as machine:
-            folder = Path(name)
-            profile = measure(job, (1, *SIZES), budget_s=30, neighbours=usual_neighbours())
-            profile.save(folder / "profile.json")
-            profiled_s = machine.seconds()
-            for count in workers:
-                cluster = measure_local(count)
-                if count not in cases:
-                    cases[count] = plans(profile, cluster, job.batch_size, sizes)
-                for case in cases[count]:
-                    case.once(profile, cluster, folder, steps, machine, profiled_s, scaled)
+        profile = measure(job, (1, *SIZES), budget_s=30, neighbours=usual_neighbours())
+        for count in workers:
+            cluster = measure_local(count)
+            if count not in cases:
+                cases[count] = plans(profile, cluster, job.batch_size, sizes)
+            now = [case.planned(profile, cluster) for case in cases[count]]
+            found = train_in_turns(JOB, now, steps=steps, turn_steps=min(TURN, steps), profile=profile)
+            for case, plan, turned in zip(cases[count], now, found, strict=True):
+                case.add(plan, profile, turned, scaled)
     return [case for own in cases.values() for case in own]
 
 

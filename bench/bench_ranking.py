@@ -4,7 +4,8 @@
 
 Every (stages p, tensor-parallel width t, columns d) whose product is the number of workers, with the schedules that it allows:
 data_parallel, or flush, gpipe, two_bw and, in two chunks a device, interleaved; cuts are the planner's. Profiles of a device and of
-members, and the cluster, are measured first, in this process; nothing is fitted to the runs. Prints one JSON line a way, then
+members, and the cluster, are measured first, in this process; nothing is fitted to the runs. The ways of one width are trained in
+turns (hocket/run/turns.py), so that they meet the same machine. Prints one JSON line a way, then
 Spearman's rank correlation for each number of workers and the mean absolute error of the iteration time. Eight workers share this
 machine's cores: what is compared there is work, waiting and memory, not speed.
 """
@@ -12,10 +13,8 @@ machine's cores: what is compared there is work, waiting and memory, not speed.
 import argparse
 import json
 import statistics
-import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 from bench_prediction import Case, order
 
@@ -23,14 +22,16 @@ from hocket.demo import JOB
 from hocket.hardware.cluster import Cluster
 from hocket.plan.hunt import make_plan
 from hocket.plan.mesh import Mesh
+from hocket.plan.plan import Predicted
 from hocket.plan.plane import Plane
 from hocket.plan.predict import predict_iteration
 from hocket.profile.companions import usual_neighbours
 from hocket.profile.job import Job, load_job
 from hocket.profile.model import ModelProfile
+from hocket.run.listener import Summary
 from hocket.run.local_links import measure_local
-from hocket.run.loop import train
 from hocket.run.measure_member import measure_member
+from hocket.run.turns import train_in_turns
 
 WIDTHS, MICROBATCH = (1, 2, 4), 2
 FLUSHED = ("flush", "gpipe", "two_bw")
@@ -61,26 +62,32 @@ def run(job: Job, workers: list[int], steps: int, rounds: int) -> dict[int, list
     """Profile, predict and train in rounds."""
     found: dict[int, list[Case]] = {}
     for _ in range(rounds):
-        with tempfile.TemporaryDirectory() as name:
-            folder, profiles = Path(name), dict[int, ModelProfile]()
-            for width in WIDTHS:
-                busy = usual_neighbours()
-                profiles[width] = measure_member(job, width, (1, MICROBATCH), budget_s=15, neighbours=busy)
-                profiles[width].save(folder / f"profile-{width}.json")
-            for count in workers:
-                cluster = measure_local(count)
-                now = list(ways(profiles, cluster, job.batch_size))
-                for way, fresh in zip(found.setdefault(count, now), now, strict=True):
-                    way.plan = fresh.plan
-                    once(way, profiles[way.plan.tensor], folder, steps)
+        profiles = {
+            width: measure_member(job, width, (1, MICROBATCH), budget_s=15, neighbours=usual_neighbours())
+            for width in WIDTHS
+        }
+        for count in workers:
+            cluster = measure_local(count)
+            now = list(ways(profiles, cluster, job.batch_size))
+            known = found.setdefault(count, now)
+            for way, fresh in zip(known, now, strict=True):
+                way.plan = fresh.plan
+            for width in WIDTHS:  # groups are kept on cores in another way than single workers
+                own = [way for way in known if way.plan.tensor == width]
+                if own:
+                    together(own, profiles[width], steps)
     return found
 
 
-def once(way: Case, profile: ModelProfile, folder: Path, steps: int) -> None:
-    """Predict and train."""
-    predicted = predict_iteration(way.plan, profile)
-    way.plan.save(folder / "plan.yaml")
-    summary = train(JOB, folder / "plan.yaml", steps=steps)
+def together(ways: list[Case], profile: ModelProfile, steps: int) -> None:
+    """Predict some ways, and train them in turns."""
+    plans = [way.plan for way in ways]
+    for way, turned in zip(ways, train_in_turns(JOB, plans, steps=steps, turn_steps=max(4, steps // 2)), strict=True):
+        add(way, predict_iteration(way.plan, profile), turned.summary)
+
+
+def add(way: Case, predicted: Predicted, summary: Summary) -> None:
+    """Keep and print what was predicted and found."""
     way.predicted_s.append(predicted.iteration_s)
     way.measured_s.append(summary.iteration_s or float("nan"))
     way.memory += [

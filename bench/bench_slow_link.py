@@ -3,8 +3,9 @@
     python bench/bench_slow_link.py
 
 Two workers in two network namespaces joined by a veth pair that is shaped to 200 Mbit/s, then 2 Gbit/s. For each: the
-link is measured, the job profiled, the planner chooses by itself, and its plan and DDP train in turn; ratios of median
-iteration times from the same run. Needs root and iproute2; says so and stops elsewhere.
+link is measured, the job profiled, and the planner chooses by itself, once among synchronous strategies (the default)
+and once among all (`--stale`: weights may be an update or more behind). Both plans and DDP train in turn; ratios of
+median iteration times from the same run. Needs root and iproute2; says so and stops elsewhere.
 """
 
 import json
@@ -12,6 +13,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,7 @@ from hocket.typed import read_as
 
 JOB = HERE / "jobs" / "vgg.py"
 ROUNDS = 2
+CHOICES = {"synchronous": True, "stale": False}
 STEPS = {200: 12, 2000: 30}
 
 
@@ -47,54 +50,52 @@ def workers(arguments: list[str]) -> dict[str, Any]:
     return last_json("".join(reversed(outputs)))
 
 
-def compare(mbit_per_s: int, folder: Path) -> dict[str, Any]:
-    """Measure, plan and train on both sides over a link of one speed."""
+def compare(mbit_per_s: int, folder: Path) -> Iterator[dict[str, Any]]:
+    """Measure, plan and train on both sides over a link of one speed: a row for each kind of choice."""
     with slow_link(mbit_per_s):
         level = read_as(Level, workers([sys.executable, str(HERE / "_links.py")]), "link")
         cluster = Cluster(f"two workers, {mbit_per_s} Mbit/s", (level,), "cpu-core")
         profile = measure(load_job(JOB), (2, 4, 8, 16), budget_s=20)
         profile.save(folder / "profile.json")
-        found = search(profile, cluster, 32, profile_path="profile.json", synchronous=False)
-        plan = found.best.plan
-        plan.save(folder / "plan.yaml")
+        chosen = {
+            name: search(profile, cluster, 32, profile_path="profile.json", synchronous=synchronous)
+            for name, synchronous in CHOICES.items()
+        }
         steps = str(STEPS[mbit_per_s])
-        ours, theirs = [], []
+        ours: dict[str, list[float]] = {name: [] for name in chosen}
+        theirs = []
+        for name, found in chosen.items():
+            found.best.plan.save(folder / f"{name}.yaml")
         for _ in range(ROUNDS):
-            train = [
-                sys.executable,
-                "-m",
-                "hocket",
-                "train",
-                str(JOB),
-                str(folder / "plan.yaml"),
-                "--steps",
-                steps,
-                "--json",
-            ]
-            ours.append(workers(train)["iteration_s"])
+            for name in chosen:
+                train = [sys.executable, "-m", "hocket", "train", str(JOB), str(folder / f"{name}.yaml")]
+                ours[name].append(workers([*train, "--steps", steps, "--json"])["iteration_s"])
             theirs.append(workers([sys.executable, str(HERE / "_ddp.py"), steps])["iteration_s"])
-    best = {c.strategy: c.iteration_s for c in reversed(found.candidates)}
-    return {
-        "link_mbit_per_s": mbit_per_s,
-        "measured_mbit_per_s": level.bandwidth_bytes_per_s * 8 / 1e6,
-        "chosen": f"{plan.strategy} {found.best.config}, microbatches of {plan.microbatch_size}",
-        "predicted_iteration_s": found.best.iteration_s,
-        "predicted_data_parallel_s": best.get("data_parallel"),
-        "hocket_iteration_s": statistics.median(ours),
-        "ddp_iteration_s": statistics.median(theirs),
-        "ddp_by_hocket": statistics.median(b / a for a, b in zip(ours, theirs, strict=True)),
-    }
+    for name, found in chosen.items():
+        plan, best = found.best.plan, {c.strategy: c.iteration_s for c in reversed(found.candidates)}
+        yield {
+            "link_mbit_per_s": mbit_per_s,
+            "measured_mbit_per_s": level.bandwidth_bytes_per_s * 8 / 1e6,
+            "updates": name,
+            "chosen": f"{plan.strategy} {found.best.config}, microbatches of {plan.microbatch_size}",
+            "predicted_iteration_s": found.best.iteration_s,
+            "predicted_data_parallel_s": best.get("data_parallel"),
+            "hocket_iteration_s": statistics.median(ours[name]),
+            "ddp_iteration_s": statistics.median(theirs),
+            "ddp_by_hocket": statistics.median(b / a for a, b in zip(ours[name], theirs, strict=True)),
+        }
 
 
 def main() -> None:
-    """Print one JSON line a link speed."""
+    """Print one JSON line for each link speed and kind of choice."""
     reason = missing()
     if reason:
         print(f"skipped: {reason}")
         return
     for speed in STEPS:
         with tempfile.TemporaryDirectory() as folder:
-            print(json.dumps(compare(speed, Path(folder))), flush=True)
+            for row in compare(speed, Path(folder)):
+                print(json.dumps(row), flush=True)
 
 
 if __name__ == "__main__":

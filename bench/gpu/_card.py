@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,8 +31,10 @@ def parsed(parser: argparse.ArgumentParser, smoke: Mapping[str, Any]) -> argpars
         SystemExit: there is no GPU, and no --smoke.
     """
     parser.add_argument("--budget", type=float, default=20.0, help="GiB of the card that each contestant may have")
+    parser.add_argument("--within", type=float, default=500.0, help="seconds for all contestants together")
     parser.add_argument("--only", help="one contestant, in this process: prints a JSON line")
     parser.add_argument("--save", action="store_true", help="keep the figures under bench/gpu/results")
+    parser.add_argument("--result", type=Path, help="also write the figures to this JSON file")
     parser.add_argument("--smoke", action="store_true", help="tiny sizes on a CPU: whether it runs, not how fast")
     if "--smoke" in sys.argv:
         parser.set_defaults(**smoke)
@@ -80,25 +83,42 @@ def peaks(device: torch.device) -> dict[str, int | None]:
     }
 
 
-def contest(script: str, names: Sequence[str], rounds: int = 1) -> list[dict[str, Any]]:
-    """What each contestant says, in turns, so that a machine that slows down slows all; one that fails says why instead."""
-    found = []
-    for _ in range(rounds):
-        for name in names:
-            command = [sys.executable, script, *sys.argv[1:], "--only", name]
-            done = subprocess.run(command, capture_output=True, text=True, env=_environment(), check=False)
+def contest(script: str, names: Sequence[str], within_s: float) -> list[dict[str, Any]]:
+    """Run each contestant in a process of its own, one after the other; a row says what it found or why it failed.
+
+    Arguments:
+        within_s: seconds for all of them; a contestant that has none left fails, and the others keep their rows.
+    """
+    found: list[dict[str, Any]] = []
+    end_s = time.monotonic() + within_s
+    for name in names:
+        row: dict[str, Any] = {"name": name}
+        command = [sys.executable, script, *sys.argv[1:], "--only", name]
+        left_s = end_s - time.monotonic()
+        try:
+            if left_s <= 0:
+                raise subprocess.TimeoutExpired(command, 0)
+            done = subprocess.run(
+                command, capture_output=True, text=True, env=environment(), check=False, timeout=left_s
+            )
+        except subprocess.TimeoutExpired:
+            row["failed"] = f"no time left of {within_s:.0f} s"
+        else:
             lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
             if done.returncode == 0 and lines:
-                found.append({"name": name, **json.loads(lines[-1])})
-                continue
-            text = [line for line in done.stderr.splitlines() if line.strip()] or ["no word"]
-            memory = any("OutOfMemoryError" in line for line in text)
-            found.append({"name": name, "failed": "out of memory" if memory else text[-1][:200]})
-            print(f"{name}: {found[-1]['failed']}", file=sys.stderr)
+                row |= json.loads(lines[-1])
+            else:
+                text = [line for line in done.stderr.splitlines() if line.strip()] or ["no word"]
+                memory = any("OutOfMemoryError" in line for line in text)
+                row["failed"] = "out of memory" if memory else text[-1][:200]
+        if "failed" in row:
+            print(f"{name}: {row['failed']}", file=sys.stderr)
+        found.append(row)
     return found
 
 
-def _environment() -> dict[str, str]:
+def environment() -> dict[str, str]:
+    """The environment of a contestant: this checkout comes first."""
     root = str(Path(__file__).resolve().parents[2])
     return {**os.environ, "PYTHONPATH": os.pathsep.join([root, os.environ.get("PYTHONPATH", "")])}
 
@@ -166,12 +186,15 @@ def table(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, tuple[str, fl
 
 
 def show(name: str, given: argparse.Namespace, rows: list[dict[str, Any]], text: str) -> None:
-    """Print a table, and keep it with what it was made of, if asked for."""
+    """Print a table, and write it with the figures that it was made of, if asked to."""
     card = "a CPU, --smoke: no figure of these says anything" if given.smoke else torch.cuda.get_device_name(0)
     print(f"{name} on {card}, torch {torch.__version__}\n\n{text}")
+    arguments = {key: value for key, value in vars(given).items() if key != "result"}
+    found = {"device": card, "torch": torch.__version__, "arguments": arguments, "rows": rows}
+    paths = [given.result] if given.result else []
     if given.save:
         RESULTS.mkdir(exist_ok=True)
-        path = RESULTS / f"{name}{'-smoke' if given.smoke else ''}.json"
-        found = {"device": card, "torch": torch.__version__, "arguments": vars(given), "rows": rows}
+        paths.append(RESULTS / f"{name}{'-smoke' if given.smoke else ''}.json")
+    for path in paths:
         path.write_text(json.dumps(found, indent=1) + "\n")
         print(f"kept in {path.name}")

@@ -80,7 +80,7 @@ def main() -> None:
         print(json.dumps(CONTESTANTS[given.only](given)))
         return
     names = [name for name in CONTESTANTS if name != "deepspeed" or importlib.util.find_spec("deepspeed")]
-    rows = card.contest(__file__, names)
+    rows = card.contest(__file__, names, given.within)
     base = next((row["samples_per_s"] for row in rows if row["name"] == "fsdp2" and "failed" not in row), None)
     for row in rows:
         if base and "failed" not in row:
@@ -144,7 +144,7 @@ class Losses(Unobserved):
     def __init__(self) -> None:
         self.found: list[tuple[float, int]] = []
 
-    def loss(self, microbatch: int, value: float, samples: int) -> None:
+    def loss(self, microbatch: int, value: float, samples: int, weight: float) -> None:
         """One microbatch's."""
         self.found.append((value, samples))
 

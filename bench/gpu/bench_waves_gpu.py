@@ -74,7 +74,7 @@ def main() -> None:
         print(json.dumps(sizes_of(given, name, way)))
         return
     jobs = given.jobs.split(",")
-    found = card.contest(__file__, [f"{name}: {way}" for name in jobs for way in WAYS])
+    found = card.contest(__file__, [f"{name}: {way}" for name in jobs for way in WAYS], given.within)
     rows = [rowed for row in found for rowed in spread(row)]
     texts = [text_of([row for row in rows if row["name"].startswith(f"{name}:")]) for name in jobs]
     card.show("waves", given, rows, "\n\n".join(texts))

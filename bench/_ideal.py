@@ -1,0 +1,57 @@
+"""Ideal baseline of Figure 5.15b: jobs run exactly as the allocation says, all the time and at once, with no rounds and no leases.
+
+At every arrival and every finish the policy is asked; in between each job does its steps at its effective throughput, the sum of
+throughputs by its parts of the time. No cluster can do that: it is what rounds are to come close to.
+Source: section 5.7.5.
+"""
+
+from collections.abc import Sequence
+from math import inf
+
+import numpy as np
+
+from hocket.cluster.core import Policy
+from hocket.cluster.snapshot import Active, Snapshot
+from hocket.cluster.throughputs import ThroughputTable
+from hocket.cluster.workers import WorkerType
+from hocket.cluster.workload import Workload
+from hocket.errors import InternalError
+
+
+def ideal_jct_s(
+    work: Workload, types: Sequence[WorkerType], table: ThroughputTable, policy: Policy, first: int, last: int
+) -> np.ndarray:
+    """Seconds from arrival to last step of jobs `first` to `last`; others go on coming until those are finished.
+
+    Raises:
+        InternalError: the policy gives nothing to anybody, and nobody comes any more.
+    """
+    columns = table.columns(tuple(types))
+    jobs, arrives_s = work.jobs, [job.arrived_s for job in work.jobs]
+    steps_per_s = table.throughputs(table.rows(jobs), tuple(types), columns)
+    remaining = np.array([job.steps for job in jobs])
+    finished_s = np.full(len(jobs), np.nan)
+    here: list[int] = []
+    came, now_s, waiting = 0, 0.0, set(range(first, last))
+    while waiting:
+        while came < len(jobs) and arrives_s[came] <= now_s:
+            here.append(came)
+            came += 1
+        rate = np.zeros(len(here))
+        if here:
+            active = tuple(Active(jobs[k], float(remaining[k]), now_s - arrives_s[k]) for k in here)
+            there = Snapshot(tuple(types), columns, active, steps_per_s[here], now_s=now_s)
+            rate = policy(there).throughput(there)
+        own = np.array(here, dtype=np.int64)
+        ends_s = now_s + np.divide(remaining[own], rate, out=np.full(len(here), inf), where=rate > 0)
+        next_s = min(float(ends_s.min(initial=inf)), arrives_s[came] if came < len(jobs) else inf)
+        if next_s == inf:
+            raise InternalError("ideal baseline: nobody has any time, and nobody comes")
+        done = ends_s <= next_s
+        remaining[own] -= rate * (next_s - now_s)
+        now_s = next_s
+        finished_s[own[done]] = now_s
+        waiting.difference_update(own[done].tolist())
+        here = own[~done].tolist()
+    found: np.ndarray = (finished_s - np.array(arrives_s))[first:last]
+    return found

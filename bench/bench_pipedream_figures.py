@@ -1,0 +1,156 @@
+"""PipeDream's microbenchmarks, foreseen from its public profiles: dissertation figures 2.15, 2.16 and 2.17.
+
+    python -m bench.bench_pipedream_figures
+    python -m bench.bench_pipedream_figures --only 2.16
+
+Devices are those of one server of Cluster-A: four V100s of 16 GB with 12 GB/s of PCIe each. Minibatches are those of
+section 2.5.1, for which a profile's figures are scaled in proportion. GNMT-16 has no public profile. Each figure's heading says what the text publishes.
+"""
+
+import argparse
+from collections.abc import Callable, Iterator
+
+from bench import pipedream_reference as reference
+from hocket.errors import RefusedError
+from hocket.hardware.cluster import Cluster
+from hocket.plan.predict import predict_choice
+from hocket.profile.model import ModelProfile
+from hocket.strategies._choices import Choice, Situation, cut
+from hocket.strategies._partition import partition
+from hocket.strategies._partition_cuts import cuts as cuts_of
+from hocket.strategies._pipedream_cost import evaluate, journeys, owners
+
+A = reference.CLUSTERS["A1x4"]
+GB = 1e9
+SAMPLES = {"gnmt": 64, "vgg16": 64, "resnet50": 128, "alexnet": 256}  # a device, section 2.5.1
+Stages = tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]  # (layers, devices) from input to output
+
+
+def everywhere(profile: ModelProfile, cluster: Cluster) -> Stages:
+    """Data parallelism: one stage on every device."""
+    return ((tuple(range(len(profile.layers))), tuple(range(cluster.devices))),)
+
+
+def run(profile: ModelProfile, size: int, stages: Stages, strategy: str, **options: int) -> tuple[float, list[float]]:
+    """Samples a second, and peak bytes of the first device of every stage, with minibatches of so many samples."""
+    batch = size * len(stages[0][1]) if strategy == "data_parallel" else size
+    situation = Situation(profile, A, batch, (size,))
+    stage_cuts = tuple(cut(situation, layers, devices) for layers, devices in stages)
+    found = predict_choice(situation, strategy, Choice(stage_cuts, size, batch // size, dict(options)))
+    return found.samples_per_s, [found.peak_memory_bytes[devices[0]] for _, devices in stages]
+
+
+def straight(profile: ModelProfile, size: int, memory_bytes: float | None = None) -> Stages:
+    """Four stages of the partitioner, without replicas.
+
+    Raises:
+        RefusedError: no four stages fit into so much memory a device.
+    """
+    found = partition(profile, A, size, replicate=False, exact_devices=True, memory_bytes=memory_bytes)
+    return tuple((tuple(layers), tuple(devices)) for layers, devices in found.stages)
+
+
+def gigabytes(sizes: list[float]) -> str:
+    """GB of some sizes in bytes."""
+    return " ".join(f"{size / GB:5.2f}" for size in sizes)
+
+
+def memory() -> None:
+    """GB of each stage beside data parallelism (figure 2.15)."""
+    print(
+        "\nFigure 2.15: GB a device, four straight stages; published: the fullest stage is on par with data parallelism"
+    )
+    for model in ("vgg16", "resnet50", "gnmt"):
+        profile, size = reference.profile(model), SAMPLES[model]
+        _, (plain,) = run(profile, size, everywhere(profile, A), "data_parallel")
+        print(f"  {model}, {size} samples: data parallelism {gigabytes([plain])}")
+        for name, limit in (("fastest", None), ("fastest within data parallelism's memory", plain)):
+            try:
+                rate, sizes = run(profile, size, straight(profile, size, limit), "pipedream")
+            except RefusedError:
+                print(f"    {name}: none")
+                continue
+            times = max(sizes) / plain
+            print(f"    {name}: stages {gigabytes(sizes)}, fullest {times:.2f} of it; {rate:.0f} samples/s")
+
+
+def sent_bytes(profile: ModelProfile, size: int, stages: Stages) -> float:
+    """Bytes that all devices send for one sample: activations, their gradients, and a ring all-reduce in every round of replicas."""
+    sizes, total = profile.tensor_bytes(size), 0.0
+    for index, source, last in journeys(profile, owners(stages, len(profile.layers))):
+        total += float(sizes[index]) * (2 if profile.tensors[index].gradient else 1) * (last - source)
+    for layers, devices in stages:
+        # A ring sends 2 (r - 1) times the weights in all, once in r minibatches.
+        total += 2 * (len(devices) - 1) * profile.weights_bytes(sorted(layers)) / len(devices)
+    return total / size
+
+
+def two_stages(profile: ModelProfile, size: int) -> Iterator[Stages]:
+    """Every two stages on four devices."""
+    places = cuts_of(profile, size)
+    last = len(places.masks) - 1
+    for k in range(1, last):
+        for first in (1, 2, 3):
+            yield (
+                (tuple(places.layers(0, k)), tuple(range(first))),
+                (tuple(places.layers(k, last)), tuple(range(first, 4))),
+            )
+
+
+def best_other(profile: ModelProfile, size: int) -> Stages:
+    """The fastest of two stages with replicas, four without, and the partitioner's, if it has several."""
+    found = partition(profile, A, size, sync="ring", exact_devices=True, data_parallel_within=0.0)
+    known = (straight(profile, size), tuple((tuple(layers), tuple(devices)) for layers, devices in found.stages))
+    candidates = [*(one for one in known if len(one) > 1), *two_stages(profile, size)]
+    return min(candidates, key=lambda stages: evaluate(profile, A, size, stages, sync="ring").bottleneck_s)
+
+
+def communication() -> None:
+    """Bytes a sample of data parallelism and of other configurations (figure 2.16)."""
+    print(
+        "\nFigure 2.16: MB sent for a sample by four devices; published, best other by data parallelism: far less for"
+    )
+    print("  GNMT-8, GNMT-16 and VGG-16, more for ResNet-50")
+    for model in ("gnmt", "vgg16", "resnet50", "alexnet"):
+        profile, size = reference.profile(model), SAMPLES[model]
+        plain = sent_bytes(profile, size, everywhere(profile, A))
+        cells = []
+        for name, stages in (("fastest other", best_other(profile, size)), ("straight", straight(profile, size))):
+            config = "-".join(str(len(devices)) for _, devices in stages)
+            sent = sent_bytes(profile, size, stages)
+            cells.append(f"{name} {config} {sent / 1e6:.2f} ({sent / plain:.2f})")
+        print(f"  {model}, {size} samples: data parallelism {plain / 1e6:.2f}, {', '.join(cells)}")
+
+
+def in_flight() -> None:
+    """Throughput and memory of GNMT-8 by inputs in flight (figure 2.17)."""
+    print(
+        "\nFigure 2.17, GNMT-8, four straight stages: samples/s and GB of each stage by inputs in flight; published: memory"
+    )
+    print("  grows from 2 to 7; 4 (NOAM) and 7 have the highest throughput; without pipelining memory differs by stage")
+    profile, size = reference.profile("gnmt"), SAMPLES["gnmt"]
+    stages = straight(profile, size)
+    for count in (1, 2, 3, 4):
+        rate, sizes = run(profile, size, stages, "pipedream", in_flight=count)
+        print(f"  {count}: {rate:6.1f} samples/s, {gigabytes(sizes)}")
+    print("  7: left out; the strategy admits NOAM inputs at most")
+
+
+FIGURES: dict[str, Callable[[], None]] = {"2.15": memory, "2.16": communication, "2.17": in_flight}
+
+
+def main() -> None:
+    """Print the figures."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--only", choices=tuple(FIGURES), help="one figure")
+    asked = parser.parse_args()
+    if not (reference.DATA / "profiles").is_dir():
+        print(f"Left out: the public profiles are not in {reference.DATA / 'profiles'}.")
+        return
+    for number, figure in FIGURES.items():
+        if asked.only in (None, number):
+            figure()
+
+
+if __name__ == "__main__":
+    main()

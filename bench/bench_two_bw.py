@@ -1,0 +1,243 @@
+"""PipeDream-2BW's study, foreseen without devices: dissertation figures 3.6 to 3.12, on AWS p3.16xlarge servers.
+
+    python bench/bench_two_bw.py            # all figures
+    python bench/bench_two_bw.py --only 3.9
+
+The paper names models by their number of parameters and prints no sizes; those below have so many. Servers have eight V100s of 16 GB
+with NVLink, and 25 Gbit/s between them. Each system has its fastest microbatch, a power of two that fits into 16 GB, if nothing else is
+said; blocks are recomputed, numbers have 16 bits. Seconds and bytes are worked out by `hocket.cost.analytic`; each row says what the text publishes.
+"""
+
+import argparse
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import cache
+
+from hocket.cost.analytic import analytic
+from hocket.errors import RefusedError
+from hocket.hardware import catalog
+from hocket.hardware.cluster import Cluster, Level
+from hocket.passes.borders import StageCut
+from hocket.plan.mesh import Mesh
+from hocket.plan.meshed import simulated
+from hocket.plan.plane import Plane
+from hocket.plan.predict import predict_choice
+from hocket.profile.model import ModelProfile
+from hocket.profile.transformer import Transformer
+from hocket.strategies._choices import Choice, Situation, cut
+
+V100 = catalog.device_type("v100-16gb")
+GB = 1e9
+SIZES = (1, 2, 4, 8, 16, 32, 64)
+
+
+def gpt(layers: int, hidden: int, heads: int) -> Transformer:
+    """A GPT of 512 words a sample and 51,200 in all."""
+    return Transformer(f"gpt {layers} x {hidden}", layers, hidden, heads, 51200, 512)
+
+
+def bert(layers: int, hidden: int, heads: int) -> Transformer:
+    """A BERT of 512 words a sample and 30,522 in all: attention sees both ways, the output layer has a square matrix."""
+    return Transformer(
+        f"bert {layers} x {hidden}", layers, hidden, heads, 30522, 512, causal=False, token_types=2, head_transform=True
+    )  # fmt: skip
+
+
+GPTS = {"0.8B": gpt(16, 1920, 24), "1.3B": gpt(24, 2048, 32), "2.2B": gpt(48, 1920, 24), "3.8B": gpt(48, 2560, 32)}
+BERTS = {"2.2B": bert(48, 1920, 24), "3.8B": bert(48, 2560, 32)}
+
+
+def servers(devices: int) -> Cluster:
+    """Servers of eight."""
+    inside = Level("server", min(8, devices), 30e9, 0.0, False)
+    outside = (Level("cluster", devices // 8, 25e9 / 8, 20e-6),) if devices > 8 else ()
+    return Cluster("p3.16xlarge", (inside, *outside), "v100-16gb")
+
+
+@dataclass(frozen=True)
+class Found:
+    """Samples a second, bytes of the fullest device, and the microbatch."""
+
+    samples_per_s: float
+    peak_bytes: float
+    microbatch: int
+
+    @property
+    def fits(self) -> bool:
+        """True if the peak fits in the memory of a device."""
+        return self.peak_bytes <= V100.memory_bytes
+
+
+@cache
+def profile_of(model: Transformer, recompute: bool) -> ModelProfile:
+    """The model's layers on a V100."""
+    return analytic(model, V100, recompute="full" if recompute else "none", microbatch_sizes=SIZES)
+
+
+def run(
+    model: Transformer, strategy: str, devices: int, depth: int, batch: int, microbatch: int, recompute: bool = True
+) -> Found | None:
+    """One configuration: stages of about equal numbers of blocks, a pipeline in each server, replicas of a stage across them.
+
+    Returns:
+        None where the batch does not divide so, or the strategy refuses.
+    """
+    width = devices // depth
+    if batch % (width * microbatch):
+        return None
+    profile, cluster = profile_of(model, recompute), servers(devices)
+    count = len(profile.layers)
+    ends = [0, *(1 + round(model.layers * s / depth) for s in range(1, depth)), count]
+    situation = Situation(profile, cluster, batch, (microbatch,))
+    stages: tuple[StageCut, ...] = tuple(
+        cut(situation, range(ends[s], ends[s + 1]), tuple(s + depth * k for k in range(width))) for s in range(depth)
+    )
+    if depth == 1:
+        stages = (cut(situation, range(count), tuple(range(devices))),)
+    try:
+        found = predict_choice(situation, strategy, Choice(stages, microbatch, batch // microbatch))
+    except RefusedError:
+        return None
+    return Found(batch / found.iteration_s, max(found.peak_memory_bytes.values()), microbatch)
+
+
+def best(found: Iterable[Found | None]) -> Found | None:
+    """The fastest that fits."""
+    return max((one for one in found if one is not None and one.fits), key=lambda one: one.samples_per_s, default=None)
+
+
+def tensor(model: Transformer, devices: int, batch: int, width: int) -> Found | None:
+    """Tensor model parallelism over so many devices, data parallelism over the groups."""
+
+    def source(width: int, recompute: str, sizes: tuple[int, ...], sequence_parallel: bool = False) -> ModelProfile:
+        return analytic(
+            model, V100, tensor=width, recompute=recompute, microbatch_sizes=sizes, sequence_parallel=sequence_parallel
+        )
+
+    plane = Plane(source, servers(devices), width, "full", SIZES, False, shards=("none",))
+    meshes = [mesh for mesh in plane.meshes(batch) if mesh.depth == 1]
+
+    def one(mesh: Mesh) -> Found:
+        found = simulated(plane, mesh)
+        return Found(batch / found.iteration_s, found.bytes, mesh.samples)
+
+    return best(map(one, meshes))
+
+
+def throughputs(title: str, model: Transformer, devices: int, depth: int, batches: tuple[int, ...]) -> None:
+    """Samples a second of five systems (figures 3.6 and 3.10)."""
+    print(f"\n{title}: samples/s (microbatch), 2BW against the others")
+    for batch in batches:
+        rows = {
+            "tensor": tensor(model, devices, batch, depth),
+            "inter-layer": best(run(model, "model_parallel", devices, depth, batch, b) for b in SIZES),
+            "GPipe": best(run(model, "gpipe", devices, depth, batch, b) for b in SIZES),
+            "Flush": best(run(model, "flush", devices, depth, batch, b) for b in SIZES),
+            "2BW": best(run(model, "two_bw", devices, depth, batch, b) for b in SIZES),
+        }
+        ours = rows["2BW"]
+        cells = [
+            f"{name} out of memory" if found is None else f"{name} {found.samples_per_s:.1f} ({found.microbatch})"
+            for name, found in rows.items()
+        ]
+        ratios = [
+            f"{name} {ours.samples_per_s / found.samples_per_s:.2f}"
+            for name, found in rows.items()
+            if found is not None and ours is not None and name != "2BW"
+        ]
+        print(f"  batch {batch:5}: {', '.join(cells)}\n{'':15}2BW is ahead of {', '.join(ratios)}", flush=True)
+
+
+def memory(title: str, model: Transformer) -> None:
+    """GB of the fullest of eight devices, with one microbatch size for all (figures 3.7 and 3.11)."""
+    print(f"\n{title}: GB of the fullest device, microbatches of 4, eight stages")
+    for batch in (32, 64, 128):
+        cells = []
+        for name, strategy in (
+            ("inter-layer", "model_parallel"), ("GPipe", "gpipe"), ("Flush", "flush"), ("2BW", "two_bw")
+        ):  # fmt: skip
+            found = run(model, strategy, 8, 8, batch, 4)
+            cells.append(
+                f"{name} " + ("-" if found is None else f"{found.peak_bytes / GB:.1f}{'' if found.fits else ' (out)'}")
+            )
+        print(f"  batch {batch:4}: {', '.join(cells)}", flush=True)
+
+
+def configurations() -> None:
+    """Throughput of 2BW by depth, microbatch and batch (figure 3.8)."""
+    print(
+        "\nFigure 3.8, GPT 1.3B on 64: samples/s of (p, b) by batch; published: grows with the batch, (8, 32) above (8, 8)"
+    )
+    batches = (512, 1024, 2048, 4096, 8192)
+    for depth, size in ((4, 1), (4, 4), (8, 8), (8, 32)):
+        found = [run(GPTS["1.3B"], "two_bw", 64, depth, batch, size) for batch in batches]
+        cells = ["       - " if one is None else f"{one.samples_per_s:8.1f}{' ' if one.fits else '*'}" for one in found]
+        print(f"  ({depth}, {size:2}): {' '.join(cells)}", flush=True)
+    print(f"  batches {batches}; *: does not fit; -: fewer microbatches in a pipeline than stages, which 2BW needs")
+
+
+def sizes_by_depth() -> None:
+    """Billions of parameters of the largest GPT that 2BW trains, by depth (figure 3.9)."""
+    print(
+        "\nFigure 3.9: largest GPT on 64 V100s with 2BW, blocks of 4,096; published: almost 30 billion, more with depth"
+    )
+    for depth in (2, 4, 8, 16, 32, 64):
+        low, high = 0, 64
+        while low < high:
+            middle = (low + high + 1) // 2
+            model = gpt(middle * depth, 4096, 64)
+            # One sample a microbatch, and as many of them as keep the pipeline full.
+            found = run(model, "two_bw", 64, depth, 64 // depth * max(depth, 1), 1)
+            low, high = (middle, high) if found is not None and found.fits else (low, middle - 1)
+        print(f"  {depth:2} deep: {gpt(low * depth, 4096, 64).parameters / 1e9 if low else 0:6.1f} billion", flush=True)
+
+
+def recomputation() -> None:
+    """Throughput with and without recomputation, by microbatch (figure 3.12)."""
+    print(
+        "\nFigure 3.12, 2BW (1, 8) on eight: samples/s by microbatch; published: recomputing costs at most a third at one"
+    )
+    print("  microbatch, and pays where it lets a larger one fit: for the larger model and not for the smaller")
+    for name, model in (("0.8B", GPTS["0.8B"]), ("2.2B", GPTS["2.2B"])):
+        most = {}
+        for again in (False, True):
+            found = [
+                one for size in SIZES if (one := run(model, "two_bw", 8, 8, 512, size, again)) is not None and one.fits
+            ]
+            cells = ", ".join(f"{one.microbatch}: {one.samples_per_s:.1f}" for one in found) or "nothing fits"
+            most[again] = max((one.samples_per_s for one in found), default=0.0)
+            print(f"  {name} {'recomputed' if again else 'stashed   '}: {cells}", flush=True)
+        if most[False]:
+            print(f"  {name}: best recomputed by best stashed {most[True] / most[False]:.2f}")
+
+
+def figures() -> Iterator[tuple[str, Callable[[], None]]]:
+    """By name."""
+    said = "published: ahead of tensor 1.3 on 8 and 20 on 64 (3.8B), of inter-layer up to 6.1, of GPipe up to 3.2, of Flush 1.6 to 1.15"
+    for number, models in (("3.6", GPTS), ("3.10", BERTS)):
+        yield number, lambda n=number: print(f"\nFigure {n}; {said}")  # type: ignore[misc]
+        yield number, lambda n=number, m=models: throughputs(f"{n}(a) 2.2B, 8 V100s", m["2.2B"], 8, 8, (64, 512))  # type: ignore[misc]
+        yield number, lambda n=number, m=models: throughputs(f"{n}(b) 2.2B, 64 V100s", m["2.2B"], 64, 8, (512, 2048))  # type: ignore[misc]
+        yield number, lambda n=number, m=models: throughputs(f"{n}(c) 3.8B, 64 V100s", m["3.8B"], 64, 16, (512, 2048))  # type: ignore[misc]
+    for number, models, out in (("3.7", GPTS, "GPipe is out of memory at 64"), ("3.11", BERTS, "GPipe fits at 64")):
+        title = f"Figure {number}, 2.2B; published: inter-layer < Flush < 2BW < GPipe, {out}"
+        yield number, lambda t=title, m=models: memory(t, m["2.2B"])  # type: ignore[misc]
+    yield "3.8", configurations
+    yield "3.9", sizes_by_depth
+    yield "3.12", recomputation
+
+
+def main() -> None:
+    """Print the figures."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--only", help="one figure, such as 3.9")
+    asked = parser.parse_args()
+    for name, model in (*GPTS.items(), *BERTS.items()):
+        assert abs(model.parameters / 1e9 - float(name[:-1])) < 0.15, (name, model.parameters)
+    for number, figure in figures():
+        if asked.only in (None, number):
+            figure()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,201 @@
+"""Strategies that run on one device, beside a plain PyTorch loop, for a GPT: samples/s, memory and loss.
+
+    python bench/gpu/bench_engines.py
+    python bench/gpu/bench_engines.py --smoke
+
+Contestants, each in a process of its own with the same weights, samples, microbatches and Adam:
+
+    plain            forward, backward, optimizer.step(): gradients of the microbatches are added up by autograd
+    data_parallel    the whole model as one stage
+    stages           the same cut into four stages, one after the other on the same device
+    recomputed       four stages that keep their inputs only
+    two waves        two replicas of the model, half a cycle apart (other updates: weights are averaged)
+
+The ratio to `plain` is what the engine costs. Losses of all but `two waves` agree to rounding.
+"""
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+import _card as card
+
+from hocket import zoo
+from hocket.hardware.cluster import Cluster, Level
+from hocket.plan.plan import Plan, PlanStage
+from hocket.profile.capture import Captured, capture
+from hocket.profile.job import Job
+from hocket.run.data import Stream
+from hocket.run.engines.torch_dist import Worker
+from hocket.run.observe import Unobserved
+
+SMOKE = {"budget": 1.0, "layers": 2, "width": 32, "heads": 2, "seq": 16, "batch": 4, "microbatch": 2, "steps": 2}
+WAYS = ("plain", "data_parallel", "stages", "recomputed", "two waves")
+STAGES = 4
+
+
+def main() -> None:
+    """One table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    model_arguments(parser)
+    given = card.parsed(parser, SMOKE)
+    if given.only:
+        print(json.dumps(trained(given, given.only)))
+        return
+    rows = card.contest(__file__, WAYS, given.within)
+    base = next((row for row in rows if row["name"] == "plain" and "failed" not in row), None)
+    for row in rows:
+        if base and "failed" not in row:
+            row["of_plain"] = row["samples_per_s"] / base["samples_per_s"]
+    columns = {
+        "samples/s": ("samples_per_s", 1.0, ".1f"),
+        "of plain": ("of_plain", 1.0, ".3f"),
+        "peak GiB": ("peak_bytes", card.GIB, ".3f"),
+        "loss": ("loss", 1.0, ".5f"),
+    }
+    card.show("engines", given, rows, card.table(rows, columns))
+
+
+def model_arguments(parser: argparse.ArgumentParser) -> None:
+    """Sizes of the GPT and of a step."""
+    parser.add_argument("--layers", type=int, default=12)
+    parser.add_argument("--width", type=int, default=1024)
+    parser.add_argument("--heads", type=int, default=16)
+    parser.add_argument("--seq", type=int, default=512)
+    parser.add_argument("--batch", type=int, default=32, help="samples of a step")
+    parser.add_argument("--microbatch", type=int, default=8)
+    parser.add_argument("--steps", type=int, default=10, help="that are timed, after three")
+
+
+def job_of(given: argparse.Namespace) -> Job:
+    """The same weights and data for everybody."""
+    torch.set_float32_matmul_precision("high")
+    options = {"n_layer": given.layers, "d_model": given.width, "n_head": given.heads, "seq": given.seq}
+    optimizer = partial(torch.optim.Adam, lr=1e-4)
+    return zoo.job(
+        "gpt", batch_size=given.batch, optimizer=optimizer, samples=given.batch * (given.steps + 4), **options
+    )
+
+
+def cluster_of(given: argparse.Namespace) -> Cluster:
+    """One device."""
+    return Cluster("card", (Level("card", 1, 1e9),), "cpu-core" if given.smoke else "h100", sender_copies=True)
+
+
+def plan_of(given: argparse.Namespace, captured: Captured, way: str, compile: str = "") -> Plan:
+    """The plan of one contestant.
+
+    Raises:
+        KeyError: there is no such contestant.
+    """
+    names = [layer.name for layer in captured.layers]
+    whole = PlanStage(tuple(names), (0,), compile=compile)
+    sizes, cluster = (given.batch, given.microbatch), cluster_of(given)
+    if way == "two waves":
+        waves = whole, PlanStage(whole.layers, whole.devices, compile=compile, wave=1)
+        return Plan("tick_tock", "gpt", *sizes, waves, cluster)
+    if way == "data_parallel":
+        return Plan("data_parallel", "gpt", *sizes, (whole,), cluster)
+    recompute = {"stages": False, "recomputed": True}[way]
+    count = min(STAGES, len(names))
+    ends = [round(len(names) * k / count) for k in range(count + 1)]
+    stages = tuple(PlanStage(tuple(names[a:b]), (0,), recompute, compile=compile) for a, b in pairwise(ends))
+    return Plan("harmony", "gpt", *sizes, stages, cluster, {"mode": "data"})
+
+
+class Losses(Unobserved):
+    """Losses of the microbatches since the last look."""
+
+    def __init__(self) -> None:
+        self.found: list[tuple[float, int]] = []
+
+    def loss(self, microbatch: int, loss: float, samples: int, weight: float) -> None:
+        """Note one."""
+        self.found.append((loss, samples))
+
+    def mean(self) -> float:
+        """Mean over samples; what was noted is forgotten."""
+        found, self.found = self.found, []
+        return sum(value * samples for value, samples in found) / sum(samples for _, samples in found)
+
+
+def trained(given: argparse.Namespace, way: str) -> dict[str, Any]:
+    """Train as one contestant does."""
+    device, job = card.device_of(given), job_of(given)
+    if way == "plain":
+        return timed(given, device, plain_step(given, job, job.model, device))
+    captured = capture(job, given.microbatch)
+    with card.alone(device):
+        worker, step = worker_step(given, captured, plan_of(given, captured, way), device)
+        found = timed(given, device, step)
+        worker.close()
+        return found
+
+
+def worker_step(
+    given: argparse.Namespace, captured: Captured, plan: Plan, device: torch.device
+) -> tuple[Worker, Callable[[int], float]]:
+    """A worker of the plan, and a function that trains one step by its number and returns its mean loss."""
+    heard = Losses()
+    worker = Worker(captured, plan, plan.compile(captured), 0, device, observer=heard)
+
+    def step(number: int) -> float:
+        worker.run(1, worker.position)
+        return heard.mean()
+
+    return worker, step
+
+
+def plain_step(given: argparse.Namespace, job: Job, model: Any, device: torch.device) -> Callable[[int], float]:
+    """A function that trains one step of a plain PyTorch loop and returns its mean loss.
+
+    Arguments:
+        model: the job's model, or a compiled one that shares its weights.
+    """
+    job.model.to(device)
+    optimizer = job.optimizer(list(job.model.parameters()))
+    stream = Stream(
+        job,
+        Plan("data_parallel", "gpt", given.batch, given.microbatch, (PlanStage(("all",), (0,)),), cluster_of(given)),
+    )
+    count = given.batch // given.microbatch
+
+    def step(number: int) -> float:
+        total = torch.zeros((), device=device)
+        for m in range(number * count, (number + 1) * count):
+            tokens, targets = (t.to(device, non_blocking=True) for t in stream.batch(m).values())
+            loss = job.loss(model(tokens), targets) * (len(tokens) / given.batch)
+            loss.backward()
+            total += loss.detach()
+        optimizer.step()
+        optimizer.zero_grad()
+        return float(total)
+
+    return step
+
+
+def timed(given: argparse.Namespace, device: torch.device, step: Callable[[int], float]) -> dict[str, Any]:
+    """Median rate of the steps behind three that are not counted, memory, and the last loss."""
+    seconds = []
+    for number in range(given.steps + 3):
+        card.finish(device)
+        start_s = time.perf_counter()
+        loss = step(number)
+        card.finish(device)
+        seconds.append(time.perf_counter() - start_s)
+    rate = given.batch / statistics.median(seconds[3:])
+    return {"samples_per_s": rate, "seconds": seconds, "loss": loss, **card.peaks(device)}
+
+
+if __name__ == "__main__":
+    main()
